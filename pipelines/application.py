@@ -5,6 +5,7 @@ Settings of an installation (brokers, folders, slots) are not part of an applica
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
 import re
@@ -17,6 +18,8 @@ from typing import Literal
 from weir.pipelines.arguments import not_negative_ms, positive_ms
 from weir.pipelines.dsl.builder import StreamsBuilder
 from weir.pipelines.errors import ApplicationLoadError, TopologyError
+from weir.pipelines.topology.naming import names_over
+from weir.state.commit.record import CommitRecord
 from weir.state.stores.custom import FollowingStore
 from weir.state.types import IsolationLevel
 
@@ -114,6 +117,16 @@ class Application:
 
     def __repr__(self) -> str:
         return f"Application({self.id!r})"
+
+    def over(self, committed: CommitRecord | None) -> Application:
+        """The same, with the names that its stores have in a commit where its own are made up."""
+        return self.under(names_over(self.topology, committed))
+
+    def under(self, names: Mapping[str, str]) -> Application:
+        """The same, with other names for stores and edges; see ``Topology.under``."""
+        found = copy.copy(self)
+        found.topology = self.topology.under(names)
+        return found
 
 
 def load_application(name: str) -> Application:

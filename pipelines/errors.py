@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -142,3 +143,13 @@ def _utc(time_ms: int) -> str:
         return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat().replace("+00:00", "Z")
     except OverflowError:
         return f"{time_ms} ms"
+
+
+PROGRAM, OLD_PROGRAM = "MODULE:APP", "OLD_MODULE:APP"
+"""What messages write for a program, and for the one before it, if they know its application by the id alone."""
+_PROGRAM = re.compile(r"\b(OLD_)?MODULE:APP\b")
+
+
+def naming(text: str, *, program: str | None = None, old: str | None = None) -> str:
+    """``text`` with ``module:attribute`` of the program, and of the one that ran before it, where they are given."""
+    return _PROGRAM.sub(lambda found: (old if found[1] else program) or found[0], text)

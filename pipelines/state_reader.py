@@ -27,6 +27,7 @@ from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.row_type import RowType, key_frame
 from weir.pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
 from weir.pipelines.topology.sub_topology import SubTopology
+from weir.state.commit.protocol import newest_commit
 from weir.state.engine.backing import reading_own
 from weir.state.engine.contract import StateView
 from weir.state.engine.instances import current_instance
@@ -383,7 +384,7 @@ class StateReader:
                 f"{', '.join(missing)}, so their position there is unknown; ask only for partitions that they read"
                 + ("" if isolation is IsolationLevel.READ_COMMITTED else ", or with IsolationLevel.READ_COMMITTED")
             )
-        return Answer(rows=self._topology.finish(store, pl.concat(rows)), position=position)
+        return Answer(rows=self._topology.finish(spec.name, pl.concat(rows)), position=position)
 
     def _instance(self, folder: Path) -> Path:
         instance = current_instance(folder)
@@ -412,14 +413,17 @@ class StateReader:
         return reached
 
     def _spec(self, store: str) -> tuple[SubTopology, StoreSpec]:
+        if self._application.topology.has_made_up_names:  # they are those of the newest commit
+            newest = newest_commit(self._warehouse.parent, self._application.id)
+            self._topology = self._application.over(newest).topology
         stores = {
             spec.name: (sub_topology, spec)
             for sub_topology in self._topology.sub_topologies
             for spec in sub_topology.stores
         }
-        if store not in stores:
+        if (stored := self._topology.stored(store)) not in stores:
             raise QueryError(f"{self._application.id} has no store {store!r}; it has {', '.join(stores) or 'none'}")
-        return stores[store]
+        return stores[stored]
 
     def _task_folders(self, store: str) -> list[Path]:
         name = self._spec(store)[0].stored_name

@@ -63,29 +63,29 @@ class FencedError(StateError):
 class TableBehindError(StateError):
     """A table lacks files that the commit log promised and that no longer exist: it cannot be brought up to date."""
 
-    def __init__(self, table: str, version: str, missing: str) -> None:
-        super().__init__(table, version, missing)
-        self.table, self.version, self.missing = table, version, missing
+    def __init__(self, application: str, table: str, version: str, missing: str) -> None:
+        super().__init__(application, table, version, missing)
+        self.application, self.table, self.version, self.missing = application, table, version, missing
 
     def __str__(self) -> str:
         return (
             f"table {self.table!r}: commit {self.version} names the file {self.missing}, which is neither in "
-            "the table nor on disk; restore the file from a backup, or start over with `weir reset APP`"
+            f"the table nor on disk; restore the file from a backup, or start over with `weir reset {self.application}`"
         )
 
 
 class TableLostError(StateError):
     """A table is so far behind that the commit log no longer lists the files it lacks."""
 
-    def __init__(self, table: str, version: str, promised: str) -> None:
-        super().__init__(table, version, promised)
-        self.table, self.version, self.promised = table, version, promised
+    def __init__(self, application: str, table: str, version: str, promised: str) -> None:
+        super().__init__(application, table, version, promised)
+        self.application, self.table, self.version, self.promised = application, table, version, promised
 
     def __str__(self) -> str:
         return (
             f"table {self.table!r} is at commit {self.version}, but the commit log expects {self.promised} and no "
             "longer lists the files in between: the table's Delta log was lost or restored from an older copy; restore "
-            "the table's folder from a backup, or start over with `weir reset APP`"
+            f"the table's folder from a backup, or start over with `weir reset {self.application}`"
         )
 
 
@@ -119,14 +119,14 @@ class SwapRefusedError(StateError):
 class FormatVersionError(StateError):
     """Data on disk was written by a newer or unknown version of Weir."""
 
-    def __init__(self, where: str, wanted: int, found: int) -> None:
-        super().__init__(where, wanted, found)
-        self.where, self.wanted, self.found = where, wanted, found
+    def __init__(self, application: str, where: str, wanted: int, found: int) -> None:
+        super().__init__(application, where, wanted, found)
+        self.application, self.where, self.wanted, self.found = application, where, wanted, found
 
     def __str__(self) -> str:
         return (
             f"{self.where} has format version {self.found}, but this Weir reads {self.wanted}; "
-            "run the version that wrote it, or start over with `weir reset APP`"
+            f"run the version that wrote it, or start over with `weir reset {self.application}`"
         )
 
 
@@ -239,6 +239,20 @@ class DeletionsGoneError(StateError):
         )
 
 
+class TableReplacedError(StateError):
+    """A store has followed a changelog that was removed, and another one has its name."""
+
+    def __init__(self, store: str, table: str) -> None:
+        super().__init__(store, table)
+        self.store, self.table = store, table
+
+    def __str__(self) -> str:
+        return (
+            f"store {self.store!r} has followed a table {self.table!r} that was removed, and may have rows that the "
+            "one there now does not know of; clear the store and its offset, so that it starts over"
+        )
+
+
 class HistoryGoneError(StateError):
     """A changelog can no longer give the state as of an epoch: compaction has merged it with newer rows."""
 
@@ -261,26 +275,27 @@ class TransactionClosedError(StateError):
 
 
 class TableSchemaError(StateError):
-    """A table in the warehouse does not have the columns that the topology writes."""
+    """A table in the warehouse cannot get the columns or keys that the program writes."""
 
-    def __init__(self, table: str, wanted: str, found: str) -> None:
-        super().__init__(table, wanted, found)
-        self.table, self.wanted, self.found = table, wanted, found
+    def __init__(self, application: str, table: str, reason: str) -> None:
+        super().__init__(application, table, reason)
+        self.application, self.table, self.reason = application, table, reason
 
     def __str__(self) -> str:
-        return (
-            f"table {self.table!r} has the columns {self.found}, but the topology writes {self.wanted}; columns may "
-            "only be added: keep the old ones, or write to a table with another name"
+        way_out = (
+            f"run the version of Weir that wrote it, or start over with `weir reset {self.application}`"
+            if self.table.startswith("_")
+            else "columns may only be added, to structs too: keep the old ones, or write to a table with another name"
         )
+        return f"table {self.table!r} of {self.application!r} cannot take this program's rows: {self.reason}; {way_out}"
 
 
 class TableModeError(TableSchemaError):
     """A table was written with another mode of ``to_delta`` than the one the program asks for."""
 
     def __init__(self, application: str, table: str, wanted: str) -> None:
-        super().__init__(table, wanted, "append" if wanted == "upsert" else "upsert")
-        self.args = (application, table, wanted)  # keeps the error picklable
-        self.application = application
+        super().__init__(application, table, wanted)
+        self.wanted, self.found = wanted, "append" if wanted == "upsert" else "upsert"
 
     def __str__(self) -> str:
         name = f"{self.table}_{self.wanted}"

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from hypothesis import settings as hypothesis_settings
 
+from tests.examples import examples
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
@@ -28,10 +29,14 @@ WHOLE_RUNS = [
         "orchestration/jobs",
         "orchestration/sensors",
         "pipelines/backfill",
+        "pipelines/cli/test_changed_programs.py",
         "pipelines/cli/test_compact.py",
+        "pipelines/cli/test_lost_tables.py",
         "pipelines/cli/test_plan.py",
         "pipelines/cli/test_quarantine.py",
         "pipelines/cli/test_query.py",
+        "pipelines/cli/test_refused_backfills.py",
+        "pipelines/cli/test_refused_commands.py",
         "pipelines/cli/test_reset.py",
         "pipelines/cli/test_status.py",
         "pipelines/cli/test_unwritable.py",
@@ -58,7 +63,7 @@ LEFTOVER_LIMIT_S = 20.0
 # of CPU instead of 4.3.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 # A busy machine may halt for longer than any example takes.
-hypothesis_settings.register_profile("weir", deadline=None)
+hypothesis_settings.register_profile("weir", deadline=None, max_examples=examples(100))
 hypothesis_settings.load_profile("weir")
 
 

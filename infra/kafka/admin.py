@@ -109,6 +109,20 @@ class UnknownTopicError(KafkaAdminError):
         return f"{what} does not exist at {self.bootstrap_servers}; {way_out}"
 
 
+class UnsettledOffsetsError(KafkaAdminError):
+    """A transaction that commits offsets of a consumer group stayed open."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, partition: int) -> None:
+        super().__init__(bootstrap_servers, topic, partition)
+        self.bootstrap_servers, self.topic, self.partition = bootstrap_servers, topic, partition
+
+    def __str__(self) -> str:
+        return (
+            f"a transaction that commits the group's offset of partition {self.partition} of {self.topic!r} is still "
+            f"open at {self.bootstrap_servers}; stop the group's application, or wait until its transaction ends"
+        )
+
+
 class KafkaAdmin:
     """A long-lived admin client. Not to be used across a fork; threads may share it."""
 
@@ -310,6 +324,7 @@ class KafkaAdmin:
         """The next offset to read of each (topic, partition) that a consumer group has committed; empty if none.
 
         Raises:
+            UnsettledOffsetsError: A transaction that commits some of them stayed open for the time limit.
             BrokerUnreachableError: No broker answered in time.
         """
         request = [ConsumerGroupTopicPartitions(group)]
@@ -348,7 +363,8 @@ class KafkaAdmin:
             raise self._translated(error) from None
 
     def _ask_coordinator(self, ask: Callable[[], Future[ConsumerGroupTopicPartitions]]) -> list[TopicPartition]:
-        """The answer of a group's coordinator by partition; one that is still loading its groups is asked again."""
+        """The answer of a group's coordinator by partition; one that is still loading its groups, or waits for the end
+        of a transaction, is asked again."""
         until = time.monotonic() + self.time_limit_s
         while True:
             try:
@@ -359,9 +375,9 @@ class KafkaAdmin:
                 return answer
             except (KafkaException, FutureTimeoutError) as error:
                 failure = self._translated(error)
-            except BrokerUnreachableError as error:
+            except (BrokerUnreachableError, UnsettledOffsetsError) as error:
                 failure = error
-            if not isinstance(failure, BrokerUnreachableError) or time.monotonic() > until:
+            if not isinstance(failure, BrokerUnreachableError | UnsettledOffsetsError) or time.monotonic() > until:
                 raise failure
             time.sleep(0.05)
 
@@ -428,6 +444,8 @@ class KafkaAdmin:
         code = error.args[0].code()
         if code in _UNKNOWN:
             return UnknownTopicError(topic, self.bootstrap_servers, partition)
+        if code == KafkaError.UNSTABLE_OFFSET_COMMIT and partition is not None:
+            return UnsettledOffsetsError(self.bootstrap_servers, topic, partition)
         if code in UNREACHABLE or error.args[0].retriable():
             return BrokerUnreachableError(self.bootstrap_servers, _reason(error))
         return KafkaAdminError(

@@ -60,7 +60,7 @@ class OffsetGoneError(Exception):
     def __str__(self) -> str:
         return (
             f"topic {self.topic!r}, partition {self.partition}: offset {self.offset} is no longer in the log (removed "
-            "by retention, lost with a broker, or the topic was made anew); raise the topic's retention.ms, and start "
+            "by retention, lost with a broker, or the topic was recreated); raise the topic's retention.ms, and start "
             "again with `weir run MODULE:APP`, which says what is there and how to read on"
         )
 

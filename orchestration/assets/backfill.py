@@ -18,6 +18,7 @@ from weir.pipelines.backfill.differences import MAX_CHANGE
 from weir.pipelines.backfill.files import TIME_COLUMN
 from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
 from weir.pipelines.backfill.shadow import Days
+from weir.pipelines.operations.advice import addressed
 from weir.pipelines.operations.backfills import BackfillRow, backfills
 from weir.pipelines.operations.errors import OperationError
 from weir.state.commit.upserts import shown_name
@@ -135,7 +136,7 @@ def run_backfill(
         )
     finished, closing = driven
     if "error" in closing:
-        raise dg.Failure(closing["error"], allow_retries=False)
+        raise dg.Failure(addressed(closing["error"], weir.settings(), supervised.reference), allow_retries=False)
     return finished, closing
 
 

@@ -14,6 +14,7 @@ from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.drivers.metadata import health_metadata
 from weir.orchestration.resources import WeirResource, run_driver
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.advice import addressed
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.upserts import shown_name, upserts_of
@@ -84,7 +85,7 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
             raise dg.Failure(why_it_ended(settings, supervised.id, owner_of(context.run.run_id)))
         finished, closing = driven
         if "error" in closing:
-            raise dg.Failure(closing["error"])
+            raise dg.Failure(addressed(closing["error"], settings, supervised.reference))
         update_task_partitions(supervised, settings.warehouse, context.instance)
         yield from finished.get_results(implicit_materializations=False)
 

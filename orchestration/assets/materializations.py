@@ -86,7 +86,7 @@ def task_partition_changes(
     supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInstance
 ) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
     """What turns the known task partitions into the commit's, leaving out tasks of another program's topology."""
-    partitions, topology = supervised.task_partitions, supervised.application.topology
+    partitions, topology = supervised.task_partitions, supervised.application.over(newest).topology
     tasks = set()
     for name in newest.tasks:
         with contextlib.suppress(KeyError):

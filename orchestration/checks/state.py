@@ -7,8 +7,8 @@ import dagster as dg
 
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.errors import OtherProgramError
 from weir.pipelines.operations.verify import verify_application
-from weir.pipelines.spark.errors import TopologyChangedError
 from weir.state.changelog.verify import StateDifferenceError
 
 FULL_CHECK, SAMPLED_CHECK = "state_equals_changelog", "sampled_state_equals_changelog"
@@ -38,7 +38,7 @@ def _state_check(supervised: Supervised, name: str, description: str, sample: in
         try:
             for agreement in verify_application(weir.settings(), supervised.application, sample=sample):
                 agreements.append(agreement)
-        except (StateDifferenceError, TopologyChangedError) as error:
+        except (StateDifferenceError, OtherProgramError) as error:
             task = (
                 {TASK_ENTRY: str(supervised.application.topology.task_of(error.task))}
                 if isinstance(error, StateDifferenceError)

@@ -121,7 +121,7 @@ def begin_everything(application: Application, warehouse: Path, state_dir: Path,
     """
     _require_no_global_tables(application)
     cut = committed(application, newest_commit(warehouse, application.id))
-    for spec in application_tables(application.topology):
+    for spec in application_tables(application.over(cut).topology):
         evolution(warehouse / application.id, spec)
     ranges = whole_ranges(application, cluster, cut)
     require_beginnings(application, cluster, ranges)

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 
 from weir.pipelines.backfill.errors import LargeChangeError
 from weir.pipelines.backfill.shadow import Shadow
+from weir.state.commit.files import read_files
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import may_be_of_days, of_days, replaced
 from weir.state.commit.tables import file_actions, key_columns, newest_of_each_key, standing_rows
@@ -92,11 +93,14 @@ def require_small(shadow: Shadow, differences: Sequence[TableDifference], max_ch
 def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableDifference:
     """Compare the rows that ``swap`` takes out of the live table with those of the shadow's table that it puts in.
 
-    Both tables have the same columns and all that their commit logs promise; the swap's files are not looked at. A key
-    of which the live table has a row later than the cut keeps that row, so it is on neither side.
+    Both tables have all that their commit logs promise; the swap's files are not looked at. Columns that the live rows
+    lack are null. A key of which the live table has a row later than the cut keeps that row, so it is on neither side.
     """
-    live, made = DeltaTable(app_folder / swap.table), DeltaTable(shadow_folder / swap.table)
-    keys, schema = key_columns(live), pl.scan_delta(live).collect_schema()
+    made = DeltaTable(shadow_folder / swap.table)
+    keys, schema = key_columns(made), pl.scan_delta(made).collect_schema()
+    is_new = not DeltaTable.is_deltatable(str(app_folder / swap.table))
+    files_made = file_actions(made)
+    files_before = files_made.clear() if is_new else file_actions(DeltaTable(app_folder / swap.table))
     values = [name for name in schema if name not in _OF_COMMITS]
     numeric = [name for name in values if schema[name].is_numeric() and name not in keys]
     same = keys or [name for name in values if not (schema[name].is_nested() or schema[name].is_float())]
@@ -105,8 +109,8 @@ def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableD
     sides = tuple(
         (folder / swap.table, files.filter(may_be_of_days(files, swap)), where)
         for folder, files, where in (
-            (app_folder, file_actions(live), of_days(swap) if keys else replaced(swap)),
-            (shadow_folder, file_actions(made), of_days(swap)),
+            (app_folder, files_before, of_days(swap) if keys else replaced(swap)),
+            (shadow_folder, files_made, of_days(swap)),
         )
     )
     stored = sum(int(files["num_records"].sum()) for _, files, _ in sides if files.height)
@@ -135,10 +139,10 @@ def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableD
 
 
 def _read(folder: Path, files: pl.DataFrame, schema: pl.Schema, where: pl.Expr) -> pl.DataFrame:
-    if files.is_empty():
-        return pl.DataFrame(schema=schema)
-    paths = [folder / path for path in files["path"]]
-    return pl.scan_parquet(paths, hive_partitioning=False).select(schema.names()).filter(where).collect()
+    held = pl.DataFrame(schema=schema)
+    for path in files["path"] if files.height else ():
+        held = held.vstack(read_files([folder / path], schema).filter(where))
+    return held
 
 
 def _compared(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> dict[str, int]:

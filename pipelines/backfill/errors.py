@@ -62,9 +62,10 @@ class TopicReplacedError(BackfillError):
 
     def __str__(self) -> str:
         return (
-            f"topic {self.topic!r} was deleted and made anew after {self.application!r} had read it, so the records "
+            f"topic {self.topic!r} was deleted and recreated after {self.application!r} had read it, so the records "
             f"that a backfill needs are gone; read them from files with `weir backfill run {self.application} FIRST "
-            "END --from TOPIC=PATH`, or from the brokers that have them with --bootstrap-servers HOST:PORT there"
+            f"END --from TOPIC=PATH`, or from brokers that still have them with `weir backfill run {self.application} "
+            "FIRST END --bootstrap-servers HOST:PORT`"
         )
 
 
@@ -150,7 +151,7 @@ class LargeChangeError(BackfillError):
         return (
             f"backfill {self.backfill!r} of {self.application!r} was not swapped in, since it would remove or change "
             f"more than {100 * self.max_change:g} % of a table's rows: {'; '.join(self.tables)}. Its own tables are in "
-            f"{self.folder}, for `weir.read_table` or any reader of Delta. Swap it in all the same with "
+            f"{self.folder}, for `weir.read_table` or any reader of Delta. Swap it in anyway with "
             f"`weir backfill swap {self.program} {self.backfill} --yes` (--max-change SHARE in place of --yes, or "
             "max_change in the config of Dagster's run, sets another limit), "
             f"or discard it with `weir backfill discard {self.application} {self.backfill}`"

@@ -21,14 +21,18 @@ from weir.pipelines.backfill.swap import reason_of, with_files
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology import Topology
-from weir.state.changelog.forgetting import forget_stores, forget_tasks
+from weir.pipelines.topology.naming import names_over
+from weir.state.changelog.forgetting import forget_partitions
 from weir.state.changelog.replacing import replaced_rows
 from weir.state.changelog.upserts import refresh_at_rest
+from weir.state.commit.evolution import evolution
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, CommittedTopology, TableSwap, TaskCommit
 from weir.state.engine.instances import new_instance
 from weir.state.errors import SwapRefusedError
-from weir.state.types import FileEntry, StateId, TopicPartition
+from weir.state.types import CHANGELOG_FOLDER, FileEntry, StateId, TopicPartition
+
+_CHANGELOGS = f"{CHANGELOG_FOLDER}/"
 
 
 def commit_of(application: Application, shadow: Shadow) -> CommitRecord:
@@ -73,10 +77,11 @@ def swap_everything(
     Raises:
         UnknownBackfillError, SwapRefusedError: As for ``commit_of``, or its offsets are not the application's.
         FencedError: A driver was started meanwhile; nothing was changed.
-        TableSchemaError: A table's columns differ from those that the program writes.
+        TableSchemaError: A table's columns cannot become those that the program writes; nothing was changed.
         Exception: What ``review`` raises; nothing was changed.
     """
-    topology, app_folder = application.topology, warehouse / application.id
+    app_folder = warehouse / application.id
+    topology = application.over(newest_commit(shadow.warehouse, shadow.id)).topology
     known, tables = newest_commit(warehouse, application.id), application_tables(topology)
     for note in known.swapped if known else ():
         if note.backfill == shadow.id:
@@ -100,6 +105,15 @@ def swap_everything(
         made = of_shadow.claim().newest
         assert made is not None
         _require_same_place(application, shadow, live, made)
+        if names_over(topology, live) != topology.names:
+            raise SwapRefusedError(
+                application.id,
+                shadow.id,
+                "the application has run another program since it began, and stores without a name of their own have "
+                "other names now; run the backfill again",
+            )
+        for spec in tables:
+            evolution(app_folder, spec)
         on_step("claimed")
         planned = list(_planned(topology, shadow, live.epoch))
         differences = tuple(difference(app_folder, shadow.folder, swap) for swap in planned)
@@ -140,7 +154,7 @@ def _require_same_place(application: Application, shadow: Shadow, live: CommitRe
             raise SwapRefusedError(
                 application.id,
                 shadow.id,
-                f"topic {topic!r} was deleted and made anew, and the application and the backfill have not read the "
+                f"topic {topic!r} was deleted and recreated, and the application and the backfill have not read the "
                 "same one; discard it",
             )
     here, there = _offsets(application, live), _offsets(application, made)
@@ -154,7 +168,11 @@ def _require_same_place(application: Application, shadow: Shadow, live: CommitRe
                 "reset",
             )
     for who, record, way_out in (
-        ("the application", live, "run its old program with `weir run MODULE:APP --until-caught-up`, then swap again"),
+        (
+            "the application",
+            live,
+            "run its old program with `weir run OLD_MODULE:APP --until-caught-up`, then swap again",
+        ),
         ("the backfill", made, "swap it again"),
     ):
         if record.pending_blobs:
@@ -192,16 +210,18 @@ def _planned(topology: Topology, shadow: Shadow, cut_epoch: int) -> Iterator[Tab
 def _changelog_files(
     topology: Topology, app_folder: Path, shadow: Shadow, live: CommitRecord, made: CommitRecord, epoch: int
 ) -> Iterator[FileEntry]:
-    """Rows that make the changelogs hold what the shadow's hold."""
+    """Rows that make the changelogs hold what the shadow's hold; those of stores that stay aside are left alone."""
+    partitions = Counter[str]()
     for task in made.tasks:
         for spec in topology.sub_topology(topology.task_of(task).sub_topology).stores:
+            partitions[spec.name] += 1
             yield from replaced_rows(
                 app_folder, shadow.folder, spec, task, through=live.epoch, source_through=made.epoch, epoch=epoch
             )
-    yield from forget_tasks(app_folder, live.tasks.keys() - made.tasks.keys(), epoch - 1)
-    present = {store.name for sub_topology in topology.sub_topologies for store in sub_topology.stores}
-    before = {store for stores in live.topology.stores.values() for store in stores} if live.topology else set[str]()
-    yield from forget_stores(app_folder, before - present, epoch - 1)
+    aside = live.topology.aside.keys() if live.topology else set[str]()
+    written = {table.removeprefix(_CHANGELOGS) for table in live.table_versions if table.startswith(_CHANGELOGS)}
+    kept = {store: partitions[store] for store in written if store in partitions or store not in aside}
+    yield from forget_partitions(app_folder, kept, epoch - 1)
 
 
 def _with_stores_aside(made: CommittedTopology | None, live: CommittedTopology | None) -> CommittedTopology | None:
@@ -212,6 +232,7 @@ def _with_stores_aside(made: CommittedTopology | None, live: CommittedTopology |
     return replace(
         made,
         aside={name: kept for name, kept in live.aside.items() if name not in present},
+        topics_aside={topic: at for topic, at in live.topics_aside.items() if topic not in (made.topics or ())},
         removed=tuple(name for name in live.removed if name not in present),
     )
 

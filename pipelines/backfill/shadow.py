@@ -21,6 +21,7 @@ from weir.pipelines.backfill.errors import UnknownBackfillError
 from weir.pipelines.backfill.files import SLICES, SourceFiles
 from weir.pipelines.backfill.outputs import DayOutput
 from weir.pipelines.backfill.ranges import Ranges
+from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.engine.environment import replace_file, sync_folder
 
@@ -151,6 +152,10 @@ class Shadow:
         """Its driver's name in the control database; no application can have such an id."""
         return f"{self.application}/{self.id}"
 
+    def commit_before(self) -> CommitRecord | None:
+        """The commit from which its stores take names if their own are made up: its newest, or the application's."""
+        return newest_commit(self.warehouse, self.id) or newest_commit(self.warehouse.parent.parent, self.application)
+
     def begin(self, backfill: Backfill) -> None:
         """Create the folder; from now on the backfill can be found."""
         self.folder.mkdir(parents=True)
@@ -182,7 +187,7 @@ class Shadow:
 
     @property
     def completion(self) -> Completion | None:
-        """What it has done; None while it runs, and when it broke off."""
+        """What it has done; None while it runs, and when it was interrupted."""
         try:
             return msgspec.json.decode((self.folder / _COMPLETE).read_bytes(), type=Completion)
         except FileNotFoundError:

@@ -23,9 +23,10 @@ from weir.pipelines.backfill.shadow import BACKFILLS, Backfill, Shadow, remove_s
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.merging import merged_updates
 from weir.state.changelog.upserts import refresh_at_rest
+from weir.state.commit.columns import differences
 from weir.state.commit.files import read_files, write_file
 from weir.state.commit.log import COMMITS, newest_of
-from weir.state.commit.protocol import Committer, redo_appends
+from weir.state.commit.protocol import Committer, newest_commit, redo_appends
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import of_days
 from weir.state.commit.tables import AppendTable, file_actions, key_columns
@@ -90,7 +91,7 @@ def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None, 
 def with_files(shadow: Shadow, swap: TableSwap) -> TableSwap:
     """The same swap with the shadow's standing rows, of its days, in new files in the live table's folder."""
     app_folder = shadow.warehouse.parent
-    spec = TableSpec(name=swap.table, schema=pl.scan_delta(app_folder / swap.table).collect_schema())
+    spec = TableSpec(name=swap.table, schema=pl.scan_delta(shadow.folder / swap.table).collect_schema())
     epoch = pl.lit(swap.cut_epoch, pl.Int64()).alias("_epoch")
     parts = standing_parts(shadow.folder / swap.table, of_days(swap))
     return replace(swap, files=tuple(write_file(app_folder, spec, rows.with_columns(epoch)) for rows in parts))
@@ -124,6 +125,7 @@ def swap_at_rest(
         FencedError: A driver was started meanwhile; nothing was changed.
     """
     app_folder = warehouse / application.id
+    application = application.over(newest_commit(warehouse, application.id))
     committer = Committer(
         warehouse,
         application.id,
@@ -178,7 +180,8 @@ def _require_fit(shadow: Shadow, table: str) -> None:
             shadow.application, shadow.id, f"the live application has no table {table!r}; run this program first"
         )
     live, made = DeltaTable(app_folder / table), DeltaTable(shadow.folder / table)
-    if live.schema() != made.schema() or key_columns(live) != key_columns(made):
+    columns, columns_made = (pl.scan_delta(table).collect_schema() for table in (live, made))
+    if differences(columns, columns_made) or key_columns(live) != key_columns(made):
         raise SwapRefusedError(
             shadow.application,
             shadow.id,

@@ -25,6 +25,7 @@ from weir.pipelines.cli import (
     status,
     verify,
 )
+from weir.pipelines.cli.advice import advised
 from weir.pipelines.cli.options import DEBUG
 from weir.pipelines.cli.render import notices
 from weir.pipelines.operations.errors import says_what_to_do
@@ -50,7 +51,7 @@ class CommandGroup(TyperGroup):
             if ctx.meta.get(DEBUG):
                 traceback.print_exception(error)
             notices.print("weir:", style="bold red", end=" ")
-            notices.print(_sentence(error), markup=False, soft_wrap=True)
+            notices.print(advised(_sentence(error), ctx), markup=False, soft_wrap=True)
             raise typer.Exit(1) from error
 
 

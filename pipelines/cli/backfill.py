@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weir.pipelines.cli.advice import advised
 from weir.pipelines.cli.options import (
+    PROGRAM,
     AppArgument,
     DebugOption,
     DirOption,
@@ -20,6 +22,7 @@ from weir.pipelines.cli.options import (
     SetOption,
     load_settings,
     parse_assignments,
+    remember,
 )
 from weir.pipelines.cli.render import console, notices, print_json, print_table
 from weir.pipelines.operations.errors import OperationError
@@ -32,7 +35,9 @@ if TYPE_CHECKING:
 ProgramArgument = Annotated[
     str,
     typer.Argument(
-        metavar="APP", help="The id of an application that has run in DIR, or MODULE:APP to use another program for it."
+        metavar="APP",
+        callback=remember(PROGRAM),
+        help="The id of an application that has run in DIR, or MODULE:APP to use another program for it.",
     ),
 ]
 MaxChangeOption = Annotated[
@@ -53,6 +58,7 @@ IdArgument = Annotated[
 
 
 def run(
+    context: typer.Context,
     application: ProgramArgument,
     first: Annotated[
         str | None,
@@ -149,7 +155,8 @@ def run(
     if swap:
         _swap_in(settings, application, shadow.id, max_change=max_change, yes=yes)
     else:
-        notices.print(f"swap it in with `weir backfill swap {application} {shadow.id}`", markup=False, soft_wrap=True)
+        told = f"swap it in with `weir backfill swap {application} {shadow.id}`"
+        notices.print(advised(told, context), markup=False, soft_wrap=True)
 
 
 def swap(
@@ -251,7 +258,7 @@ def discard(
     application: AppArgument,
     backfill: Annotated[str | None, typer.Argument(metavar="[ID]", help="The backfill's id.")] = None,
     abandoned: Annotated[
-        bool, typer.Option("--abandoned", help="All that broke off and have been idle for a day.")
+        bool, typer.Option("--abandoned", help="All that were interrupted and have been idle for a day.")
     ] = False,
     directory: DirOption = None,
     debug: DebugOption = False,
@@ -275,7 +282,7 @@ def discard(
 def show(
     application: AppArgument, as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False
 ) -> None:
-    """List an application's backfills: running, broken off, complete, and the most recently swapped in."""
+    """List an application's backfills: running, interrupted, complete, and the most recently swapped in."""
     import polars as pl
 
     from weir.pipelines.operations.backfills import backfills

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.pipelines.cli.options import AppArgument, DebugOption, DirOption, load_settings
+from weir.pipelines.cli.options import AppArgument, DebugOption, DirOption, YesOption, confirm, load_settings
 from weir.pipelines.cli.render import console, notices
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def stop(
 
 def reset(
     application: AppArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
@@ -104,6 +104,6 @@ def reset(
     settings = load_settings(directory, writes=True)
     state, tables = operation.folders(settings, application)
     if not yes:
-        typer.confirm(f"Delete {application}'s tables in {tables} and its state in {state}?", abort=True, err=True)
+        confirm(f"Delete {application}'s tables in {tables} and its state in {state}?", f"weir reset {application}")
     operation.reset(settings, application)
     console.print(f"{application}: tables and state deleted; its next run starts from the beginning", markup=False)

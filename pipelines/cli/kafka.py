@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.pipelines.cli.advice import advised
 from weir.pipelines.cli.options import (
     DebugOption,
     DirOption,
     JsonOption,
     ServersOption,
     SetOption,
+    YesOption,
+    confirm,
     load_settings,
     parse_assignments,
     require_writable,
@@ -57,16 +60,18 @@ def _cluster(
 
 
 @kafka.command("start", epilog="Example: weir kafka start --dir .weir")
-def start(directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Start the folder's embedded broker and keep it running until `weir kafka stop`."""
+def start(context: typer.Context, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Start the folder's embedded broker and keep it running until `weir kafka stop`.
+
+    Otherwise it ends about two seconds after the last command that uses it. Topics stay in the folder.
+    """
     from weir.infra.kafka.broker import EmbeddedBroker
 
     settings = load_settings(directory, writes=True)
     with notices.status("starting Kafka"):
         bootstrap_servers = EmbeddedBroker(settings.kafka_dir).keep()
-    console.print(
-        f"Kafka is running at {bootstrap_servers}; stop it with `weir kafka stop`", markup=False, soft_wrap=True
-    )
+    told = f"Kafka is running at {bootstrap_servers}; stop it with `weir kafka stop`"
+    console.print(advised(told, context), markup=False, soft_wrap=True)
 
 
 @kafka.command("stop", epilog="Example: weir kafka stop --dir .weir")
@@ -93,7 +98,7 @@ def create(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Create a topic; the embedded broker never does so by itself. An existing topic stays as it is."""
+    """Create a topic; the embedded broker never creates one by itself. An existing topic stays as it is."""
     with notices.status("asking Kafka"), _cluster(directory, bootstrap_servers, assignments) as (admin, _):
         is_new = admin.create_topic(topic, partitions)
         count = admin.partition_count(topic)
@@ -107,6 +112,7 @@ def create(
 
 @kafka.command("list", epilog="Example: weir kafka list --bootstrap-servers host:9092")
 def list_topics(
+    context: typer.Context,
     internal: Annotated[
         bool, typer.Option("--internal", help="Show the brokers' own topics too, which begin with __.")
     ] = False,
@@ -141,11 +147,8 @@ def list_topics(
     elif found:
         print_table(pl.DataFrame(found))
     else:
-        console.print(
-            f"there are no topics at {admin.bootstrap_servers} yet; make one with `weir kafka create TOPIC`",
-            markup=False,
-            soft_wrap=True,
-        )
+        told = f"there are no topics at {admin.bootstrap_servers} yet; make one with `weir kafka create TOPIC`"
+        console.print(advised(told, context), markup=False, soft_wrap=True)
 
 
 def _retention(config: dict[str, str]) -> str:
@@ -155,7 +158,7 @@ def _retention(config: dict[str, str]) -> str:
     if "delete" in policies:
         found.append("for ever" if kept_ms == _FOR_EVER else str(timedelta(milliseconds=int(kept_ms))))
         if (size := config.get("retention.bytes", _FOR_EVER)) != _FOR_EVER:
-            found.append(f"at most {int(size):,} bytes a partition")
+            found.append(f"at most {int(size):,} bytes per partition")
     return ", ".join(found)
 
 
@@ -202,7 +205,7 @@ def produce(
         raise OperationError(f"{file} cannot be read: {error.strerror}; name another --file") from None
     with source as lines, _cluster(directory, bootstrap_servers, assignments) as (admin, settings):
         if file is None and sys.stdin.isatty():
-            notices.print("one record a line; end with Ctrl-D")
+            notices.print("one record per line; end with Ctrl-D")
         sent = send(
             admin,
             settings.kafka,
@@ -218,7 +221,7 @@ def produce(
     )
 
 
-@kafka.command("consume", epilog="Example: weir kafka consume orders --from 2024-01-31T12:00:00Z --max 10")
+@kafka.command("consume", epilog="Example: weir kafka consume orders --from 2024-01-31T12:00:00Z --limit 10")
 def consume(
     topic: TopicArgument,
     begin: Annotated[
@@ -229,10 +232,10 @@ def consume(
             help="Where to begin in each partition; `end` waits for new records.",
         ),
     ] = "beginning",
-    limit: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Stop after this many records; 0 for no limit.")] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new records until Ctrl-C.")] = False,
     partition: Annotated[int | None, typer.Option(min=0, help="Read this partition only.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
     directory: DirOption = None,
@@ -315,7 +318,7 @@ def _print(record: Record, widest: int, *, as_json: bool, is_first: bool) -> Non
 @kafka.command("delete", epilog="Example: weir kafka delete orders --yes")
 def delete(
     topic: TopicArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
     directory: DirOption = None,
@@ -327,8 +330,9 @@ def delete(
         begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
         records = counted(sum(ends[each] - begins[each] for each in partitions), "record")
         if not yes:
-            typer.confirm(
-                f"Delete the topic {topic!r} with {records} at {admin.bootstrap_servers}?", abort=True, err=True
+            confirm(
+                f"Delete the topic {topic!r} with {records} at {admin.bootstrap_servers}?",
+                f"weir kafka delete {topic}",
             )
         admin.delete_topic(topic)
     console.print(f"topic {topic!r} deleted, with {records}", markup=False, soft_wrap=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,22 +15,32 @@ from weir.pipelines.operations.errors import OperationError
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
 
-DEBUG = "weir.debug"
+DEBUG, DIRECTORY, PROGRAM, SERVERS = "weir.debug", "weir.directory", "weir.program", "weir.servers"
+"""Under which names a command line's context has what its messages depend on."""
 
 
-def _remember_debug(context: typer.Context, value: bool) -> bool:
-    context.meta[DEBUG] = value
-    return value
+def remember(name: str) -> Callable[[typer.Context, Any], Any]:
+    """A callback that keeps an option's or argument's value in the context."""
+
+    def keep(context: typer.Context, value: Any) -> Any:
+        context.meta[name] = value
+        return value
+
+    return keep
 
 
 DirOption = Annotated[
     Path | None,
     typer.Option(
-        "--dir", metavar="DIR", show_default=".weir", help="The folder that holds everything a run leaves behind."
+        "--dir",
+        metavar="DIR",
+        show_default=".weir",
+        callback=remember(DIRECTORY),
+        help="The folder that holds everything a run leaves behind.",
     ),
 ]
 DebugOption = Annotated[
-    bool, typer.Option("--debug", callback=_remember_debug, help="Show the stack trace of an error too.")
+    bool, typer.Option("--debug", callback=remember(DEBUG), help="Show the stack trace of an error too.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 SetOption = Annotated[
@@ -40,20 +51,47 @@ SetOption = Annotated[
         help="A setting, for example slots=4 or kafka.sasl.username=me; can be repeated.",
     ),
 ]
-AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The id of an application that has run in DIR.")]
-ReferenceArgument = Annotated[
-    str, typer.Argument(metavar="MODULE:APP", help="Where the Application object is, for example my_jobs.clicks:app.")
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+AppArgument = Annotated[
+    str,
+    typer.Argument(metavar="APP", callback=remember(PROGRAM), help="The id of an application that has run in DIR."),
 ]
-
-
+ReferenceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:APP",
+        callback=remember(PROGRAM),
+        help="Where the Application object is, for example my_jobs.clicks:app.",
+    ),
+]
 ServersOption = Annotated[
     str | None,
     typer.Option(
         "--bootstrap-servers",
         metavar="HOST:PORT,...",
+        callback=remember(SERVERS),
         help="Your own Kafka; by default, the folder's embedded broker.",
     ),
 ]
+
+
+def confirm(question: str, command: str) -> None:
+    """Ask for confirmation; ends the command unless the answer is yes.
+
+    Raises:
+        OperationError: Nobody can answer; the text names ``command`` with ``--yes``.
+    """
+    try:
+        is_agreed = typer.confirm(question, err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        typer.echo(err=True)
+        raise OperationError(
+            f"nothing was changed: there is no terminal on which to ask; confirm it with `{command} --yes`"
+        ) from None
+    if not is_agreed:
+        raise typer.Abort
 
 
 def parse_assignments(assignments: Sequence[str], *, option: str = "--set", example: str = "slots=4") -> dict[str, str]:

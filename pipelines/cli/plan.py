@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
+from weir.pipelines.cli.advice import advised
 from weir.pipelines.cli.options import (
     DebugOption,
     DirOption,
@@ -27,6 +28,7 @@ REFUSED = 3
 
 
 def plan(
+    context: typer.Context,
     reference: ReferenceArgument,
     bootstrap_servers: ServersOption = None,
     as_json: JsonOption = False,
@@ -35,14 +37,15 @@ def plan(
 ) -> None:
     """Compare a program with what its application has committed; changes nothing.
 
-    Shows for each store whether it goes on, evolves (and how), comes back, begins empty or is kept aside, and which
+    Shows for each store whether it continues, evolves (and how), comes back, begins empty or is kept aside, and which
     get another grace period, retention or foreign key; for each output and changelog the columns that it gets; for
-    each topic whether it is read on; and topics that no longer hold what the committed positions belong to.
+    each topic whether it continues; and topics that no longer hold what the committed positions belong to.
     The exit code is 0 if `weir run` would start with all its state, and 3 if it would refuse.
     """
     from weir.pipelines.operations.plan import plan_of
 
     planned = plan_of(load_settings(directory, bootstrap_servers=bootstrap_servers), reference)
+    obstacles = [advised(each, context) for each in planned.obstacles]
     if planned.change is None or planned.committed_epoch is None:
         if as_json:
             print_json(
@@ -50,16 +53,15 @@ def plan(
                     "application": planned.application,
                     "committed_epoch": None,
                     "refused": planned.is_refused,
-                    "obstacles": planned.obstacles,
+                    "obstacles": obstacles,
                 }
             )
         elif planned.is_refused:
-            _print_obstacles(planned.obstacles)
+            for each in obstacles:
+                console.print(_refusal(each), markup=False, soft_wrap=True)
         else:
-            console.print(
-                f"{planned.application} has committed nothing yet: `weir run MODULE:APP` starts from the beginning",
-                markup=False,
-            )
+            told = f"{planned.application} has committed nothing yet: `weir run MODULE:APP` starts from the beginning"
+            console.print(advised(told, context), markup=False, soft_wrap=True)
         if planned.is_refused:
             raise typer.Exit(REFUSED)
         return
@@ -69,69 +71,77 @@ def plan(
                 "application": planned.application,
                 "committed_epoch": planned.committed_epoch,
                 "refused": planned.is_refused,
-                "obstacles": planned.obstacles,
+                "obstacles": obstacles,
                 "lost_positions": [asdict(each) for each in planned.lost],
                 **asdict(planned.change),
+                "outputs_continued": planned.outputs_continued,
                 "tables": {name: str(each) for name, each in planned.evolutions.items()},
             }
         )
     else:
-        _print(planned, planned.change)
+        for line in _lines(planned, planned.change):
+            console.print(advised(line, context), markup=False, soft_wrap=True)
     if planned.is_refused:
         raise typer.Exit(REFUSED)
 
 
-def _print(planned: Plan, change: TopologyChange) -> None:
-    lines = [
-        *(f"store {each.store}: {each.fate}{_noted(each)}" for each in change.stores),
+def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
+    from weir.pipelines.spark.errors import OtherApplicationError
+
+    other = "another topology" if change.is_other_topology else "the same topology"
+    yield f"{planned.application}, epoch {planned.committed_epoch}: committed by {other}"
+    for line in (
+        *(f"store {each.store}{_shown(each)}: {each.fate}{_noted(each)}" for each in change.stores),
         *(
             f"store {each.store}: {each.setting} was {each.before or 'not set'} and is now {each.now or 'not set'}, "
             "for records read from now on"
             for each in change.settings
         ),
-        *(f"output {name}: new" for name in change.outputs_added),
+        *(
+            f"output {name}: continues the table that is there: its rows stay, and new ones are added"
+            if name in planned.outputs_continued
+            else f"output {name}: new"
+            for name in change.outputs_added
+        ),
         *(f"output {name}: no longer written; its table stays as it is" for name in change.outputs_removed),
         *(f"table {name}: evolves: {each}" for name, each in planned.evolutions.items()),
-        *(f"topic {name}: goes on where it is" for name in change.topics_kept),
+        *(f"topic {name}: continues where it is" for name in change.topics_kept),
         *(f"topic {name}: new, read from where the application's `start` says" for name in change.topics_added),
-        *(f"topic {name}: no longer read; its positions are dropped" for name in change.topics_removed),
-    ]
-    other = "another topology" if change.is_other_topology else "the same topology"
-    console.print(
-        f"{planned.application}, epoch {planned.committed_epoch}: committed by {other}", markup=False, soft_wrap=True
-    )
-    for line in lines:
-        console.print(f"  {line}", markup=False, soft_wrap=True)
-    _print_obstacles(planned.obstacles)
-    if change.loses_state:
-        console.print(f"run would refuse: {change.loss()}", markup=False, soft_wrap=True)
+        *(f"topic {name}: no longer read; its positions are kept" for name in change.topics_removed),
+    ):
+        yield f"  {line}"
+    yield from map(_refusal, planned.obstacles)
+    if change.is_unrelated:
+        yield _refusal(str(OtherApplicationError(planned.application)))
+    elif change.loses_state:
+        yield _refusal(change.loss())
         computed = (
             "compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
             if change.is_other_topology
             else ""
         )
-        console.print(
+        yield (
             f"  run the old program, {computed}give the new one another id so that it reads everything from the "
-            f"beginning, or accept the loss with `weir run MODULE:APP --accept-state-loss`",
-            markup=False,
-            soft_wrap=True,
+            "beginning, or accept the loss with `weir run MODULE:APP --accept-state-loss`"
         )
     for each in planned.lost:
-        console.print(f"run would refuse: it continues from {each}", markup=False, soft_wrap=True)
+        yield _refusal(f"it continues from {each}")
         if each.resume is not None:
-            console.print(
-                f"  --accept-lost-records keeps all state and reads it on at offset {each.resume}",
-                markup=False,
-                soft_wrap=True,
+            yield (
+                "  `weir run MODULE:APP --accept-lost-records` keeps all state and reads the topic on at offset "
+                f"{each.resume}"
             )
     if not planned.is_refused:
-        console.print("run would start with all its state", markup=False, soft_wrap=True)
+        yield "run would start with all its state"
+
+
+def _shown(change: StoreChange) -> str:
+    return f" ({change.shown} in this program)" if change.shown else ""
 
 
 def _noted(change: StoreChange) -> str:
     return f": {', '.join(change.notes)}" if change.notes else ""
 
 
-def _print_obstacles(obstacles: Iterable[str]) -> None:
-    for sentence in obstacles:
-        console.print(f"run would refuse: {sentence}", markup=False, soft_wrap=True)
+def _refusal(reason: str) -> str:
+    return f"run would refuse: {reason}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weir.pipelines.cli.advice import advised
 from weir.pipelines.cli.keys import parse_key, parse_prefix, utc
 from weir.pipelines.cli.options import (
     AppArgument,
@@ -20,7 +21,7 @@ from weir.pipelines.cli.options import (
     load_settings,
     parse_assignments,
 )
-from weir.pipelines.cli.render import console, print_json, print_table
+from weir.pipelines.cli.render import console, notices, print_json, print_table
 from weir.pipelines.errors import QueryError
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.rows import as_dictionaries, without_bookkeeping
@@ -128,6 +129,7 @@ class Question:
 
 
 def query(
+    context: typer.Context,
     application: AppArgument,
     store: Annotated[
         str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe MODULE:APP` shows it.")
@@ -163,6 +165,7 @@ def query(
     position: Annotated[
         bool, typer.Option("--position", help="Only show how much input the store reflects at its last commit.")
     ] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows; 0 for all.")] = 0,
     assignments: SetOption = None,
     as_json: JsonOption = False,
     directory: DirOption = None,
@@ -203,7 +206,8 @@ def query(
         )
     except QueryError as error:
         raise OperationError(str(error)) from None
-    shown = without_bookkeeping(answer.rows)
+    rows = without_bookkeeping(answer.rows)
+    shown = rows.head(limit) if limit else rows
     if as_json:
         print_json({"rows": as_dictionaries(shown), "position": answer.position})
     elif shown.is_empty():
@@ -212,8 +216,9 @@ def query(
             f"(`weir show {application} TABLE`)"
         )
         is_windowed = reader.spec(store).kind is StoreKind.WINDOW
-        console.print(
-            f"{store} holds nothing for {key or 'that'}{hint if is_windowed else ''}", markup=False, soft_wrap=True
-        )
+        told = f"{store} holds nothing for {key or 'that'}{hint if is_windowed else ''}"
+        console.print(advised(told, context), markup=False, soft_wrap=True)
     else:
         print_table(shown)
+        if shown.height < rows.height:
+            notices.print(f"{shown.height:,} of {rows.height:,} rows", soft_wrap=True)

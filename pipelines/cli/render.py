@@ -21,7 +21,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M" if value.second == value.microsecond == 0 else "%Y-%m-%d %H:%M:%S")
+        return value.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -30,11 +30,14 @@ def _cell(value: Any) -> str:
         return f"{value:,.2f}"
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, dict | list):
+        return json.dumps(value, default=_plain, ensure_ascii=False)
     return str(value)
 
 
 def print_table(frame: pl.DataFrame, title: str = "") -> None:
-    """One row per line, never truncated: numbers right-aligned, times in UTC, ``-`` for null."""
+    """One row per line, never truncated: numbers right-aligned, times in UTC, ``-`` for null, structured values as
+    JSON."""
     lines = [frame.columns, *([_cell(value) for value in row.values()] for row in as_dictionaries(frame))]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     is_number = [dtype.is_numeric() for dtype in frame.dtypes]

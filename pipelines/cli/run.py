@@ -76,8 +76,8 @@ def run(
         bool,
         typer.Option(
             "--accept-lost-records",
-            help="Start even if a topic was made anew, or has lost records before they were read: keep all state and "
-            "read the topic from its start, or on from where it can be read; `weir plan MODULE:APP` shows where.",
+            help="Start even if a topic was recreated, or has lost records before they were read: keep all state and "
+            "read it from its start, or continue where it can still be read; `weir plan MODULE:APP` shows where.",
         ),
     ] = False,
     directory: DirOption = None,

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.pipelines.cli.options import AppArgument, DebugOption, DirOption, JsonOption, load_settings
+from weir.pipelines.cli.options import (
+    AppArgument,
+    DebugOption,
+    DirOption,
+    JsonOption,
+    YesOption,
+    confirm,
+    load_settings,
+)
 from weir.pipelines.cli.render import console, print_json, print_table
+from weir.pipelines.operations.text import counted, megabytes, utc_text
+
+if TYPE_CHECKING:
+    from weir.pipelines.operations.aside import StoreInfo
 
 state = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     epilog="Example: weir state list flights",
-    help="List an application's stores, and remove those that no program has any more.",
+    help="List an application's stores, and remove those that its program no longer has.",
 )
 
 
@@ -26,7 +38,8 @@ def list_stores(
 ) -> None:
     """List the stores of the newest commit, and those of earlier programs that are kept aside.
 
-    Rows and bytes are those of the changelogs, older updates included that compaction has not merged yet.
+    A changelog has a row for every update and deletion that compaction has not merged yet, so it has more rows than the
+    store has keys.
     """
     import polars as pl
 
@@ -41,9 +54,9 @@ def list_stores(
             [
                 {
                     "store": each.store,
-                    "state": f"kept aside since {each.since}" if each.since else "in use",
-                    "rows": each.rows,
-                    "MB": each.size_bytes / 1e6,
+                    "state": _state(each),
+                    "changelog rows": each.changelog_rows,
+                    "changelog MB": each.changelog_bytes / 1e6,
                 }
                 for each in found
             ]
@@ -51,24 +64,36 @@ def list_stores(
     )
 
 
+def _state(store: StoreInfo) -> str:
+    if store.since_epoch is None:
+        return "in use"
+    at = f", {utc_text(store.since)}" if store.since else ""
+    return f"kept aside since epoch {store.since_epoch}{at}"
+
+
 def remove(
     application: AppArgument,
     store: Annotated[str, typer.Argument(metavar="STORE", help="A store that is kept aside.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: YesOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Delete a store that the program no longer has, with its changelog; the application must be at rest.
+    """Delete a store that the program no longer has, with its changelog; stop the application first.
 
-    Until then a program that has the store again goes on with its rows.
+    A program that has the store again later begins it empty. As long as it is kept aside, such a program continues
+    with its rows.
     """
     from weir.pipelines.operations.aside import remove_store
 
     if not yes:
-        typer.confirm(f"Delete the store {store} of {application}, with its changelog?", abort=True)
+        confirm(
+            f"Delete the store {store} of {application}, with its changelog?",
+            f"weir state remove {application} {store}",
+        )
     removed = remove_store(load_settings(directory), application, store)
     console.print(
-        f"{application}: removed the store {store} ({removed.rows:,} rows, {removed.size_bytes / 1e6:,.1f} MB)",
+        f"{application}: removed the store {store} and its changelog ({counted(removed.changelog_rows, 'row')}, "
+        f"{megabytes(removed.changelog_bytes)})",
         markup=False,
         soft_wrap=True,
     )

@@ -10,13 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from weir.pipelines.cli.options import DebugOption, DirOption, JsonOption, load_settings
+from weir.pipelines.cli.advice import advised
+from weir.pipelines.cli.options import PROGRAM, DebugOption, DirOption, JsonOption, load_settings, remember
 from weir.pipelines.cli.render import console, print_json, print_table
+from weir.pipelines.operations.text import utc_text
 
 
 def status(
+    context: typer.Context,
     application: Annotated[
-        str | None, typer.Argument(metavar="[APP]", help="Show this application alone, in detail.")
+        str | None,
+        typer.Argument(metavar="[APP]", callback=remember(PROGRAM), help="Show this application alone, in detail."),
     ] = None,
     as_json: JsonOption = False,
     directory: DirOption = None,
@@ -38,7 +42,7 @@ def status(
         if as_json:
             print_json(detail)
         else:
-            _print_application(detail)
+            _print_application(detail, context)
         return
     found = [application_status(settings, database, application) for application in applications(settings)]
     if as_json:
@@ -50,16 +54,16 @@ def status(
             soft_wrap=True,
         )
     for entry in found if not as_json else []:
-        _print_application(entry)
+        _print_application(entry, context)
 
 
-def _print_application(entry: dict[str, Any]) -> None:
+def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
     import polars as pl
 
     where = f" (process {entry['pid']} on {entry['host']})" if entry["is_running"] else ""
     console.print(f"[bold]{entry['application']}[/bold]  {entry['state']}{where}", soft_wrap=True)
     if entry["error"]:
-        console.print(f"  error: {entry['error']}", markup=False, soft_wrap=True)
+        console.print(f"  error: {advised(entry['error'], context)}", markup=False, soft_wrap=True)
     if entry["quarantine"]["folders"]:
         _print_quarantine(entry["quarantine"])
     if entry["committed_epoch"] is None:
@@ -69,10 +73,10 @@ def _print_application(entry: dict[str, Any]) -> None:
     pace = f", {entry['records_per_s']:,.0f} records/s" if entry["records_per_s"] else ""
     lag = f", lag {entry['lag']:,}" if entry["lag"] is not None else ""
     if lag and not entry["is_running"]:
-        lag += f" at {entry['reported_at']:%Y-%m-%d %H:%M:%S} UTC"
+        lag += f" at {utc_text(entry['reported_at'])}"
     console.print(
         f"  committed: epoch {entry['committed_epoch']} of generation {entry['generation']}, "
-        f"{entry['committed_at']:%Y-%m-%d %H:%M:%S} UTC{reason}{lag}{pace}\n"
+        f"{utc_text(entry['committed_at'])}{reason}{lag}{pace}\n"
         f"  records in: {entry['records_in']:,}, open windows: {entry['open_windows']:,}, "
         f"late records: {entry['late_records']:,} (counted once per window)",
         soft_wrap=True,

@@ -24,6 +24,7 @@ from weir.pipelines.topology.foreign_key import (
     SubscriptionSendNode,
 )
 from weir.pipelines.topology.joins import bases
+from weir.pipelines.topology.lineage import STANDING_RESULTS, SUBSCRIPTIONS, operator_of, standing_results_of
 from weir.pipelines.topology.nodes import Node, RecordType, RepartitionNames
 
 ForeignKey = str | pl.Expr | Callable[..., Any] | Mapping[str, str | pl.Expr]
@@ -52,7 +53,7 @@ def add_foreign_key_join(
     subscriptions = named("subscription-registration", "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-") + "-topic"
     send_name = named("subscription-registration-processor", "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-")
     asking = names(subscriptions, "subscription-registration")
-    store_name = named("subscription-store", "KTABLE-FK-JOIN-SUBSCRIPTION-STATE-STORE-")
+    store_name = named("subscription-store", f"{SUBSCRIPTIONS}-")
     receive_name, subscription_name, join_name = (
         named(suffix, "KTABLE-FK-JOIN-SUBSCRIPTION-PROCESSOR-")
         for suffix in ("subscription-receive", "subscription-join-foreign", "foreign-join-subscription")
@@ -60,7 +61,10 @@ def add_foreign_key_join(
     responses = named("subscription-response", "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-") + "-topic"
     answering = names(responses, "subscription-response")
     resolver_name = named("subscription-response-resolver", "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-")
-    name = named("result", "KTABLE-FK-JOIN-OUTPUT-")
+    name = named("result", f"{STANDING_RESULTS}-")
+    standing_name = f"{name}-store"
+    if store is not None and operator_of(store) == SUBSCRIPTIONS:  # the name under which it was committed
+        store_name, standing_name = store, standing_results_of(store)
 
     for table in (left, right):
         bases(table)
@@ -103,10 +107,11 @@ def add_foreign_key_join(
             joiner=joiner,
             receive_name=receive_name,
             subscription_name=subscription_name,
+            is_named=store is not None,
         )
     )
     back = graph.add(ResponseRepartitionNode(name=responses, parent=join, record=answered, names=answering))
-    standing = None if kind == "left" else store_spec(name, f"{name}-store", record, pl.Schema())
+    standing = None if kind == "left" else store_spec(name, standing_name, record, pl.Schema())
     return graph.add(
         ResponseJoinNode(
             name=name,
@@ -117,6 +122,7 @@ def add_foreign_key_join(
             joiner=joiner,
             standing=standing,
             resolver_name=resolver_name,
+            is_named=store is not None,
         )
     )
 

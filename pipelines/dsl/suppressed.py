@@ -235,6 +235,8 @@ class Suppressed:
     def with_name(self, name: str) -> Suppressed:
         """The same with a name of its own, so that adding or removing it leaves the numbers in other names alone.
 
+        The store is then ``<name>-store``; but a name that Weir made up for a store means that one (docs/migration.md).
+
         Examples:
             >>> builder = StreamsBuilder()
             >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")

@@ -22,6 +22,7 @@ from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.suppression_order import BufferLimits
 from weir.pipelines.operators.table_table_join import JoinKind
 from weir.pipelines.topology.joins import NewestToStreamNode, versioned_store
+from weir.pipelines.topology.lineage import SUPPRESSION, operator_of
 from weir.pipelines.topology.nodes import Node, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
 from weir.state.stores.specs import VALID_FROM, buffer_spec, key_value_spec, versioned_spec
 from weir.state.types import StoreClock
@@ -231,7 +232,10 @@ class TableOperations:
         limits = BufferLimits(records=records, bytes=size, is_strict=isinstance(suppressed.buffer, StrictBufferConfig))
         delay_ms = suppressed.limit_ms if suppressed.limit_ms is not None else self._closes_after_ms()
         name = suppressed.name or self._graph.new_name("KTABLE-SUPPRESS-")
-        store_name = f"{name}-store" if suppressed.name else self._graph.new_name("KTABLE-SUPPRESS-STATE-STORE-")
+        if suppressed.name is None:
+            store_name = self._graph.new_name(f"{SUPPRESSION}-")
+        else:
+            store_name = name if operator_of(name) == SUPPRESSION else f"{name}-store"
         record = self._node.record
         spec = store_spec(name, store_name, record, record.beside_key)
         is_final = suppressed.limit_ms is None
@@ -244,6 +248,7 @@ class TableOperations:
             limits=limits,
             windows=self._windows if is_final else None,
             idle_after_ms=suppressed.idle_after_ms,
+            is_named=suppressed.name is not None,
             store=buffer_spec(spec.name, spec.key, spec.value),
         )
         return type(self)(

@@ -181,7 +181,7 @@ class KafkaStreamsReturn:
         on_step("offsets set")
 
     def _topic(self, store: str) -> str:
-        return self.changelogs.get(store, f"{self.id}-{store}-changelog")
+        return self.changelogs.get(store, f"{self.id}-{self.application.topology.shown(store)}-changelog")
 
     def _stores(
         self, sub_topology: SubTopology, node: Node, counts: Mapping[int, int]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
+import polars as pl
 from deltalake import DeltaTable
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.operations.at_rest import at_rest
 from weir.pipelines.operations.errors import OperationError
-from weir.state.changelog.forgetting import remove_changelogs
 from weir.state.commit.log import COMMITS, commit_times
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, CommittedTopology
+from weir.state.commit.removal import remove_tables, table_id
 from weir.state.commit.tables import file_actions
 from weir.state.types import CHANGELOG_FOLDER
 
@@ -27,12 +28,13 @@ class StoreInfo:
     """A store of the newest commit."""
 
     store: str
-    since: str
-    """Empty for a store of the program; else since when it is kept aside, by the commit's time."""
-    rows: int
-    """In its changelog: every update that compaction has not merged."""
-    size_bytes: int
-    """Of its changelog."""
+    since_epoch: int | None
+    """The epoch of the last commit with it, since which it is kept aside; None for a store of the program."""
+    since: datetime | None
+    """When that commit was made."""
+    changelog_rows: int
+    """Every update and deletion that compaction has not merged; not the number of keys."""
+    changelog_bytes: int
 
 
 def stores_of(settings: Settings, application: str) -> list[StoreInfo]:
@@ -43,14 +45,12 @@ def stores_of(settings: Settings, application: str) -> list[StoreInfo]:
     """
     newest, app_folder = _newest(settings, application), settings.warehouse / application
     form = _form(newest)
-    times = {
-        epoch: at for epoch, at in commit_times(DeltaTable(app_folder / COMMITS.name)).select("epoch", "at").iter_rows()
-    }
-    now = [_info(app_folder, store, "") for stores in form.stores.values() for store in stores]
+    commits = commit_times(DeltaTable(app_folder / COMMITS.name)).filter(pl.col("kind") == "commit")
+    times = dict(commits.select("epoch", "at").iter_rows())
     return [
-        *now,
+        *(_info(app_folder, store) for stores in form.stores.values() for store in stores),
         *(
-            _info(app_folder, store, _shown(times.get(kept.since_epoch), kept.since_epoch))
+            _info(app_folder, store, kept.since_epoch, times.get(kept.since_epoch))
             for store, kept in sorted(form.aside.items())
         ),
     ]
@@ -61,52 +61,64 @@ def remove_store(
 ) -> StoreInfo:
     """Give up a store that is kept aside, and delete its changelog; what it was.
 
-    A store of that name begins empty from then on. If this is interrupted, call it again.
+    A store of that name begins empty from then on. If this is interrupted, call it again, or the next start goes on.
 
     Raises:
         OperationError: There is no such store, or the program has it.
         LeaseHeldError: The application is running.
+        FencedError: Another driver has taken over; the store is as it was.
     """
     app_folder = settings.warehouse / application
     with at_rest(ControlDatabase(settings.control_database_url), application):
-        newest = _newest(settings, application)
-        form = _form(newest)
-        if any(store in stores for stores in form.stores.values()):
-            raise OperationError(
-                f"{application} has the store {store!r} in its program; only stores that are kept aside can be "
-                "removed: take it out of the program, run that, and remove it then"
-            )
-        is_half_removed = store in form.removed and (app_folder / CHANGELOG_FOLDER / store).exists()
-        if store not in form.aside and not is_half_removed:
-            raise OperationError(
-                f"{application} keeps no store {store!r} aside; it keeps {', '.join(sorted(form.aside)) or 'none'}"
-            )
-        found = _info(app_folder, store, "removed")
-        if store in form.aside:
-            _commit(settings, newest, application, _without(form, store), store)
+        newest, table = _newest(settings, application), f"{CHANGELOG_FOLDER}/{store}"
+        found, ids = _info(app_folder, store), newest.removed_tables
+        if table not in ids or table_id(app_folder / table) != ids[table]:  # else the call that removed it was killed
+            _require_aside(application, newest, store)
+            ids = _commit(settings, newest.fingerprint, application, store)
         on_step("committed")
-        remove_changelogs(app_folder, [store])
+        remove_tables(app_folder, ids)
     return found
 
 
-def _commit(settings: Settings, newest: CommitRecord, application: str, form: CommittedTopology, store: str) -> None:
-    committer = Committer(settings.warehouse, application, (), fingerprint=newest.fingerprint)
+def _require_aside(application: str, newest: CommitRecord, store: str) -> None:
+    form = _form(newest)
+    if any(store in stores for stores in form.stores.values()):
+        raise OperationError(
+            f"{application} has the store {store!r} in its program; only stores that are kept aside can be "
+            "removed: take it out of the program, run that, and remove it then"
+        )
+    if store not in form.aside:
+        raise OperationError(
+            f"{application} keeps no store {store!r} aside; it keeps {', '.join(sorted(form.aside)) or 'none'}"
+        )
+
+
+def _commit(settings: Settings, fingerprint: str, application: str, store: str) -> Mapping[str, str]:
+    """Commit that the store is given up; returns the id of its changelog, by name."""
+    table = f"{CHANGELOG_FOLDER}/{store}"
+    committer = Committer(settings.warehouse, application, (), fingerprint=fingerprint)
     try:
         claim = committer.claim()
-        assert claim.newest is not None
-        committer.forget_table(f"{CHANGELOG_FOLDER}/{store}")
+        newest = claim.newest
+        assert newest is not None
+        _require_aside(application, newest, store)  # again, now under the claim
+        there = table_id(settings.warehouse / application / table)
+        ids = {} if there is None else {table: there}
+        committer.forget_table(table)
         committer.commit(
             replace(
-                claim.newest,
+                newest,
                 generation=claim.generation,
-                epoch=claim.newest.epoch + 1,
+                epoch=newest.epoch + 1,
                 at_ms=time.time_ns() // 1_000_000,
                 reason=f"store {store} removed",
                 files=(),
                 swaps=(),
-                topology=form,
+                removed_tables=ids,
+                topology=_without(_form(newest), store),
             )
         )
+        return ids
     finally:
         committer.close()
 
@@ -132,17 +144,14 @@ def _form(newest: CommitRecord) -> CommittedTopology:
     return newest.topology or CommittedTopology(stores={}, outputs=())
 
 
-def _info(app_folder: Path, store: str, since: str) -> StoreInfo:
+def _info(app_folder: Path, store: str, since_epoch: int | None = None, since: datetime | None = None) -> StoreInfo:
     folder = app_folder / CHANGELOG_FOLDER / store
     files = file_actions(DeltaTable(folder)) if DeltaTable.is_deltatable(str(folder)) else None
     has_files = files is not None and files.height > 0
     return StoreInfo(
         store=store,
+        since_epoch=since_epoch,
         since=since,
-        rows=int(files["num_records"].sum()) if files is not None and has_files else 0,
-        size_bytes=int(files["size_bytes"].sum()) if files is not None and has_files else 0,
+        changelog_rows=int(files["num_records"].sum()) if files is not None and has_files else 0,
+        changelog_bytes=int(files["size_bytes"].sum()) if files is not None and has_files else 0,
     )
-
-
-def _shown(at: datetime | None, epoch: int) -> str:
-    return f"epoch {epoch}" if at is None else at.astimezone(UTC).isoformat(sep=" ", timespec="seconds")

@@ -23,7 +23,7 @@ class BackfillRow:
     days: str
     source: str
     """``Kafka``, or the files; empty once swapped in."""
-    state: Literal["running", "broken off", "complete", "swapped in"]
+    state: Literal["running", "interrupted", "complete", "swapped in"]
     records_in: int | None
     """Records read; for a running backfill, so far."""
     at_ms: int | None
@@ -48,11 +48,11 @@ def backfills(settings: Settings, application: str) -> Iterator[BackfillRow]:
             backfill, completion = shadow.backfill, shadow.completion
         except UnknownBackfillError:  # just removed
             continue
-        state: Literal["running", "broken off", "complete"] = "complete"
+        state: Literal["running", "interrupted", "complete"] = "complete"
         records_in = completion.records_in if completion else None
         if completion is None:
             life = database.application_status(shadow.lease_name)
-            state = "running" if life is not None and life.is_running else "broken off"
+            state = "running" if life is not None and life.is_running else "interrupted"
             records_in = life.metric.records_in if life is not None and life.metric else None
         yield BackfillRow(
             id=shadow.id,
@@ -96,7 +96,7 @@ def discard(settings: Settings, application: str, backfill: str) -> None:
 
 
 def discard_abandoned(settings: Settings, application: str) -> list[str]:
-    """Remove the backfills that broke off and have been idle for a day; returns their ids."""
+    """Remove the backfills that were interrupted and have been idle for a day; returns their ids."""
     database = ControlDatabase(settings.control_database_url)
     found = [
         shadow

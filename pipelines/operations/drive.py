@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
+from weir.pipelines.operations.advice import addressed
 from weir.pipelines.operations.errors import says_what_to_do
 from weir.pipelines.operations.log_files import log_file, logging_to, stacks_file, stacks_on_signal
 from weir.pipelines.operations.registry import applications, load_reference, register
@@ -73,5 +74,6 @@ def drive(
             )
         except Exception as error:  # the caller shows it
             stack = None if says_what_to_do(error) else error
-            logger.info("the run of %s ended with an error: %s", application.id, error, exc_info=stack)
+            told = addressed(str(error), settings, reference)
+            logger.info("the run of %s ended with an error: %s", application.id, told, exc_info=stack)
             raise

@@ -6,7 +6,6 @@ What a migration is and how it is read belongs to ``weir.pipelines.migrate``.
 from __future__ import annotations
 
 import importlib
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from weir.infra.control import ControlDatabase, this_host
+from weir.infra.control import ControlDatabase
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.kafka.reader import PartitionReader
@@ -33,13 +32,19 @@ from weir.pipelines.migrate.kafka_streams_return import KafkaStreamsReturn
 from weir.pipelines.migrate.migration import Migration, missing, source_positions, stores_of
 from weir.pipelines.migrate.serdes import StoreSerdes
 from weir.pipelines.migrate.spark_checkpoint import read_spark_checkpoint
-from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.at_rest import at_rest
+from weir.pipelines.operations.errors import OperationError, OtherProgramError
 from weir.pipelines.operations.plan import source_counts
 from weir.pipelines.operations.positions import committed_positions
-from weir.pipelines.operations.registry import load_reference, register, registered_application, require
+from weir.pipelines.operations.registry import (
+    load_reference,
+    register,
+    registered_application,
+    registered_reference,
+    require,
+)
 from weir.pipelines.operations.text import counted
 from weir.pipelines.spark.admission import require_commit_log
-from weir.pipelines.spark.errors import TopologyChangedError
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import sub_topology_of
 from weir.pipelines.topology.nodes import SuppressNode
@@ -48,7 +53,6 @@ from weir.state.commit.record import CommitRecord
 from weir.state.commit.upserts import shown_name
 from weir.state.types import TopicPartition
 
-LEASE_TTL_S = 600.0
 T = TypeVar("T")
 
 
@@ -110,14 +114,8 @@ class Place:
         require_commit_log(self.application, settings.warehouse / application, settings.state_dir / application)
         is_there = migration.is_written(self.settings.warehouse)
         if not dry_run and not is_there:
-            database = ControlDatabase(self.settings.control_database_url)
-            lease = database.acquire_lease(
-                self.application.id, owner="weir migrate", pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S
-            )
-            try:
+            with at_rest(ControlDatabase(settings.control_database_url), application):
                 migration.write(self.settings.warehouse)
-            finally:
-                database.release(lease)
             register(self.settings, self.application.id, self.reference)
         outcome = (
             "is already in place; nothing was changed"
@@ -192,7 +190,7 @@ def move_from_group(where: Place, group: str, *, empty_stores: bool, dry_run: bo
     notes = require_empty_stores(where.application, empty_stores)
     if members := where.admin.group_members(group):
         raise OperationError(
-            f"consumer group {group!r} has {counted(members, 'consumer')}, which would go on reading; stop them first"
+            f"consumer group {group!r} has {counted(members, 'consumer')}, which would keep reading; stop them first"
         )
     migration = where.migration(f"consumer group {group!r}", where.admin.group_offsets(group))
     return where.carry_out(migration, dry_run=dry_run, notes=notes)
@@ -258,7 +256,7 @@ def move_from_kafka_streams(
         listed = "; ".join(f"{store}, since {reason}" for store, reason in migration.left_out.items())
         raise OperationError(
             f"some state of {where.application.id} cannot be taken: {listed}; accept that these stores start empty "
-            "with --empty-stores, or do not migrate and read everything from the beginning"
+            "with --empty-stores in the same command, or do not migrate and read everything from the beginning"
         )
     return where.carry_out(migration, dry_run=dry_run, notes=notes)
 
@@ -303,19 +301,19 @@ def move_to_kafka_streams(
 
     Raises:
         OperationError: Some state has no counterpart in Kafka Streams, and it was not accepted that it starts empty.
+        OperationError: The program has changed since the newest commit.
         MigrationError: Kafka Streams runs, or its topics or group hold something else.
         LeaseHeldError: The application runs.
     """
     program = registered_application(settings, application)
+    stored = program.topology.stored
+    changelogs = {stored(store): topic for store, topic in changelogs.items()}
+    serdes = {stored(store): each for store, each in serdes.items()}
     known = [*stores_of(program), *(node.store.name for node in _fused_suppressions(program))]
     _require_stores(program, {*changelogs, *serdes}, known)
-    newest = _newest(settings, application)
-    for name in newest.tasks:
-        if sub_topology_of(name) not in program.topology.committed_form.stores:
-            raise TopologyChangedError(application, f"this program does not have its task {name}")
     with ExitStack() as stack:
-        if not dry_run:
-            stack.enter_context(_sole_driver(settings, program))
+        newest = _newest(settings, application) if dry_run else stack.enter_context(_held(settings, program))
+        _require_committed(settings, program, newest)
         servers = stack.enter_context(broker_for(settings))
         kafka = {**settings.kafka, "bootstrap.servers": servers}
         back = KafkaStreamsReturn(
@@ -335,7 +333,7 @@ def move_to_kafka_streams(
             listed = "; ".join(f"{store}, since {reason}" for store, reason in found.left_out.items())
             raise OperationError(
                 f"some state of {application} has no counterpart in Kafka Streams: {listed}; accept that Kafka Streams "
-                "starts these stores empty with --empty-stores"
+                "starts these stores empty with --empty-stores in the same command"
             )
         if not dry_run:
             back.write(found, RecordWriter(kafka))
@@ -374,24 +372,31 @@ def _fused_suppressions(application: Application) -> Iterator[SuppressNode]:
 
 
 @contextmanager
-def _sole_driver(settings: Settings, application: Application) -> Iterator[None]:
-    """Inside the block no driver runs, and the tables have everything that the commit log promises."""
-    database = ControlDatabase(settings.control_database_url)
-    lease = database.acquire_lease(
-        application.id, owner="weir migrate", pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S
-    )
-    try:
-        topology = application.topology
+def _held(settings: Settings, program: Application) -> Iterator[CommitRecord]:
+    """The newest commit; inside the block no driver runs, and the tables have everything that the commit log
+    promises."""
+    with at_rest(ControlDatabase(settings.control_database_url), program.id):
+        _require_committed(settings, program, _newest(settings, program.id))
+        topology = program.topology
         committer = Committer(
-            settings.warehouse, application.id, application_tables(topology), fingerprint=topology.fingerprint
+            settings.warehouse, program.id, application_tables(topology), fingerprint=topology.fingerprint
         )
         try:
-            committer.claim()
+            claim = committer.claim()
         finally:
             committer.close()
-        yield
-    finally:
-        database.release(lease)
+        assert claim.newest is not None
+        yield claim.newest
+
+
+def _require_committed(settings: Settings, program: Application, newest: CommitRecord) -> None:
+    """Raise ``OperationError`` unless the program, whose file may have been edited, made the commit."""
+    if newest.fingerprint != program.topology.fingerprint:
+        reference = registered_reference(settings, program.id)
+        raise OperationError(
+            f"{reference} is not the program that committed last: its topology has changed since; run it first with "
+            f"`weir run {reference} --until-caught-up`, or put the old one back"
+        )
 
 
 def move_to_group(settings: Settings, application: str, group: str, *, dry_run: bool) -> Moved:
@@ -437,7 +442,7 @@ def move_to_checkpoints(settings: Settings, application: str, folder: Path, *, d
     by_task: dict[str, dict[TopicPartition, int]] = {}
     for name, commit in newest.tasks.items():
         if sub_topology_of(name) not in topology.committed_form.stores:
-            raise TopologyChangedError(application, f"this program does not have its task {name}")
+            raise OtherProgramError(application, name)
         if commit.positions:
             by_task[str(topology.task_of(name))] = {
                 (topic, partition): offset

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from deltalake import DeltaTable
+
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import load_reference
-from weir.pipelines.spark.admission import change_of, require_commit_log
-from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError
+from weir.pipelines.spark.admission import change_of, require_commit_log, require_placement
+from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError, StorePlacementError
 from weir.pipelines.spark.topic_logs import committed_ends, lost_positions
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import TopologyChange
@@ -34,6 +36,8 @@ class Plan:
     """None when nothing is committed."""
     obstacles: list[str] = field(default_factory=list)
     """Reasons to refuse that no flag of ``weir run`` overrides, one sentence each."""
+    outputs_continued: tuple[str, ...] = ()
+    """Added outputs whose tables exist already: an earlier program wrote them."""
     evolutions: Mapping[str, Evolution] = field(default_factory=dict)
     """By table, the columns that it gets."""
     lost: Sequence[LostPosition] = ()
@@ -65,10 +69,18 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         counts = source_counts(settings, application, servers)
         lost = lost_by_topics(settings, application, committed, servers)
     app_folder = settings.warehouse / application.id
+    application = application.over(committed)
     change = change_of(application.topology, app_folder, committed, counts)
     obstacles = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
+    for store in change.newly_divided:
+        try:
+            require_placement(application.topology, app_folder, store, counts)
+        except StorePlacementError as error:
+            obstacles.append(str(error))
     evolutions = {}
     for spec in application_tables(application.topology):
+        if spec.name in committed.removed_tables:
+            continue
         try:
             if needed := evolution(app_folder, spec):
                 evolutions[spec.name] = needed
@@ -79,6 +91,9 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         committed_epoch=committed.epoch,
         change=change,
         obstacles=obstacles,
+        outputs_continued=tuple(
+            name for name in change.outputs_added if DeltaTable.is_deltatable(str(app_folder / name))
+        ),
         evolutions=evolutions,
         lost=lost,
     )
@@ -110,4 +125,5 @@ def lost_by_topics(
 ) -> list[LostPosition]:
     """Committed positions at which the topics can no longer be read on."""
     positions = committed_ends(committed, application.topology.topics())
-    return lost_positions(positions, committed.topic_ids, KafkaAdmin(bootstrap_servers, settings.kafka))
+    ids = {topic: known.topic_id for topic, known in committed.topics.items() if known.topic_id is not None}
+    return lost_positions(positions, {**ids, **committed.topic_ids}, KafkaAdmin(bootstrap_servers, settings.kafka))

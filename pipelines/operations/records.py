@@ -19,7 +19,7 @@ def records_of(lines: Iterable[str], *, key_field: str | None = None) -> Iterato
     tab it is a value.
 
     Raises:
-        OperationError: With ``key_field``, a line is no JSON object or lacks the field.
+        OperationError: With ``key_field``, a line is not a JSON object or lacks the field.
     """
     for number, line in enumerate(lines, start=1):
         if not (text := line.rstrip("\r\n")).strip():
@@ -38,9 +38,11 @@ def _key_in(text: str, key_field: str, number: int) -> bytes | None:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise OperationError(f"line {number} is not JSON ({error}); --key-field takes one JSON object a line") from None
+        raise OperationError(
+            f"line {number} is not JSON ({error}); --key-field takes one JSON object per line"
+        ) from None
     if not isinstance(found, dict):
-        raise OperationError(f"line {number} is no JSON object; --key-field takes one JSON object a line")
+        raise OperationError(f"line {number} is not a JSON object; --key-field takes one JSON object per line")
     if key_field not in found:
         raise OperationError(
             f"line {number} has no field {key_field!r}; it has {', '.join(found) or 'none'}: correct --key-field or "

@@ -15,6 +15,7 @@ from pathlib import Path
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application, load_application, renamed_example
 from weir.pipelines.operations.errors import OperationError
+from weir.state.commit.protocol import newest_commit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +83,9 @@ def require(settings: Settings, application: str) -> str:
 
 
 def registered_application(settings: Settings, application: str) -> Application:
-    """The program of an application that has run in the folder; raises what ``registered_reference`` raises."""
-    return _load(_registration(settings, application))
+    """The program of an application that has run in the folder, with the names that its stores have in the newest
+    commit; raises what ``registered_reference`` raises."""
+    return _load(_registration(settings, application)).over(newest_commit(settings.warehouse, application))
 
 
 def registered_reference(settings: Settings, application: str) -> str:
@@ -95,6 +97,14 @@ def registered_reference(settings: Settings, application: str) -> str:
     registration = _registration(settings, application)
     _load(registration)
     return registration.reference
+
+
+def reference_of(settings: Settings, application: str) -> str | None:
+    """The ``module:attribute`` of the program that last started as ``application``, or None if it is not registered."""
+    try:
+        return _registration(settings, application).reference
+    except OperationError:
+        return None
 
 
 def _load(registration: Registration) -> Application:

@@ -6,11 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
-from weir.infra.control import ControlDatabase, this_host
+from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
+from weir.pipelines.operations.at_rest import at_rest
 from weir.pipelines.operations.registry import forget, require
-
-LEASE_TTL_S = 600.0
 
 
 def folders(settings: Settings, application: str) -> tuple[Path, Path]:
@@ -32,11 +31,11 @@ def reset(settings: Settings, application: str) -> None:
     """
     to_remove = folders(settings, application)
     database = ControlDatabase(settings.control_database_url)
-    database.acquire_lease(application, owner="weir reset", pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S)
-    # The state goes first: tasks restore from tables without local state, but do not trust state without tables.
-    for folder in to_remove:
-        _remove(folder, settings.tmp)
-    forget(settings, application)
+    with at_rest(database, application):
+        # The state goes first: tasks restore from tables without local state, but do not trust state without tables.
+        for folder in to_remove:
+            _remove(folder, settings.tmp)
+        forget(settings, application)
     database.forget(application)
 
 

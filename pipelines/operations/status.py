@@ -12,11 +12,11 @@ from typing import Any
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
-from weir.pipelines.errors import ApplicationLoadError, TopologyError
+from weir.pipelines.errors import ApplicationLoadError, TopologyError, naming
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.positions import committed_positions, committed_totals
 from weir.pipelines.operations.quarantine import quarantine_status
-from weir.pipelines.operations.registry import registered_application
+from weir.pipelines.operations.registry import reference_of, registered_application
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.engine.instances import current_instance, task_folder
@@ -52,7 +52,7 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "pid": life.pid if life else None,
         "started_at": _time(life.started_at_ms) if life else None,
         "ended_at": _time(life.ended_at_ms) if life else None,
-        "error": life.error if life else None,
+        "error": naming(life.error, old=reference_of(settings, application)) if life and life.error else None,
         "quarantine": asdict(quarantine_status(settings, application)),
         "tasks": [asdict(task) for task in life.tasks] if life else [],
         "metrics": list(life.readings) if life else [],

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
-from weir.pipelines.spark.errors import TopologyChangedError
+from weir.pipelines.operations.errors import OtherProgramError
 from weir.pipelines.tasks.epoch import task_rows
 from weir.pipelines.topology.changes import sub_topology_of
 from weir.state.changelog.verify import Agreement, StateDifferenceError, verify_task
@@ -30,13 +30,14 @@ def verify_application(
 
     Raises:
         StateDifferenceError: The first difference.
-        TopologyChangedError: The commits belong to another topology.
+        OtherProgramError: The newest commit belongs to another topology.
     """
     newest = newest_commit(settings.warehouse, application.id)
+    application = application.over(newest)
     known = application.topology.committed_form.stores
     other = [task for task in newest.tasks if sub_topology_of(task) not in known] if newest is not None else []
     if other:
-        raise TopologyChangedError(application.id, f"this program does not have its task {other[0]}")
+        raise OtherProgramError(application.id, other[0])
     tasks = list(newest.tasks) if newest else []
     for task in tasks if sample is None else random.sample(tasks, min(sample, len(tasks))):
         try:

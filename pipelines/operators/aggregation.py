@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from weir.pipelines.operators.closing import advance, follow, now
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import Fold
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
@@ -41,10 +42,6 @@ class Aggregation:
         return fold_into(TypedStore(self.store, epoch.session), self.fold, rows, self.every_update)
 
 
-GRACE, CLOSED = "_grace:", "_closed:"
-"""Clocks of a windowed store: the grace that its program had last, and what that had closed."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class WindowedAggregation:
     """One state per key and window. It is deleted when the window closes, since nothing can change it then.
@@ -64,13 +61,12 @@ class WindowedAggregation:
         rows = has_key(rows, list(self.store.key)[:-2], epoch)
         if rows.is_empty():
             return rows
-        closed = closed_before_batch(self.windows, self.store.name, epoch)
-        stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
-        rows, late = self.windows.assign(rows, stream_time, closed)
+        _, stream_time = advance(self.store.name, self._delay_ms, rows.get_column("_ts"), epoch)
+        rows, late = self.windows.assign(rows, stream_time)
         epoch.drop_late(late, self.late_to)
         store = TypedStore(self.store, epoch.session)
         updates = rows if rows.is_empty() else fold_into(store, self.fold, rows, self.every_update)
-        self._forget_closed(store, epoch)
+        self._forget_closed(store, int(stream_time[-1]))
         return updates
 
     @property
@@ -82,41 +78,17 @@ class WindowedAggregation:
 
     def close(self, before_ms: int, epoch: Epoch) -> None:
         """Delete the closed windows; their updates have been forwarded already."""
-        self._forget_closed(TypedStore(self.store, epoch.session), epoch)
+        _, now_ms = follow(self.store.name, self._delay_ms, before_ms, epoch)
+        self._forget_closed(TypedStore(self.store, epoch.session), now_ms)
 
-    def _forget_closed(self, store: TypedStore, epoch: Epoch) -> None:
+    @property
+    def _delay_ms(self) -> int:
+        return self.windows.closes_after_ms or 0
+
+    def _forget_closed(self, store: TypedStore, stream_time_ms: int) -> None:
         if self.store.retention_ms is None:
-            upper = store.window_upper(max(closed_now(self.windows, self.store.name, epoch), 0))
-            store.delete([key for key, _ in epoch.session.scan(self.store.name, b"", upper)])
-
-
-def closed_before_batch(windows: TimeWindows | UnlimitedWindows, store: str, epoch: Epoch) -> int | None:
-    """The windows that start below this were closed when the batch began; None before the first.
-
-    A window that was closed stays so, and one that was open has still to be closed, when a program with another grace
-    goes on with the store: the bound of the old grace is kept until stream time has passed it.
-    """
-    if isinstance(windows, UnlimitedWindows):
-        return None
-    before_ms, bound = epoch.clocks.get(store), f"{CLOSED}{store}"
-    grace_before = epoch.clocks.get(f"{GRACE}{store}", windows.grace_ms)
-    epoch.clocks[f"{GRACE}{store}"] = windows.grace_ms
-    if before_ms is None:
-        return None
-    if grace_before != windows.grace_ms:
-        closed = windows.closed_before(before_ms) + windows.grace_ms - grace_before
-        epoch.clocks[bound] = max(closed, epoch.clocks.get(bound, closed))
-    return epoch.clocks.get(bound, windows.closed_before(before_ms))
-
-
-def closed_now(windows: TimeWindows | UnlimitedWindows, store: str, epoch: Epoch) -> int:
-    """The windows that start below this are closed at the end of the batch."""
-    closed, bound = windows.closed_before(epoch.clocks[store]), f"{CLOSED}{store}"
-    if (kept := epoch.clocks.get(bound)) is not None:
-        if kept <= closed:
-            del epoch.clocks[bound]
-        return max(closed, kept)
-    return closed
+            keys, _ = store.scan(b"", store.window_upper(max(self.windows.closed_before(stream_time_ms), 0)))
+            store.delete(keys)
 
 
 def next_close_ms(spec: StoreSpec, windows: TimeWindows | UnlimitedWindows, epoch: Epoch) -> int | None:
@@ -124,7 +96,8 @@ def next_close_ms(spec: StoreSpec, windows: TimeWindows | UnlimitedWindows, epoc
     if windows.closes_after_ms is None:
         return None
     store = TypedStore(spec, epoch.session)
-    found = epoch.session.first(spec.name, store.window_upper(max(windows.closed_before(epoch.clocks[spec.name]), 0)))
+    closed_before = windows.closed_before(now(spec.name, windows.closes_after_ms, epoch))
+    found = epoch.session.first(spec.name, store.window_upper(max(closed_before, 0)))
     if found is None:
         return None
     end_ms: int = store.decode([found[0]]).get_column("window_end").dt.timestamp("ms")[0]

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import polars as pl
 
+from weir.pipelines.operators.closing import advance, follow, now
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import PLACE, Fold
 from weir.pipelines.operators.idle import NOWHERE
@@ -33,7 +34,7 @@ class Batch:
     rows: pl.DataFrame
     """The records in order, with ``_key``, the number of the record's key."""
     stream_time: pl.Series
-    """Stream time at each record's own turn."""
+    """Stream time at each record's own turn, as far as windows are closed."""
     found: pl.DataFrame
     """All columns of the store, ``_key`` and ``_seen``: false for windows from the store of unseen ones, which come
     last."""
@@ -113,8 +114,8 @@ class DataWindowedAggregation:
             rows = kept
         if rows.is_empty():
             return rows
-        before_ms = epoch.clocks.get(self.store.name)
-        stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
+        delay_ms, times_ms = self.windows.closes_after_ms, rows.get_column("_ts")
+        before_ms, stream_time = advance(self.store.name, delay_ms, times_ms, epoch)
         store = SessionStore(self.store, epoch.session)  # without a clock, to find windows closed meanwhile too
         unseen = SessionStore(self.unseen, epoch.session) if self.unseen else None
         if unseen:
@@ -140,11 +141,11 @@ class DataWindowedAggregation:
             updates = [walked] if is_walked else []
             if unseen and trace.unseen:
                 missed = self._states(left.rows, states, _net(trace.unseen))
-                self._write(unseen, [missed], batch.found, int(stream_time[-1]))
+                self._write(unseen, [missed], batch.found, epoch.clocks[self.store.name])
         for gone in tombstones:
             if gone.height:
                 store.delete_rows(gone)
-        over = self._write(store, puts, batch.found, int(stream_time[-1]))
+        over = self._write(store, puts, batch.found, epoch.clocks[self.store.name])
         if self.is_final:
             closed = self._closed(store, before_ms, stream_time, rows.select(PLACE), over)
             return rows.clear() if closed is None else closed
@@ -225,17 +226,16 @@ class DataWindowedAggregation:
 
     def next_close_ms(self, epoch: Epoch) -> int | None:
         delay_ms = self.windows.closes_after_ms
-        open_from = epoch.clocks[self.store.name] - delay_ms + 1
+        open_from = now(self.store.name, delay_ms, epoch) - delay_ms + 1
         found = next(ExpiryIndex(self.store, epoch.session).in_order(open_from), None)
         return None if found is None else found[1] + delay_ms
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
         """The windows that stream time has closed, if results are final; the store expires them itself."""
+        since_ms, now_ms = follow(self.store.name, self.windows.closes_after_ms, before_ms, epoch)
         if not self.is_final:
             return None
-        return self._closed(
-            SessionStore(self.store, epoch.session), before_ms, pl.Series([epoch.clocks[self.store.name]]), NOWHERE, []
-        )
+        return self._closed(SessionStore(self.store, epoch.session), since_ms, pl.Series([now_ms]), NOWHERE, [])
 
     def _closed(
         self,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from weir.pipelines.operators.aggregation import closed_before_batch, closed_now, next_close_ms, write_states
+from weir.pipelines.operators.aggregation import next_close_ms, write_states
+from weir.pipelines.operators.closing import advance, follow
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import PLACE, Fold
 from weir.pipelines.operators.idle import NOWHERE
@@ -39,14 +40,14 @@ class FinalResults:
         rows = has_key(rows, by[:-2], epoch)
         if rows.is_empty():
             return rows
-        keeps, since = self.store.retention_ms is not None, closed_before_batch(self.windows, self.store.name, epoch)
-        stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
+        keeps = self.store.retention_ms is not None
+        before_ms, stream_time = advance(self.store.name, self.windows.grace_ms, rows.get_column("_ts"), epoch)
         places = rows.select(PLACE)
-        rows, late = self.windows.assign(rows, stream_time, since)
+        rows, late = self.windows.assign(rows, stream_time)
         epoch.drop_late(late, self.late_to)
         store = TypedStore(self.store, epoch.session)
-        closed_before = closed_now(self.windows, self.store.name, epoch)
-        closed = self._closed(store, since, closed_before, epoch)
+        closed_before = self.windows.closed_before(int(stream_time[-1]))
+        closed = self._closed(store, before_ms, int(stream_time[-1]))
         parts = []
         if rows.height:
             groups = self.fold.group(rows, by)
@@ -76,18 +77,16 @@ class FinalResults:
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
         """The windows that stream time has closed."""
-        since = self.windows.closed_before(before_ms)
-        upto = closed_now(self.windows, self.store.name, epoch)
-        closed = self._closed(TypedStore(self.store, epoch.session), since, upto, epoch)
-        now = pl.Series([epoch.clocks[self.store.name]])
-        return self._results([closed], now, NOWHERE) if closed.height else None
+        since_ms, now_ms = follow(self.store.name, self.windows.grace_ms, before_ms, epoch)
+        closed = self._closed(TypedStore(self.store, epoch.session), since_ms, now_ms)
+        return self._results([closed], pl.Series([now_ms]), NOWHERE) if closed.height else None
 
-    def _closed(self, store: TypedStore, since: int | None, upto: int, epoch: Epoch) -> pl.DataFrame:
-        """The stored windows that start from ``since``, where closed ones are kept, and before ``upto``; with key
-        columns if there are any."""
+    def _closed(self, store: TypedStore, before_ms: int | None, now_ms: int) -> pl.DataFrame:
+        """The stored windows closed since ``before_ms``; with key columns if there are any."""
         keeps = self.store.retention_ms is not None
-        first = since if keeps and since is not None else 0
-        keys, states = store.scan(store.window_upper(max(first, 0)), store.window_upper(max(upto, 0)))
+        since = self.windows.closed_before(before_ms) if keeps and before_ms is not None else 0
+        upto = self.windows.closed_before(now_ms)
+        keys, states = store.scan(store.window_upper(max(since, 0)), store.window_upper(max(upto, 0)))
         if not keys:
             return states
         closed = pl.concat([store.decode(keys), states], how="horizontal")

@@ -25,7 +25,8 @@ from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
 HASH = "_hash"
-"""Of the left row that a message is about; null if that row is deleted or, in an inner join, has no foreign key."""
+"""Of the foreign key of the left row that a message is about; null if that row is deleted or, in an inner join, has no
+foreign key. Subscriptions that older versions wrote have the hash of the whole row."""
 KEEPS, ASKS = "_keeps", "_asks"
 """Whether to keep the subscription (else to delete it), and whether to answer."""
 SENDER = "_sender"
@@ -53,11 +54,16 @@ class Naming:
         at = pl.select(pl.when(is_there).then(is_there.cum_sum() - 1)).to_series()
         return found.select(pl.col(name).gather(at).alias(known) for known, name in names)
 
-    def hashes(self, rows: pl.DataFrame, is_one: pl.Series) -> pl.Series:
-        """64 bits per row, the same in every process; null where ``is_one`` is false."""
-        packed = RowCodec(self.value).encode(rows.with_columns(pl.lit(None, pl.Int64).alias("_ts")))
-        numbers = [int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), signed=True) for row in packed]
-        return pl.Series(HASH, numbers, dtype=pl.Int64).set(~is_one, None)
+    def hashes(self, foreign_keys: pl.DataFrame, is_one: pl.Series) -> pl.Series:
+        """64 bits per foreign key, the same in every process; null where ``is_one`` is false.
+
+        Not of the whole row: its columns may be others in the next program, which keeps the subscriptions.
+        """
+        return _hashes(foreign_keys, foreign_keys.schema).set(~is_one, None)
+
+    def row_hashes(self, rows: pl.DataFrame, is_one: pl.Series) -> pl.Series:
+        """The same of whole rows."""
+        return _hashes(rows, self.value).set(~is_one, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +97,7 @@ class SubscriptionSend:
         rest = pl.DataFrame(
             [
                 *(newest.get_column(name).alias(known) for name, known in self.key.items()),
-                self.naming.hashes(newest, now if self.naming.is_left else has),
+                self.naming.hashes(new, now if self.naming.is_left else has),
                 *newest.select("_ts", "_partition", "_offset").get_columns(),
                 pl.int_range(newest.height, eager=True).alias("_update"),
             ]
@@ -157,8 +163,8 @@ class SubscriptionJoin:
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseJoin:
-    """Joins answers with the left rows that they are for. An answer for a row that has changed since is dropped: the
-    newer row has asked too.
+    """Joins answers with the left rows that they are for. An answer for a foreign key that the row no longer has is
+    dropped: the newer row has asked too.
 
     An inner join forwards a tombstone only if there is a result to delete.
     """
@@ -177,8 +183,10 @@ class ResponseJoin:
         keys = answers.select(*self.left.key, pl.lit(AFTER_ALL_TURNS, pl.Int64).alias("_offset"))
         met = look_up(keys, self.left.table, updates, epoch, is_written_first=True)
         rows = answers.select(self.left.key).hstack(met.select(pl.exclude("_partition", "_offset")))
-        is_one = ~rows.get_column("_deleted") if self.naming.is_left else _is_key(self.naming.foreign_keys(rows, epoch))
-        is_current = answers.get_column(HASH).eq_missing(self.naming.hashes(rows, is_one))
+        foreign_keys, told = self.naming.foreign_keys(rows, epoch), answers.get_column(HASH)
+        is_one = ~rows.get_column("_deleted") if self.naming.is_left else _is_key(foreign_keys)
+        is_current = told.eq_missing(self.naming.hashes(foreign_keys, is_one))
+        is_current |= told.eq_missing(self.naming.row_hashes(rows, is_one))
         pairs = answers.drop(HASH, SENDER).hstack(
             [column for column in met.get_columns() if not column.name.startswith("_")]
         )
@@ -203,6 +211,12 @@ class ResponseJoin:
         store.write([held[place] for place in added], newest[added])
         store.delete([held[place] for place in removed])
         return results.filter(~pl.col("_deleted") | before)
+
+
+def _hashes(rows: pl.DataFrame, columns: pl.Schema) -> pl.Series:
+    packed = RowCodec(columns).encode(rows.with_columns(pl.lit(None, pl.Int64).alias("_ts")))
+    numbers = [int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), signed=True) for row in packed]
+    return pl.Series(HASH, numbers, dtype=pl.Int64)
 
 
 def _is_key(keys: pl.DataFrame) -> pl.Series:

@@ -91,17 +91,24 @@ class SessionWindows:
         return self.gap_ms, self.gap_ms
 
     def by_columns(self, batch: Batch, fold: Fold) -> tuple[pl.DataFrame, pl.DataFrame, Batch]:
-        """All sessions of keys whose records cannot be late or touch a closed session, so that order is irrelevant."""
+        """All sessions of keys whose records cannot be late or touch a closed session, so that order is irrelevant.
+
+        Nor may stored sessions lie within the gap of each other, as those of a program with a shorter gap may.
+        """
         nothing = batch.rows.clear()
         if not isinstance(fold, ColumnFold):
             return nothing, nothing, batch
         rows = batch.rows
         in_time = rows.get_column("_ts") >= batch.stream_time - self.grace_ms
-        if in_time.all():
+        keys = rows.get_column("_key")
+        reached = pl.col("window_end").cum_max().shift(1).over("_key") + pl.duration(milliseconds=self.gap_ms)
+        crowded = batch.found.sort("_key", "window_start").filter(pl.col("window_start") <= reached)
+        by_record = pl.concat([keys.filter(~in_time), crowded.get_column("_key").cast(keys.dtype)]).unique()
+        if by_record.is_empty():
             put, gone = merged_sessions(rows, batch.found, fold, self.gap_ms)
             return put, gone, Batch(rows=nothing, stream_time=batch.stream_time.clear(), found=batch.found.clear())
-        walked = rows.get_column("_key").is_in(rows.get_column("_key").filter(~in_time).unique().implode())
-        found_walked = batch.found.get_column("_key").is_in(rows.get_column("_key").filter(walked).unique().implode())
+        walked = keys.is_in(by_record.implode())
+        found_walked = batch.found.get_column("_key").is_in(by_record.implode())
         put, gone = merged_sessions(rows.filter(~walked), batch.found.filter(~found_walked), fold, self.gap_ms)
         return (
             put,

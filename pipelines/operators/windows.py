@@ -105,19 +105,14 @@ class TimeWindows:
         """Windows that start below this are closed: ``start + size + grace <= stream time``."""
         return stream_time_ms - self.size_ms - self.grace_ms + 1
 
-    def assign(
-        self, rows: pl.DataFrame, stream_time: pl.Series, closed: int | None = None
-    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def assign(self, rows: pl.DataFrame, stream_time: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
         """One row per record and window that is open to it, by record, then window start; and likewise the late rows.
 
-        Windows that start below ``closed`` are closed whatever the stream time. Both have ``window_start`` and
-        ``window_end``. A row is late if its window is closed at the record's own turn.
+        Both have ``window_start`` and ``window_end``. A row is late if its window is closed at the record's own turn.
         """
         times = rows.get_column("_ts")
         newest = times - times % self.advance_ms
         oldest_open = self.closed_before(0) + stream_time
-        if closed is not None:
-            oldest_open = oldest_open.clip(lower_bound=closed)
         if self.advance_ms == self.size_ms:
             starts = newest
         else:
@@ -193,9 +188,7 @@ class UnlimitedWindows:
         """No window is closed."""
         return 0
 
-    def assign(
-        self, rows: pl.DataFrame, stream_time: pl.Series, closed: int | None = None
-    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def assign(self, rows: pl.DataFrame, stream_time: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
         """As for ``TimeWindows``; nothing is late."""
         inside = rows.filter(pl.col("_ts") >= self.start_ms)
         inside = inside.with_columns(

@@ -38,8 +38,8 @@ class SchemaRegistry:
         """
         if not properties.get("url"):
             raise SchemaRegistryError(
-                "the program reads Avro or Protobuf, but no schema registry is configured; set it with "
-                "--set schema_registry.url=http://host:port"
+                "the program reads Avro or Protobuf, but no schema registry is configured; add "
+                "--set schema_registry.url=http://host:port to the command"
             )
         try:
             from confluent_kafka.schema_registry import Schema, SchemaRegistryClient

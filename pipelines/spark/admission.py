@@ -11,8 +11,10 @@ from deltalake import DeltaTable
 from weir.pipelines.application import Application
 from weir.pipelines.spark.errors import (
     CommitLogLostError,
+    OtherApplicationError,
     PartitionCountError,
     PendingRowsError,
+    ProgramReplacedError,
     StorePlacementError,
     TopologyChangedError,
 )
@@ -20,6 +22,7 @@ from weir.pipelines.tasks.blobs import is_readable
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology import Topology
 from weir.pipelines.topology.changes import TopologyChange, compare
+from weir.pipelines.topology.naming import names_over
 from weir.state.changelog.reading import TaskChangelog
 from weir.state.changelog.rows import has_rows, stored_identity
 from weir.state.commit.evolution import evolution
@@ -42,16 +45,21 @@ def admit(
 
     Raises:
         TopologyChangedError, PartitionCountError: Committed state would be lost, and that was not accepted.
+        ProgramReplacedError: The stores have other names in this commit than those that the application has.
         PendingRowsError: Rows between sub-topologies would be lost.
         TableSchemaError: A table's columns differ from those that the program writes.
     """
     if committed is None:
         return None
+    if names_over(application.topology, committed) != application.topology.names:
+        raise ProgramReplacedError(application.id)
     change = change_of(application.topology, app_folder, committed, source_counts)
     if change.is_blocked:
         raise PendingRowsError(application.id, change.pending_blobs)
     if change.loses_state and not accept_state_loss:
         if change.is_other_topology:
+            if change.is_unrelated:
+                raise OtherApplicationError(application.id)
             raise TopologyChangedError(application.id, change.loss())
         counts = application.topology.partition_counts(source_counts)
         topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
@@ -60,7 +68,8 @@ def admit(
         require_placement(application.topology, app_folder, store, source_counts)
     if change.is_other_topology:
         for spec in application_tables(application.topology):
-            evolution(app_folder, spec)
+            if spec.name not in committed.removed_tables:
+                evolution(app_folder, spec)
     return change
 
 
@@ -72,6 +81,7 @@ def change_of(
     specs = {store.name: store for sub_topology in topology.sub_topologies for store in sub_topology.stores}
     known = {store for stores in form.stores.values() for store in stores} if form else set[str]()
     without_identity = {*known, *specs} if form is None or form.identities is None else set[str]()
+    without_identity |= {name for name, kept in (form.aside if form else {}).items() if kept.identity is None}
     return compare(
         committed,
         topology,

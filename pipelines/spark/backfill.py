@@ -126,7 +126,7 @@ def run_shadow(
         TopicReplacedError: A topic is no longer the one that the ranges belong to.
         BadRecordError, TaskFailedError: A task cannot continue. The shadow stays as it is, incomplete.
     """
-    application = shadow_application(load_application(reference), shadow.id)
+    application = shadow_application(load_application(reference), shadow.id).over(shadow.commit_before())
     connect_serdes(application.topology.serdes(), settings.schema_registry)  # fails here as it would in the workers
     backfill = shadow.backfill
     ranges = ranges or backfill.ranges
@@ -135,7 +135,7 @@ def run_shadow(
     cluster = None
     if backfill.files is None:
         cluster = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
-    with lease(control), ExitStack() as stack:
+    with lease(control, reference), ExitStack() as stack:
         if cluster is not None:
             require_same_topics(application, cluster, backfill.topic_ids)
         context = spark or stack.enter_context(spark_context(settings, application))
@@ -156,6 +156,7 @@ def run_shadow(
             on_step=on_step,
             slices=None if backfill.files is None else str(shadow.slices),
             tasks=spec.task_settings,
+            names=application.topology.names,
         )
         listeners = Listeners(control=ControlPanel(control, settings.slots), on_progress=on_progress)
         with spark_driver(context, settings.slots, worker, spec, listeners) as driver:

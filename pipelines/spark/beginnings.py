@@ -8,10 +8,11 @@ that no local store holds, so its stores are restored from their changelogs, whi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from weir.pipelines.topology.changes import Fate, Origin, TopologyChange, partition_of_task, sub_topology_of
+from weir.pipelines.topology.clocks import clocks_of
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.engine.instances import new_instance
@@ -32,20 +33,31 @@ class Beginnings:
         """A task that reads ``topics``."""
         origin = self.change.origins[task.sub_topology]
         commit = self._going_on(task, origin) if origin.goes_on else self._gathered(task, origin)
+        partition, known = task.partition, self.record.topics
         return replace(
             commit,
-            positions=self._of_topics(topics, task.partition, lambda old: old.positions),
-            leader_epochs=self._of_topics(topics, task.partition, lambda old: old.leader_epochs),
+            positions={
+                topic: {partition: known[topic].positions[partition]}
+                for topic in topics
+                if topic in known and partition in known[topic].positions
+            },
+            leader_epochs={
+                topic: {partition: known[topic].leader_epochs[partition]}
+                for topic in topics
+                if topic in known and partition in known[topic].leader_epochs
+            },
         )
 
     def is_restored(self, task: TaskId) -> bool:
         """Whether the task is restored from changelogs."""
         origin = self.change.origins[task.sub_topology]
-        return origin.goes_on is None and any(True for _ in self._parts(task, origin))
+        return origin.goes_on is None and (
+            not self._stores(task).isdisjoint(self.change.restored) or any(True for _ in self._parts(task, origin))
+        )
 
     def reason(self, task: TaskId) -> str:
         """Why the task is restored, as a part of a sentence."""
-        stores = {store.name for store in self.topology.sub_topology(task.sub_topology).stores}
+        stores = self._stores(task)
         told = [
             f"{each.store} {each.fate}" + (f" ({', '.join(each.notes)})" if each.notes else "")
             for each in self.change.stores
@@ -81,16 +93,18 @@ class Beginnings:
         return replace(committed, instance=os.path.relpath(folder, name_now))
 
     def _gathered(self, task: TaskId, origin: Origin) -> TaskCommit:
-        """A task made of parts of committed tasks; new, if there are none."""
-        parts = list(self._parts(task, origin))
-        if not parts:
+        """A task made of parts of committed tasks and of stores that come back; new, if there are none."""
+        if not self.is_restored(task):
             return TaskCommit(state=None, instance=new_instance())
-        empty = self._empty_stores(task)
+        empty = self._stores(task) & set(self.change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT))
+        back = self._stores(task) & set(self.change.of(Fate.COMES_BACK))
+        aside = self.record.topology.aside if self.record.topology else {}
         clocks: dict[str, int] = {}
-        for part in parts:
-            for name, time_ms in part.clocks.items():
-                if not any(store in name for store in empty):
-                    clocks[name] = max(time_ms, clocks.get(name, time_ms))
+        for part in self._parts(task, origin):
+            for name in part.clocks.keys() - clocks_of(empty | back, part.clocks).keys():
+                clocks[name] = max(part.clocks[name], clocks.get(name, part.clocks[name]))
+        for store in sorted(back):
+            clocks |= aside[store].clocks.get(task.partition, {})
         return TaskCommit(state=self.state, instance=new_instance(), clocks=clocks, totals=self._totals(task))
 
     def _parts(self, task: TaskId, origin: Origin) -> Iterable[TaskCommit]:
@@ -110,17 +124,5 @@ class Beginnings:
                     totals[count] = totals.get(count, 0) + number
         return totals
 
-    def _empty_stores(self, task: TaskId) -> set[str]:
-        stores = {store.name for store in self.topology.sub_topology(task.sub_topology).stores}
-        return stores & set(self.change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT))
-
-    def _of_topics(
-        self, topics: Sequence[str], partition: int, kept: Callable[[TaskCommit], Mapping[str, Mapping[int, int]]]
-    ) -> dict[str, dict[int, int]]:
-        """What commits keep of one partition of ``topics``, whichever task read it."""
-        return {
-            topic: {partition: numbers[partition]}
-            for task in self.record.tasks.values()
-            for topic, numbers in kept(task).items()
-            if topic in topics and partition in numbers
-        }
+    def _stores(self, task: TaskId) -> set[str]:
+        return {store.name for store in self.topology.sub_topology(task.sub_topology).stores}

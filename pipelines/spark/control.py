@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from weir.infra.control.guard import DriverControl
 from weir.infra.control.rows import MetricRow, RequestRow, TaskStatusRow
+from weir.pipelines.errors import naming
 from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.slots import slot_of
@@ -73,11 +74,12 @@ class ControlPanel:
 
 
 @contextmanager
-def lease(control: DriverControl) -> Iterator[None]:
-    """Give the lease back at the end of the block, with the error that ended it, if any."""
+def lease(control: DriverControl, reference: str) -> Iterator[None]:
+    """Give the lease back at the end of the block, with the error that ended it, if any; ``reference`` is the program
+    that its advice is about."""
     try:
         yield
     except BaseException as error:
-        control.release("failed", str(error) or type(error).__name__)
+        control.release("failed", naming(str(error), program=reference) or type(error).__name__)
         raise
     control.release()

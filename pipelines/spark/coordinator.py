@@ -34,9 +34,12 @@ from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskP
 from weir.pipelines.topology import SubTopology, Topology
 from weir.pipelines.topology.changes import Fate, TopologyChange
 from weir.pipelines.topology.global_tables import GlobalJoinNode
+from weir.pipelines.topology.naming import lacks_lineages
 from weir.state.changelog.forgetting import forget_stores
 from weir.state.changelog.restore import RestoreProgress
+from weir.state.changelog.rows import changelog_spec
 from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but
+from weir.state.commit.evolution import evolution
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import (
     LOST_RECORDS_ACCEPTED,
@@ -108,6 +111,9 @@ class Coordinator:
         self.to_restore: dict[TaskId, str] = {}
         """Tasks whose stores the program's start has changed, and how: they are restored before they run."""
         self._form = application.topology.committed_form
+        self._changelogs = {
+            store.name: changelog_spec(store) for each in application.topology.sub_topologies for store in each.stores
+        }
 
     def start(self, source_counts: Mapping[str, int], source: Source, *, accept_state_loss: bool = False) -> None:
         """Claim a generation, redo what a dead driver left, and start every task where the commit log has it.
@@ -126,6 +132,7 @@ class Coordinator:
         ids = [TaskId(index, partition) for index, count in sorted(counts.items()) for partition in range(count)]
         folder = self._warehouse / application.id
         admit(application, folder, newest_commit(self._warehouse, application.id), source_counts, accept_state_loss)
+
         claim = self._committer.claim()
         remove_swapped(folder, claim.newest)
         self.generation = claim.generation
@@ -134,7 +141,9 @@ class Coordinator:
         change = admit(application, folder, record, source_counts, accept_state_loss)
         if record is not None:
             self.epoch, self.committed_id = record.epoch, record.state_id
-            self.topic_ids = dict(record.topic_ids)
+            read = {*topology.topics(), *(table.source.topic for table in topology.global_tables)}
+            left = {topic: each.topic_id for topic, each in record.topics.items() if topic in read}
+            self.topic_ids = {**{topic: found for topic, found in left.items() if found}, **record.topic_ids}
         beginnings = None
         if record is not None and change is not None:
             beginnings = Beginnings(
@@ -155,6 +164,10 @@ class Coordinator:
                 else TaskCommit(state=None, instance=FIRST_INSTANCE)
             )
             self.tasks[task_id] = Task.of(task_id, topics_read, known)
+            if change is not None and not {store.name for store in sub_topology.stores}.isdisjoint(
+                change.no_longer_divided
+            ):
+                self.tasks[task_id].sought = topics_read
             if beginnings is not None and beginnings.is_restored(task_id):
                 self.to_restore[task_id] = beginnings.reason(task_id)
         unknown = [
@@ -188,12 +201,32 @@ class Coordinator:
             len(self.tasks),
             f"; removed {orphans} orphaned blobs" if orphans else "",
         )
-        if beginnings is not None and change is not None and (self.to_restore or beginnings.ended):
+        is_first_of_lineages = record is not None and lacks_lineages(self._form, record.topology)
+        # Another program is committed before it writes anything: with that its tables evolve (PROTOCOL 34).
+        if (
+            beginnings is not None
+            and change is not None
+            and (
+                self.to_restore
+                or beginnings.ended
+                or change.restored
+                or change.is_other_topology
+                or is_first_of_lineages
+            )
+        ):
             self.epoch += 1
             self.commit(
-                "another topology" if change.is_other_topology else "other partition counts",
-                forget_stores(folder, change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT), self.epoch),
+                _reason(change, is_first_of_lineages),
+                forget_stores(folder, self._forgotten(change), self.epoch),
             )
+
+    def _forgotten(self, change: TopologyChange) -> list[str]:
+        """The stores whose rows are deleted one by one; where a changelog gets other keys, its rows go with them."""
+        needed = {
+            store: evolution(self._warehouse / self.application.id, self._changelogs[store])
+            for store in change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT)
+        }
+        return [store for store, found in needed.items() if found is not None and found.keys is None]
 
     def run_epoch(
         self,
@@ -536,13 +569,28 @@ class Coordinator:
         return {task for task in self.tasks if waiting.get(topology.task_name(task), 0) > limit} - awaited
 
 
+def _reason(change: TopologyChange, is_first_of_lineages: bool) -> str:
+    if change.is_other_topology:
+        return "another topology"
+    return "lineages of stores" if is_first_of_lineages else "other partition counts"
+
+
 def committed_form(topology: Topology, record: CommitRecord, change: TopologyChange) -> CommittedTopology:
     """What a commit keeps of the program, and of stores of earlier ones."""
     removed = record.topology.removed if record.topology else ()
     present = {store.name for each in topology.sub_topologies for store in each.stores}
+    owners = (record.topology.identities if record.topology else None) or {}
+    aside = record.topology.aside if record.topology else {}
     return replace(
         topology.committed_form,
+        identities={
+            name: replace(identity, owner=(owners.get(name) or aside[name].identity or identity).owner)
+            if name in change.no_longer_divided
+            else identity
+            for name, identity in (topology.committed_form.identities or {}).items()
+        },
         aside=change.aside,
+        topics_aside={topic: each for topic, each in record.topics.items() if topic not in topology.topics()},
         removed=tuple(name for name in removed if name not in present),
     )
 

@@ -30,8 +30,7 @@ from weir.pipelines.spark.task import BEFORE_ALL_MS, TaskState
 from weir.pipelines.spark.topic_watch import TopicWatch
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import ReceiptStatus
-from weir.state.changelog.forgetting import remove_changelogs
-from weir.state.commit.protocol import Committer, newest_commit
+from weir.state.commit.protocol import Committer
 from weir.state.engine.instances import instance_folder, instances
 from weir.state.engine.quarantine import quarantine
 from weir.state.errors import SwapRefusedError
@@ -53,20 +52,18 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
 
     Raises what ``require_commit_log`` and ``Coordinator.start`` raise.
     """
-    app_folder = spec.warehouse / spec.application.id
-    require_commit_log(spec.application, app_folder, spec.state_folder)
-    newest = newest_commit(spec.warehouse, spec.application.id)
-    if newest is not None and newest.topology is not None and newest.topology.removed:
-        remove_changelogs(app_folder, newest.topology.removed)  # their removal may have been killed
+    require_commit_log(spec.application, spec.warehouse / spec.application.id, spec.state_folder)
+    before = list(instances(spec.state_folder))  # an instance that a newer driver makes is not among them
     coordinator = Coordinator(spec.application, spec.warehouse, committer, executors.slots, listeners.on_commit)
     coordinator.start(spec.source_counts, spec.source, accept_state_loss=spec.accept_state_loss)
     name_of = spec.application.topology.task_name
     named = {
         instance_folder(spec.state_folder / name_of(task.id), task.instance) for task in coordinator.tasks.values()
     }
-    for folder in list(instances(spec.state_folder)):
+    coordinator.check_claim()
+    for folder in before:
         if folder not in named:  # another program's, or one of a restore that died
-            quarantine(folder, "no task of the newest commit goes on with it")
+            quarantine(folder, "no task of the newest commit uses it")
     return Driver(coordinator, spec, executors, listeners)
 
 

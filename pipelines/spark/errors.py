@@ -24,9 +24,9 @@ class BadRecordError(RunError):
         record = self.record
         return (
             f"application {self.application!r} stopped at topic {record.topic!r}, partition {record.partition}, "
-            f"offset {record.offset}: {record.reason}; all records before it are committed. Correct "
-            'the producer or the declared schema, or write Application(..., on_error="dead_letter") and run it again: '
-            "such records then go to the table _dead_letters"
+            f"offset {record.offset}: {record.reason}; all records before it are committed. Correct the declared "
+            'schema, or write Application(..., on_error="dead_letter"), so that such records go to the table '
+            "_dead_letters, and run it again; a corrected producer helps only records to come"
         )
 
 
@@ -87,11 +87,11 @@ class LostPosition:
     def __str__(self) -> str:
         match self.loss:
             case Loss.REPLACED:
-                what = f"but the topic was deleted and made anew ({self.found})"
+                what = f"but the topic was deleted and recreated ({self.found})"
             case Loss.TRUNCATED:
                 what = f"but the brokers have lost its records from offset {self.found} on, and others have taken over"
             case Loss.SHORT:
-                what = f"which ends at {self.found}: the topic was made anew or has lost records"
+                what = f"which ends at {self.found}: the topic was recreated or has lost records"
             case Loss.EXPIRED:
                 what = f"which begins at {self.found}: the records before that were removed unread"
         return f"offset {self.position} of topic {self.topic!r}, partition {self.partition}, {what}"
@@ -133,7 +133,7 @@ class GlobalTopicReplacedError(RunError):
     def __str__(self) -> str:
         return (
             f"application {self.application!r} holds the global table of topic {self.topic!r}, which was deleted and "
-            f"made anew ({self.found}); a new start reads it from its beginning and continues from the last commit"
+            f"recreated ({self.found}); a new start reads it from its beginning and continues from the last commit"
         )
 
 
@@ -168,6 +168,37 @@ class TopologyChangedError(RunError):
         )
 
 
+class OtherApplicationError(TopologyChangedError):
+    """The commit log was written by a program that has nothing in common with this one."""
+
+    def __init__(self, application: str) -> None:
+        super().__init__(application, "nothing in it is part of this program")
+        self.args = (application,)  # keeps the error picklable
+
+    def __str__(self) -> str:
+        return (
+            f"this folder already has an application {self.application!r}, whose program has no store, topic or output "
+            "in common with this one: they are probably two applications with the same id; give this one another id, "
+            'as in Application("other-id", ...), or another folder with `weir run MODULE:APP --dir OTHER_DIR`, or, if '
+            "it is to replace the other (whose stores are then kept aside and whose positions are dropped), start it "
+            "with `weir run MODULE:APP --accept-state-loss`"
+        )
+
+
+class ProgramReplacedError(RunError):
+    """Another program has committed between the look at the newest commit and the claim."""
+
+    def __init__(self, application: str) -> None:
+        super().__init__(application)
+        self.application = application
+
+    def __str__(self) -> str:
+        return (
+            f"another program of the application {self.application!r} has just committed, and its stores have other "
+            "names than those with which this start began; start it again with `weir run MODULE:APP`"
+        )
+
+
 class StorePlacementError(RunError):
     """A repartition would send rows of a key to another task than the one that has its state."""
 
@@ -179,7 +210,9 @@ class StorePlacementError(RunError):
         return (
             f"the state of key {self.key} of the store {self.store!r} is in the task of partition {self.partition}, "
             "where the topic's producers put the key, and a repartition would send its rows to another: they do not "
-            "use Kafka's default partitioner; leave the repartition out, or give the store another name to begin empty"
+            "use Kafka's default partitioner; leave the repartition out, or give the store another name and either "
+            "begin empty with `weir run MODULE:APP --accept-state-loss` or compute what it would hold with "
+            "`weir backfill run MODULE:APP --everything`"
         )
 
 
@@ -194,8 +227,8 @@ class PendingRowsError(RunError):
         return (
             f"application {self.application!r} was last committed by another topology, which left {self.blobs} "
             "files of rows on their way to sub-topologies that are no longer as they were; first run the old program "
-            f"with `weir run MODULE:APP`, and stop it with `weir stop {self.application} --drain`, or run it with "
-            "`weir run MODULE:APP --until-caught-up`: both process the rows"
+            f"with `weir run OLD_MODULE:APP`, and stop it with `weir stop {self.application} --drain`, or run it with "
+            "`weir run OLD_MODULE:APP --until-caught-up`: both process the rows"
         )
 
 

@@ -19,7 +19,7 @@ def followers(application: Application, app_folder: Path, state_folder: Path) ->
     for name, open_store in application.own_stores.items():
         folder = state_folder / FOLDER / name
         folder.mkdir(parents=True, exist_ok=True)
-        opened.append(Follower(app_folder, specs[name], open_store(folder), folder))
+        opened.append(Follower(app_folder, specs[application.topology.stored(name)], open_store(folder), folder))
     return opened
 
 

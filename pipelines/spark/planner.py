@@ -114,6 +114,7 @@ def plan_task(
         marks=marks,
         max_bytes=limits.max_bytes,
         end_time_ms=end_time_ms,
+        sought=task.sought,
         lets_idle=is_live and has_all and (is_all_read or (bool(task.topics) and total_lag([task], ends) == 0)),
     )
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 from pyspark import SparkContext
 
-from weir.pipelines.application import Application, load_application
+from weir.pipelines.application import Application
 from weir.pipelines.spark.background import BackgroundJobs, first_line
 from weir.pipelines.spark.slots import slot_of
 from weir.pipelines.spark.worker import WorkerSettings
@@ -143,7 +143,7 @@ def run_restores(
     answers = []
     for request in requests:
         try:
-            answers.append(restore(load_application(settings.reference), settings.tasks, request))
+            answers.append(restore(settings.application(), settings.tasks, request))
         except Exception as error:
             log.exception("task %s: its restore failed", request.task)
             answers.append(_failed(request, error))

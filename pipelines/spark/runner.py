@@ -82,7 +82,7 @@ def run(
     stop = stop or Event()
     brokers = Brokers(settings, bootstrap_servers, application)
     control = DriverControl(settings.control_database_url, application.id, owner=owner, take_over=take_over)
-    with lease(control), ExitStack() as stack:
+    with lease(control, reference), ExitStack() as stack:
         report = _reporting(settings, application, on_progress, stack)
         counts = brokers.partition_counts(
             stop,
@@ -94,13 +94,9 @@ def run(
         # Both are checked again before and under the claim; Spark need not start for what is refused already.
         app_folder, state_folder = settings.warehouse / application.id, settings.state_dir / application.id
         require_commit_log(application, app_folder, state_folder)
-        admit(
-            application,
-            app_folder,
-            newest_commit(settings.warehouse, application.id),
-            counts,
-            accept_state_loss,
-        )
+        newest = newest_commit(settings.warehouse, application.id)
+        application = application.over(newest)
+        admit(application, app_folder, newest, counts, accept_state_loss)
         report(_starting(application, "starting Spark"))
         context = spark or stack.enter_context(spark_context(settings, application))
         spec = RunSpec(
@@ -120,6 +116,7 @@ def run(
             schema_registry=settings.schema_registry,
             on_step=on_step,
             tasks=spec.task_settings,
+            names=application.topology.names,
         )
         upserts = refreshing(application, app_folder)
         listeners = Listeners(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from weir.pipelines.application import Application, load_application
+from weir.pipelines.application import Application
 from weir.pipelines.spark.background import BackgroundJobs, first_line
 from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
 from weir.pipelines.tasks.epoch import TaskSettings
@@ -69,7 +69,7 @@ def publish(application: Application, settings: TaskSettings, request: SnapshotR
 def run_publish(settings: WorkerSettings, request: SnapshotRequest, rows: Iterable[object]) -> Iterator[Published]:
     """``publish`` inside a Spark task."""
     list(rows)
-    published = publish(load_application(settings.reference), settings.tasks, request)
+    published = publish(settings.application(), settings.tasks, request)
     load_step_hook(settings.on_step)("snapshot published")
     return iter([published])
 

@@ -84,6 +84,8 @@ class Task:
     """Rows of accepted epochs in the task's changelogs that no snapshot holds."""
     idle_since_ms: dict[str, int] = field(default_factory=dict)
     """The time since which a topic has had no records while others of the task had some."""
+    sought: tuple[str, ...] = ()
+    """Topics whose producers must put keys where a repartition has put them (``TopologyChange.no_longer_divided``)."""
     visited: bool = False
     """Whether this generation has run an epoch of it: the first epoch visits every task."""
     has_undo: bool = False

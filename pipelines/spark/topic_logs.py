@@ -120,9 +120,8 @@ def committed_ends(record: CommitRecord, topics: Iterable[str]) -> dict[TopicPar
     """A commit's positions in ``topics``, with leader epochs where it has them."""
     wanted = set(topics)
     return {
-        (topic, partition): LogEnd(offset, task.leader_epochs.get(topic, {}).get(partition))
-        for task in record.tasks.values()
-        for topic, offsets in task.positions.items()
+        (topic, partition): LogEnd(offset, known.leader_epochs.get(partition))
+        for topic, known in record.topics.items()
         if topic in wanted
-        for partition, offset in offsets.items()
+        for partition, offset in known.positions.items()
     }

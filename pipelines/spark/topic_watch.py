@@ -76,7 +76,7 @@ class TopicWatch:
         read before, so the next start compares them.
 
         Raises:
-            OffsetsLostError, GlobalTopicReplacedError: A topic was deleted and made anew; nothing of it was committed.
+            OffsetsLostError, GlobalTopicReplacedError: A topic was deleted and recreated; nothing of it was committed.
         """
         if self._is_away:
             return

@@ -13,7 +13,7 @@ from weir.pipelines.application import Application
 from weir.pipelines.spark.afterwards import Afterwards
 from weir.pipelines.topology import TableSinkNode
 from weir.pipelines.topology.topology import table_spec
-from weir.state.changelog.upserts import Upserts
+from weir.state.changelog.upserts import Upserts, refresh_at_rest, updates_but
 
 log = logging.getLogger("weir.driver")
 
@@ -23,13 +23,29 @@ REST_TIMES = 3.0
 def refreshing(application: Application, app_folder: Path) -> list[Afterwards[object]]:
     """For each table of upserts, what refreshes it after being called; closing refreshes it once more if that is due.
 
-    Call it only once the application is claimed: a claim creates the tables.
+    One more, when it is first called, refreshes the tables of outputs that the program no longer has: a driver that
+    died may have left them behind. Call them only once the application is claimed: a claim creates the tables.
     """
     return [
-        _refreshing(application, app_folder, sink, sink.refresh_ms / 1000)
-        for sink in application.topology.sinks
-        if sink.refresh_ms is not None
+        *(
+            _refreshing(application, app_folder, sink, sink.refresh_ms / 1000)
+            for sink in application.topology.sinks
+            if sink.refresh_ms is not None
+        ),
+        _refreshing_others(application, app_folder),
     ]
+
+
+def _refreshing_others(application: Application, app_folder: Path) -> Afterwards[object]:
+    known = {table_spec(sink).name for sink in application.topology.sinks}
+    done: list[bool] = []
+
+    def refresh(_: object) -> None:
+        if not done:
+            refresh_at_rest(app_folder, updates_but(app_folder, known), application.id)
+            done.append(True)
+
+    return Afterwards("upserts of earlier outputs", refresh, Exception, "tables of earlier outputs may be behind")
 
 
 def _refreshing(application: Application, app_folder: Path, sink: TableSinkNode, every_s: float) -> Afterwards[object]:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from weir.infra.kafka.reader import PartitionReader
-from weir.pipelines.application import load_application
+from weir.pipelines.application import Application, load_application
 from weir.pipelines.backfill.files import SliceReader
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
@@ -36,6 +36,12 @@ class WorkerSettings:
     """Properties of the registry's client, secrets included."""
     on_step: str | None = None
     """``MODULE:FUNCTION`` that is called with the name of each step; fault tests kill the process there."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The names of stores and edges that the commits know by others than the program's (``Topology.names``)."""
+
+    def application(self) -> Application:
+        """The application, imported here."""
+        return load_application(self.reference).under(self.names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +65,7 @@ class Worker:
     def __post_init__(self) -> None:
         gc.freeze()
         gc.set_threshold(GC_ALLOCATIONS, 50, 50)
-        application = load_application(self.settings.reference)
+        application = self.settings.application()
         self.topics = {
             sub_topology.index: [source.topic for source in sub_topology.sources]
             for sub_topology in application.topology.sub_topologies

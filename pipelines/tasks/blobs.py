@@ -14,7 +14,7 @@ import polars as pl
 
 from weir.pipelines.tasks.order import MERGE, OFFSETS, ORIGIN, Key
 from weir.pipelines.topology import Topology
-from weir.state.commit.widening import is_wider
+from weir.state.commit.columns import differences
 from weir.state.types import BlobRef, StateId
 
 BLOBS = "_blobs"
@@ -57,13 +57,12 @@ def key_at(frame: pl.DataFrame, row: int) -> Key:
 
 def is_readable(app_folder: Path, blob: BlobRef, topology: Topology) -> bool:
     """Whether a program can take the rows of a blob that another may have written: whether each column of its edge has
-    the type that the rows have, or a wider one; value columns may be new."""
+    the type that the rows have, or a wider one; value columns, and the fields of structs in them, may come and go."""
     edge = next(edge for edge in topology.edges if edge.name == blob.edge)
     found = pl.read_ipc_schema(app_folder / BLOBS / blob.path)
     required = {*edge.node.record.key_columns, "_ts", "_partition", "_offset", "_deleted"}
-    return all(
-        found[name] == dtype or is_wider(str(found[name]), str(dtype)) if name in found else name not in required
-        for name, dtype in edge.schema.items()
+    return required & edge.schema.keys() <= found.keys() and all(
+        each.is_wider or not each.is_other_type for each in differences(found, edge.schema)
     )
 
 

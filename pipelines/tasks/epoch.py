@@ -235,7 +235,11 @@ class EpochRunner:
     def _settled(
         self, task: TaskId, store: TaskStore, *, generation: int, expected: StateId | None, committed: StateId | None
     ) -> Settlement:
-        """Settle, once users' stores that lack committed rows have them from their changelogs (PROTOCOL 32)."""
+        """Settle, once users' stores that lack committed rows have them from their changelogs (PROTOCOL 32).
+
+        Raises:
+            TaskCorruptedError: A changelog no longer has deletions that a user's store lacks.
+        """
         while True:
             try:
                 return store.settle(generation=generation, expected=expected, committed=committed)
@@ -249,6 +253,13 @@ class EpochRunner:
                             through=error.base.epoch,
                             above=error.above[spec.name],
                         )
+                        if 0 <= changelog.above < changelog.horizon:
+                            raise TaskCorruptedError(
+                                store.task_id,
+                                str(store.folder),
+                                f"the store of your own behind {spec.name!r} is at epoch {changelog.above}, and "
+                                f"compaction has dropped deletions up to epoch {changelog.horizon}",
+                            ) from error
                         rows = encoded(spec, changelog.newest_rows())
                         store.fill(spec.name, ((part.keys, part.values) for part in rows), error.base)
                 self._on_step("own stores filled")
@@ -398,7 +409,7 @@ class EpochRunner:
             until_time_ms=until_ms if source.timestamp.is_records_own else None,
             is_strict=plan.is_strict,
         )
-        if topic in self._sub_topology(plan.task).sought_topics:
+        if topic in self._sub_topology(plan.task).sought_topics or topic in plan.sought:
             check_placement(raw, self._settings.partition_counts[plan.task.sub_topology])
         decoded = decode_source(
             source, raw, now_ms=plan.now_ms, partition_time_ms=clocks.get(partition_clock(topic), UNKNOWN_MS)

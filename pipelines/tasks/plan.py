@@ -64,6 +64,9 @@ class TaskPlan:
     """Whether this plan reads all that the topics hold: an input without records is then idle."""
     end_time_ms: int | None = None
     """If set, the input has ended: after the rows stream time moves to here, and what that closes is forwarded."""
+    sought: tuple[str, ...] = ()
+    """Topics of which it checks that the keys are in the partitions of Kafka's default partitioner, beside those that
+    the topology names."""
     max_uncommitted_bytes: int | None = None
     """Stop after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
 

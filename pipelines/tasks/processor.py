@@ -203,9 +203,15 @@ class TaskProcessor:
         return operator.close(before_ms, epoch)
 
     def _forget(self, epoch: Epoch) -> list[int]:
-        """Remove expired rows; returns when, in wall-clock ms, rows expire next in stores that use the wall clock."""
+        """Remove expired rows; returns when, in wall-clock ms, rows expire next in stores that use the wall clock.
+
+        Windows expire when stream time has moved: under another retention, an open one has its final result before.
+        """
         due_ms = []
         for spec in self._expiring:
+            is_windowed = spec.kind in (StoreKind.WINDOW, StoreKind.SESSION)
+            if is_windowed and epoch.clocks.get(spec.name) == epoch.clocks_before.get(spec.name):
+                continue
             store = store_of(spec, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms))
             if isinstance(store, SessionStore):
                 store.forget_expired()

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import polars as pl
+
+from weir.pipelines.topology.clocks import clocks_of
+from weir.pipelines.topology.lineage import (
+    STANDING_RESULTS,
+    SUPPRESSION,
+    is_made_up,
+    operator_of,
+    subscriptions_of,
+)
+from weir.pipelines.topology.nodes import RETENTION, SUPPRESSION_SETTING, SuppressNode
 from weir.pipelines.topology.sub_topology import PRODUCERS, WEIR, SubTopology
 from weir.pipelines.topology.topology import Topology
+from weir.state.commit.columns import Difference, differences
 from weir.state.commit.record import CommitRecord, CommittedTopology, StoreAside, StoreIdentity
-from weir.state.commit.widening import is_wider
+from weir.state.commit.type_names import dtype_of, type_name
 from weir.state.types import BlobRef
 
 _FINGERPRINT = re.compile(r"-[0-9a-f]{8}$")
@@ -24,9 +36,10 @@ _FINGERPRINT = re.compile(r"-[0-9a-f]{8}$")
 class Fate(StrEnum):
     """What becomes of a store."""
 
-    GOES_ON = "goes on"
+    GOES_ON = "continues"
     EVOLVES = "evolves"
-    """It keeps its rows, which get other columns: its tasks restore it from its changelog."""
+    """It keeps its rows, which get other columns, or begin or cease to expire: its tasks restore it from its
+    changelog."""
     COMES_BACK = "comes back"
     """It was kept aside, and its tasks restore it as it was then."""
     BEGINS_EMPTY = "begins empty"
@@ -41,9 +54,12 @@ class StoreChange:
     """What becomes of one store."""
 
     store: str
+    """Its committed name."""
     fate: Fate
     notes: tuple[str, ...] = ()
-    """How it evolves, why it is rebuilt, or since when it was aside."""
+    """How it evolves, why it is rebuilt, since when it has been aside, or what its suppression still held."""
+    shown: str = ""
+    """Its made-up name in the program, if that is another; else ""."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +95,7 @@ class TopologyChange:
     topics_kept: tuple[str, ...]
     topics_added: tuple[str, ...]
     topics_removed: tuple[str, ...]
-    """Topics that the commit has positions in but the program does not read."""
+    """Topics that the commit's program read and this one does not."""
     origins: Mapping[int, Origin]
     """By sub-topology."""
     aside: Mapping[str, StoreAside]
@@ -89,12 +105,19 @@ class TopologyChange:
     pending_blobs: int
     """Files of rows on their way to tasks that cannot take them any more."""
     is_other_topology: bool
+    restored: tuple[str, ...]
+    """Stores that no local store holds as the program needs them."""
+    is_unrelated: bool
+    """Whether the programs share no store, output or topic: probably two applications with one id."""
     newly_divided: tuple[str, ...]
     """Stores whose keys a topic's producers divided among several tasks, and a repartition does now."""
+    no_longer_divided: tuple[str, ...]
+    """Stores whose keys a repartition divided among several tasks, and a topic's producers do now. They stay in this
+    list: producers with another partitioner would send a key to a task that does not have its row."""
 
     @property
     def loses_state(self) -> bool:
-        return bool(self.confusions) or any(each.fate is Fate.IS_REBUILT for each in self.stores)
+        return self.is_unrelated or bool(self.confusions) or any(each.fate is Fate.IS_REBUILT for each in self.stores)
 
     @property
     def is_blocked(self) -> bool:
@@ -132,12 +155,24 @@ def compare(
     """
     past = _Past(committed, topology, identities or {})
     changes = {
-        store.name: _change_of(store.name, sub_topology, counts[sub_topology.index], past)
+        store.name: replace(
+            _change_of(store.name, sub_topology, counts[sub_topology.index], past),
+            shown="" if (shown := topology.shown(store.name)) == store.name else shown,
+        )
         for sub_topology in topology.sub_topologies
         for store in sub_topology.stores
     }
     aside = {
-        name: StoreAside(since_epoch=committed.epoch, tasks=past.tasks_of[home], identity=past.identities.get(name))
+        name: StoreAside(
+            since_epoch=committed.epoch,
+            tasks=past.tasks_of[home],
+            identity=past.identities.get(name),
+            clocks={
+                partition_of_task(task): found
+                for task, commit in committed.tasks.items()
+                if sub_topology_of(task) == home and (found := clocks_of([name], commit.clocks))
+            },
+        )
         for name, home in past.homes.items()
         if name not in changes
     } | {name: kept for name, kept in past.aside.items() if name not in changes}
@@ -151,22 +186,21 @@ def compare(
     outputs_now = topology.committed_form.outputs
     outputs_before = committed.topology.outputs if committed.topology else outputs_now
     topics_before = sorted(past.topics)
+    topics_known = committed.topics
     kept = [name for name, change in changes.items() if change.fate in (Fate.GOES_ON, Fate.EVOLVES)]
+    topics_kept = tuple(topic for topic in topology.topics() if topic in topics_known)
     edges = {edge.name: edge for edge in topology.edges}
     ranks_kept = committed.topology is None or committed.topology.topics in (None, topology.committed_form.topics)
     return TopologyChange(
         stores=(
-            *changes.values(),
-            *(
-                StoreChange(store=name, fate=Fate.IS_KEPT_ASIDE, notes=(f"since epoch {kept_aside.since_epoch}",))
-                for name, kept_aside in aside.items()
-            ),
+            *(_with_suppression(change, committed.topology, topology.committed_form) for change in changes.values()),
+            *(_kept_aside(name, committed.topology) for name in aside),
         ),
         settings=_settings_changed(committed.topology, topology.committed_form, kept),
         outputs_added=_without(outputs_now, outputs_before),
         outputs_removed=_without(outputs_before, outputs_now),
-        topics_kept=tuple(topic for topic in topology.topics() if topic in past.topics),
-        topics_added=_without(topology.topics(), topics_before),
+        topics_kept=topics_kept,
+        topics_added=_without(topology.topics(), topics_known),
         topics_removed=_without(topics_before, topology.topics()),
         origins=origins,
         aside=aside,
@@ -175,19 +209,17 @@ def compare(
             blob.edge not in edges
             or partition_of_task(blob.target) >= counts[edges[blob.edge].target]
             or past.tasks_of.get(sub_topology_of(blob.target)) != counts[edges[blob.edge].target]
+            or _have_moved(sub_topology_of(blob.target), topology.sub_topology(edges[blob.edge].target), past, changes)
             or not ranks_kept
             or not is_readable(blob)
             for blob in committed.pending_blobs
         ),
-        newly_divided=tuple(
-            name
-            for name in kept
-            if (before := past.identities.get(name)) is not None
-            and before.owner.startswith(PRODUCERS)
-            and (topology.committed_form.identities or {})[name].owner.startswith(WEIR)
-            and past.tasks_of[past.homes[name]] > 1
-        ),
+        restored=tuple(sorted(restored)),
+        newly_divided=_divided_otherwise(PRODUCERS, WEIR, topology, past, changes),
+        no_longer_divided=_divided_otherwise(WEIR, PRODUCERS, topology, past, changes),
         is_other_topology=committed.fingerprint != topology.fingerprint,
+        is_unrelated=not (kept or topics_kept or past.aside.keys() & changes.keys())
+        and not set(outputs_now) & set(outputs_before),
     )
 
 
@@ -219,6 +251,43 @@ class _Past:
         self.identities = {**identities, **((form.identities if form else None) or {})}
         self.aside = dict(form.aside) if form else {}
         self.removed = frozenset(form.removed) if form else frozenset()
+        self.expiry = {
+            setting.store: "its rows no longer expire" if setting.before else "its rows expire, also those that it has"
+            for setting in _settings_changed(form, topology.committed_form, self.homes)
+            if setting.setting == RETENTION and not (setting.before and setting.now)
+        }
+        """Stores whose rows have begun or ceased to expire: a restore makes, or leaves out, the index by time."""
+
+    def identity_of(self, store: str) -> StoreIdentity | None:
+        """What a store was, here or when it was put aside; None if that is not known."""
+        aside = self.aside.get(store)
+        return self.identities.get(store) if aside is None else aside.identity
+
+    def count_of(self, store: str) -> int:
+        """How many tasks had it."""
+        aside = self.aside.get(store)
+        return self.tasks_of[self.homes[store]] if aside is None else aside.tasks
+
+
+def _divided_otherwise(
+    before: str, now: str, topology: Topology, past: _Past, changes: Mapping[str, StoreChange]
+) -> tuple[str, ...]:
+    """Stores that keep their rows, in several tasks, among which ``before`` divided the keys and ``now`` does."""
+    return tuple(
+        name
+        for name, change in changes.items()
+        if change.fate in (Fate.GOES_ON, Fate.EVOLVES, Fate.COMES_BACK)
+        and (known := past.identity_of(name)) is not None
+        and known.owner.startswith(before)
+        and (topology.committed_form.identities or {})[name].owner.startswith(now)
+        and past.count_of(name) > 1
+    )
+
+
+def _have_moved(target: str, now: SubTopology, past: _Past, changes: Mapping[str, StoreChange]) -> bool:
+    """Whether rows that wait for the tasks of ``target`` would go to other stores than before."""
+    stores = {store.name for store in now.stores}
+    return any((home == target) != (name in stores) for name, home in past.homes.items() if name in changes)
 
 
 def _change_of(store: str, sub_topology: SubTopology, tasks: int, past: _Past) -> StoreChange:
@@ -227,7 +296,7 @@ def _change_of(store: str, sub_topology: SubTopology, tasks: int, past: _Past) -
     if home is not None:
         before, tasks_before = past.identities.get(store), past.tasks_of[home]
     elif aside is not None:
-        before, tasks_before = aside.identity, aside.tasks
+        before, tasks_before = aside.identity or past.identities.get(store), aside.tasks
     else:
         return StoreChange(store=store, fate=Fate.BEGINS_EMPTY)
     reasons = [*_other_identity(before, now)] if before else []
@@ -236,6 +305,7 @@ def _change_of(store: str, sub_topology: SubTopology, tasks: int, past: _Past) -
     if reasons:
         return StoreChange(store=store, fate=Fate.IS_REBUILT, notes=tuple(reasons))
     notes = tuple(_other_columns(before, now)) if before else ()
+    notes += (past.expiry[store],) if store in past.expiry else ()
     if home is None and aside is not None:
         return StoreChange(store=store, fate=Fate.COMES_BACK, notes=(f"as of epoch {aside.since_epoch}", *notes))
     return StoreChange(store=store, fate=Fate.EVOLVES if notes else Fate.GOES_ON, notes=notes)
@@ -245,15 +315,15 @@ def _other_identity(before: StoreIdentity, now: StoreIdentity) -> Iterator[str]:
     """Why the rows that a store has cannot be those of the program."""
     if before.kind and before.kind != now.kind:
         yield f"it was a {_worded(before.kind)} store and is now a {_worded(now.kind)} store"
-    if dict(before.key) != dict(now.key):
+    if list(before.key.items()) != list(now.key.items()):
         yield f"its key was {_columns(before.key)} and is now {_columns(now.key)}"
     if before.kind and before.grouping != now.grouping:
         yield f"its rows were by {before.grouping or 'key alone'} and are now by {now.grouping or 'key alone'}"
     if before.owner and _format_of(before.owner) != _format_of(now.owner):
         yield f"its keys were divided by {before.owner} and are now divided by {now.owner}"
-    for name in before.value.keys() & now.value.keys():
-        if before.value[name] != now.value[name] and not is_wider(before.value[name], now.value[name]):
-            yield f"its column {name!r} was {before.value[name]} and is now {now.value[name]}"
+    for each in _differences(before, now):
+        if each.is_other_type and not each.is_wider:
+            yield f"its {each}"
 
 
 def _format_of(owner: str) -> str:
@@ -261,40 +331,100 @@ def _format_of(owner: str) -> str:
 
 
 def _other_columns(before: StoreIdentity, now: StoreIdentity) -> Iterator[str]:
-    """How a store's value columns have changed."""
-    for name, dtype in now.value.items():
-        if name not in before.value:
-            yield f"column {name} {dtype} is added, null in the rows that it has"
-        elif before.value[name] != dtype:
-            yield f"column {name} was {before.value[name]} and is now {dtype}"
-    for name in before.value:
-        if name not in now.value:
-            yield f"column {name} is no longer kept"
+    """How a store's value columns have changed: what local stores hold must have the same columns in the same order."""
+    found = _differences(before, now)
+    yield from map(str, found)
+    if any(each.before is None for each in found):
+        yield "what is new is null in the rows that it has"
+    if not found and list(before.value.items()) != list(now.value.items()):
+        yield "its columns are in another order"
+
+
+def _differences(before: StoreIdentity, now: StoreIdentity) -> list[Difference]:
+    return differences(_dtypes(before.value), _dtypes(now.value))
+
+
+def _dtypes(columns: Mapping[str, str]) -> dict[str, pl.DataType]:
+    return {name: dtype_of(text) for name, text in columns.items()}
 
 
 def _confusions(topology: Topology, past: _Past, changes: Mapping[str, StoreChange]) -> Iterator[str]:
     """Stores and columns that are gone while others of the same kind are new."""
     identities = topology.committed_form.identities or {}
     gone = [name for name in past.homes if name not in changes]
+    made_up = {name for node in topology.nodes for name in node.made_up_names}
+    suppressions = {node.store.name for node in topology.nodes if isinstance(node, SuppressNode)}
     for name, change in changes.items():
         now = identities[name]
-        if change.fate is Fate.BEGINS_EMPTY:
+        if change.fate is Fate.BEGINS_EMPTY and name in made_up:
+            similar = [other for other in gone if _may_be(name, now, other, past.identities.get(other))]
+            similar += [
+                other
+                for other, kept in past.aside.items()
+                if other not in changes and _may_be(name, now, other, kept.identity, is_aside=True)
+            ]
+            if similar:
+                yield (
+                    f"the store {topology.shown(name)!r}, made from {_made_from(now)}, would begin empty, and it "
+                    f"cannot be told whether it is {' or '.join(map(repr, similar))}; if it is {similar[0]!r}, "
+                    f"{_naming(name, similar[0])}, and if another operator is, do so there"
+                )
+        elif change.fate is Fate.BEGINS_EMPTY:
             for other in gone:
                 if _looks_same(past.identities.get(other), now):
                     yield (
                         f"the store {name!r} would begin empty and {other!r}, which looks the same, would be kept "
-                        f"aside; if it is the same, call it {other!r}"
+                        f"aside; if it is the same, "
+                        + (_naming(SUPPRESSION, other) if name in suppressions else f"call it {other!r}")
                     )
                     break
         if change.fate in (Fate.EVOLVES, Fate.COMES_BACK) and (before := past.identities.get(name)) is not None:
-            added = {column: dtype for column, dtype in now.value.items() if column not in before.value}
-            for column, dtype in before.value.items():
-                if column not in now.value and dtype in added.values():
-                    new = next(each for each in added if added[each] == dtype)
+            found = _differences(before, now)
+            for old in found:
+                if old.now is None and (new := _renamed(old, found)) is not None:
                     yield (
-                        f"the store {name!r} would no longer keep its column {column!r}, and {new!r}, which looks the "
-                        f"same, would begin empty; if it is the same, call it {column!r}"
+                        f"the store {name!r} would no longer keep its column {old.path!r}, and {new.path!r}, which "
+                        f"looks the same, would begin empty; if it is the same, call it {old.path!r}"
                     )
+
+
+def _may_be(name: str, now: StoreIdentity, other: str, before: StoreIdentity | None, *, is_aside: bool = False) -> bool:
+    """Whether a store with a made-up name that was not found again may be a committed one."""
+    if is_made_up(other) and operator_of(other) != operator_of(name):
+        return False
+    if before is not None and before.lineage is not None and now.lineage is not None:
+        shared = {*before.lineage.outputs} & {*now.lineage.outputs}
+        if before.lineage.origin == now.lineage.origin or shared:
+            return True
+        if is_aside:
+            return False
+    return _looks_same(before, now)
+
+
+def _made_from(identity: StoreIdentity) -> str:
+    lineage = identity.lineage
+    if lineage is None:
+        return "what has no name"
+    return lineage.origin + (f" for {' and '.join(lineage.outputs)}" if lineage.outputs else "")
+
+
+def _naming(name: str, other: str) -> str:
+    """How the operator that has the store ``name`` is told that its store is ``other``."""
+    if operator_of(name) == SUPPRESSION or name == SUPPRESSION:
+        given = other if is_made_up(other) else other.removesuffix("-store")
+        return f"name the suppression so: .with_name({given!r})"
+    if operator_of(other) == STANDING_RESULTS:
+        given = subscriptions_of(other)
+    else:
+        given = other if is_made_up(other) else re.sub("-(subscription-store|result-store)$", "", other)
+    return f"name the join so: store={given!r}"
+
+
+def _renamed(old: Difference, found: Iterable[Difference]) -> Difference | None:
+    """What is new in the same place as ``old``, which is left out, and has its type."""
+    return next(
+        (new for new in found if new.before is None and (new.now, new.struct) == (old.before, old.struct)), None
+    )
 
 
 def _looks_same(before: StoreIdentity | None, now: StoreIdentity) -> bool:
@@ -335,6 +465,32 @@ def _origins(
     return found
 
 
+def _with_suppression(change: StoreChange, before: CommittedTopology | None, now: CommittedTopology) -> StoreChange:
+    """With a note if the windows of a store that goes on were held back in it, and no longer are."""
+    is_gone = _suppression_of(before, change.store) and not _suppression_of(now, change.store)
+    if not is_gone or change.fate not in (Fate.GOES_ON, Fate.EVOLVES):
+        return change
+    note = "its suppression is gone, so windows that are open now may reach no output until another record updates them"
+    return replace(change, notes=(*change.notes, note))
+
+
+def _kept_aside(store: str, before: CommittedTopology | None) -> StoreChange:
+    if before is not None and store in before.aside:
+        notes: tuple[str, ...] = (f"since epoch {before.aside[store].since_epoch}",)
+    elif _suppression_of(before, store):
+        notes = (
+            "its suppression is gone, so what it still holds may reach no output until another record updates its key",
+        )
+    else:
+        notes = ()
+    return StoreChange(store=store, fate=Fate.IS_KEPT_ASIDE, notes=notes)
+
+
+def _suppression_of(form: CommittedTopology | None, store: str) -> str:
+    """How long updates are held back in the store, in words; empty if they are not, or that is not known."""
+    return ((form.settings if form else None) or {}).get(store, {}).get(SUPPRESSION_SETTING, "")
+
+
 def _settings_changed(
     before: CommittedTopology | None, now: CommittedTopology, kept: Iterable[str]
 ) -> tuple[SettingChange, ...]:
@@ -344,7 +500,7 @@ def _settings_changed(
     return tuple(
         SettingChange(store=store, setting=name, before=old.get(name, ""), now=new.get(name, ""))
         for store, old, new in both
-        for name in sorted({*old, *new})
+        for name in sorted({*old, *new} - {SUPPRESSION_SETTING})
         if old.get(name) != new.get(name) and not (before.identities is None and name == "grace" and name not in old)
     )
 
@@ -365,7 +521,7 @@ def _without(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
 
 
 def _columns(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {dtype}" for name, dtype in columns.items())
+    return ", ".join(f"{name} {type_name(dtype)}" for name, dtype in _dtypes(columns).items())
 
 
 def _worded(kind: str) -> str:

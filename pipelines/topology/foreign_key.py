@@ -16,7 +16,7 @@ from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.joiner import Joiner
 from weir.pipelines.operators.table_table_join import JoinKind
 from weir.pipelines.topology.joins import bases
-from weir.pipelines.topology.nodes import ChildNode, Node, RecordType
+from weir.pipelines.topology.nodes import ChildNode, Node, RecordType, renamed
 from weir.pipelines.topology.table_groups import UpdatesRepartitionNode, UpdatesSelectNode
 from weir.state.types import StoreSpec
 
@@ -82,6 +82,8 @@ class SubscriptionJoinNode(ChildNode):
     receive_name: str
     subscription_name: str
     """The processor that answers new subscriptions; ``name`` is the one that reports the table's updates."""
+    is_named: bool = False
+    """Whether the program gave the join a name."""
 
     @property
     def is_join(self) -> bool:
@@ -90,6 +92,14 @@ class SubscriptionJoinNode(ChildNode):
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
         return (self.store,)
+
+    @property
+    def made_up_names(self) -> tuple[str, ...]:
+        return () if self.is_named else (self.store.name,)
+
+    def take_names(self, names: Mapping[str, str]) -> None:
+        if not self.is_named:
+            self.store = renamed(self.store, names)
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
@@ -114,6 +124,8 @@ class ResponseJoinNode(ChildNode):
     joiner: Joiner
     standing: StoreSpec | None
     resolver_name: str
+    is_named: bool = False
+    """Whether the program gave the join a name."""
 
     @property
     def looked_up(self) -> tuple[Node, ...]:
@@ -122,6 +134,14 @@ class ResponseJoinNode(ChildNode):
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
         return (self.standing,) if self.standing else ()
+
+    @property
+    def made_up_names(self) -> tuple[str, ...]:
+        return () if self.is_named or self.standing is None else (self.standing.name,)
+
+    def take_names(self, names: Mapping[str, str]) -> None:
+        if not self.is_named and self.standing is not None:
+            self.standing = renamed(self.standing, names)
 
     @property
     def foreign_stores(self) -> tuple[StoreSpec, ...]:

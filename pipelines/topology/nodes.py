@@ -29,7 +29,14 @@ from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.serdes.timestamps import TimestampExtractor
 from weir.state.types import StoreSpec
 
+SUPPRESSION_SETTING = "suppression"
+"""The setting of a store whose updates are held back in it."""
+
 Windows = TimeWindows | UnlimitedWindows | SessionWindows | SlidingWindows
+
+
+RETENTION = "retention"
+"""The setting of a store that says how long it keeps rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +119,18 @@ class Node:
         return tuple(store.name for store in self.stores)
 
     @property
+    def made_up_names(self) -> tuple[str, ...]:
+        """Those of its stores whose names have a running number, since the program gave none."""
+        return ()
+
+    def take_names(self, names: Mapping[str, str]) -> None:
+        """Replace made-up names of stores and edges, and no others."""
+
+    @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
         """The settings of each store that can change over the same rows, as ``weir plan`` names them."""
         return {
-            store.name: {"retention": duration_text(timedelta(milliseconds=store.retention_ms))}
+            store.name: {RETENTION: duration_text(timedelta(milliseconds=store.retention_ms))}
             for store in self.stores
             if store.retention_ms is not None
         }
@@ -245,6 +260,9 @@ class RepartitionNode(ChildNode):
     partitions: int | None = None
     """How many tasks take its rows; None for as many as write them."""
 
+    def take_names(self, names: Mapping[str, str]) -> None:
+        self.name = names.get(self.name, self.name)
+
     @property
     def shown_names(self) -> RepartitionNames:
         """The names in ``describe()``: those of Kafka Streams, or the edge's where Kafka Streams would have one topic
@@ -325,8 +343,17 @@ class AggregateNode(ChildNode):
         settings, grace_ms = super().settings, getattr(self.windows, "grace_ms", None)
         if grace_ms is None:
             return settings
-        grace = {"grace": duration_text(timedelta(milliseconds=grace_ms))}
-        return {**settings, self.store.name: {**settings.get(self.store.name, {}), **grace}}
+        own = {"grace": duration_text(timedelta(milliseconds=grace_ms))}
+        if self.forwards_final:
+            own[SUPPRESSION_SETTING] = "until windows close"
+        return {**settings, self.store.name: {**settings.get(self.store.name, {}), **own}}
+
+    @property
+    def forwards_final(self) -> bool:
+        """Whether it forwards only closed windows: it emits on close, or is evaluated with its suppression."""
+        return self.is_final or any(
+            isinstance(child, SuppressNode) and child.fused_with is self for child in self.children
+        )
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -351,6 +378,8 @@ class SuppressNode(ChildNode):
     windows: Windows | None = None
     """The windows that have to close."""
     idle_after_ms: int | None = None
+    is_named: bool = False
+    """Whether the program gave its name, and so its store's."""
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
@@ -358,8 +387,25 @@ class SuppressNode(ChildNode):
         return () if self.fused_with else (self.store,)
 
     @property
+    def settings(self) -> Mapping[str, Mapping[str, str]]:
+        return {**super().settings, **{store.name: {SUPPRESSION_SETTING: self.holds_for} for store in self.stores}}
+
+    @property
+    def holds_for(self) -> str:
+        """How long it holds an update, in words."""
+        return "until windows close" if self.is_final else f"for {duration_text(timedelta(milliseconds=self.delay_ms))}"
+
+    @property
     def store_names(self) -> tuple[str, ...]:
         return (self.store.name,)
+
+    @property
+    def made_up_names(self) -> tuple[str, ...]:
+        return () if self.is_named else tuple(store.name for store in self.stores)
+
+    def take_names(self, names: Mapping[str, str]) -> None:
+        if not self.is_named:
+            self.store = renamed(self.store, names)
 
     @property
     def fused_with(self) -> AggregateNode | None:
@@ -404,6 +450,11 @@ class TableSinkNode(ChildNode):
     @property
     def collapses(self) -> bool:
         return self.is_updates and not self.keeps_all
+
+
+def renamed(store: StoreSpec, names: Mapping[str, str]) -> StoreSpec:
+    """``store`` under the name that ``names`` has for it, if any."""
+    return replace(store, name=names[store.name]) if store.name in names else store
 
 
 def readers_of(node: Node) -> list[Node]:

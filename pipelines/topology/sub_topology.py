@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
 import polars as pl
 
 from weir.pipelines.operators.session_windows import SessionWindows
@@ -18,6 +16,7 @@ from weir.pipelines.operators.windows import TimeWindows
 from weir.pipelines.serdes.partitioner import key_bytes, key_format
 from weir.pipelines.topology.foreign_key import ResponseRepartitionNode, SubscriptionJoinNode, SubscriptionSendNode
 from weir.pipelines.topology.joins import StreamJoinNode
+from weir.pipelines.topology.lineage import Lineages, is_made_up
 from weir.pipelines.topology.nodes import (
     AggregateNode,
     MapNode,
@@ -133,6 +132,7 @@ class SubTopology:
     @cached_property
     def identities(self) -> Mapping[str, StoreIdentity]:
         """By store, what makes it the same store in another program."""
+        lineages = Lineages()
         return {
             store.name: StoreIdentity(
                 kind=store.kind,
@@ -140,6 +140,7 @@ class SubTopology:
                 value=types_of(store.value),
                 owner=self._owner_of_keys(node),
                 grouping=_grouping_of(node),
+                lineage=lineages.of(node) if is_made_up(store.name) else None,
             )
             for node in self.nodes
             for store in node.stores
@@ -209,10 +210,6 @@ def inputs_of(node: Node, *, under_own_key: bool = False) -> set[str]:
     if isinstance(node, RepartitionNode):
         return {node.name}
     return {name for parent in node.parents for name in inputs_of(parent, under_own_key=under_own_key)}
-
-
-def digest(shape: list[Any], size: int) -> str:
-    return hashlib.blake2b(msgspec.json.encode(shape), digest_size=size).hexdigest()
 
 
 def types_of(schema: pl.Schema) -> dict[str, str]:

@@ -6,10 +6,11 @@ A sub-topology is what is joined in memory (``sub_topology``); two of them meet 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
@@ -17,15 +18,18 @@ from weir.pipelines.errors import CoPartitioningError, TopologyError
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.topology.describe import describe
+from weir.pipelines.topology.digests import digest
 from weir.pipelines.topology.global_tables import GlobalTableNode
+from weir.pipelines.topology.lineage import Lineages, is_made_up, unused_name
 from weir.pipelines.topology.nodes import (
+    ChildNode,
     Node,
     RepartitionNode,
     SourceNode,
     TableSinkNode,
 )
-from weir.pipelines.topology.sub_topology import Edge, SubTopology, columns_of, digest, inputs_of
-from weir.state.commit.record import CommittedTopology
+from weir.pipelines.topology.sub_topology import Edge, SubTopology, columns_of, inputs_of
+from weir.state.commit.record import CommittedTopology, Lineage
 from weir.state.commit.upserts import updates_name
 from weir.state.types import TableSpec, TaskId
 
@@ -36,15 +40,52 @@ class Topology:
 
     nodes: tuple[Node, ...]
     """All nodes, in the order in which they were made."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The names under which stores and edges go on from another program, by the made-up name that this one has for
+    them; only those that differ."""
+    program: Topology = field(init=False, repr=False)
+    """The topology as the program describes it; itself if ``names`` is empty."""
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
     """Those that write a repartition before those that read it; their numbers have another order."""
     edges: tuple[Edge, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.program = self
+        self.nodes = _with_distinct_names(self.nodes)
         _check_names(self.nodes)
         self.sub_topologies, self.edges = _split(self.nodes)
         if not self.sub_topologies:
             raise TopologyError("the topology reads nothing; begin with builder.stream(...) or builder.table(...)")
+
+    def under(self, names: Mapping[str, str]) -> Topology:
+        """The same program with its made-up names replaced; ``names`` holds those that differ."""
+        if not names:
+            return self.program
+        renamed = Topology(_renamed(self.program.nodes, names), names)
+        renamed.program = self.program
+        return renamed
+
+    @cached_property
+    def has_made_up_names(self) -> bool:
+        """Whether stores or edges have names with running numbers, which are others in another program."""
+        return bool(self.made_up_edges) or any(node.made_up_names for node in self.nodes)
+
+    def stored(self, store: str) -> str:
+        """The name under which a store is committed, given that name or the program's; a name that is both is taken as
+        the committed one."""
+        return store if store in self._stores else self.names.get(store, store)
+
+    def shown(self, store: str) -> str:
+        """The name that ``describe()`` shows for a store that is committed as ``store``."""
+        return self._shown.get(store, store)
+
+    @cached_property
+    def _stores(self) -> frozenset[str]:
+        return frozenset(store.name for sub_topology in self.sub_topologies for store in sub_topology.stores)
+
+    @cached_property
+    def _shown(self) -> Mapping[str, str]:
+        return {stored: name for name, stored in self.names.items()}
 
     def topics(self) -> tuple[str, ...]:
         """Source topics, in the order in which they were declared."""
@@ -162,7 +203,14 @@ class Topology:
                 for store, identity in sub_topology.identities.items()
             },
             topics=tuple(sorted(self.topic_ranks, key=self.topic_ranks.__getitem__)),
+            edges=self.made_up_edges,
         )
+
+    @cached_property
+    def made_up_edges(self) -> Mapping[str, Lineage]:
+        """The edges whose names are made up, and what tells them apart."""
+        lineages = Lineages()
+        return {edge.name: lineages.of(edge.node) for edge in self.edges if is_made_up(edge.name)}
 
     def finish(self, store: str, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows of a store's state as users see them: state columns are replaced by finished values.
@@ -183,17 +231,18 @@ class Topology:
         numbers; and a stream with a new key that is joined with another has a repartition for each such join, where
         Kafka Streams has one. Stored names depend on the latter two.
         """
-        return describe(self.nodes, self.sub_topologies, self.global_tables)
+        program = self.program
+        return describe(program.nodes, program.sub_topologies, program.global_tables)
 
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the structure: nodes and how they are joined, schemas, stores, windows; not the code of
-        functions."""
+        functions. Names under which stores go on from another program are no part of it."""
         return digest(
             [
                 [
                     [sub_topology.shape, [_joined(node) for node in sub_topology.nodes]]
-                    for sub_topology in self.sub_topologies
+                    for sub_topology in self.program.sub_topologies
                 ],
                 [[spec.name, columns_of(spec.schema), list(spec.keys)] for spec in self.table_specs()],
             ],
@@ -220,6 +269,32 @@ def _joined(node: Node) -> list[Any]:
         list(node.store_names),
         *(other.name for other in node.parents[1:]),
     ]
+
+
+def _renamed(nodes: Iterable[Node], names: Mapping[str, str]) -> tuple[Node, ...]:
+    """Copies of the nodes, joined in the same way, with other made-up names."""
+    copies: dict[Node, Node] = {}
+    for node in nodes:  # parents before children
+        copies[node] = found = copy.copy(node)
+        for each in fields(node):
+            value = getattr(node, each.name)
+            if isinstance(value, Node):
+                setattr(found, each.name, copies.get(value, value))
+            elif each.name == "others":
+                setattr(found, each.name, tuple(copies[other] for other in value))
+        found.take_names(names)
+    for node, found in copies.items():
+        found.children = [cast(ChildNode, copies[child]) for child in node.children if child in copies]
+    return tuple(copies.values())
+
+
+def _with_distinct_names(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes, with other made-up names for stores where the program has given the same name to another."""
+    made_up = {name for node in nodes for name in node.made_up_names}
+    given = {store.name for node in nodes for store in node.stores if store.name not in node.made_up_names}
+    if not (both := made_up & given):
+        return nodes
+    return _renamed(nodes, {name: unused_name(name, made_up | given) for name in both})
 
 
 def _check_names(nodes: Iterable[Node]) -> None:

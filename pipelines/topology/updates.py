@@ -1,23 +1,15 @@
-"""Which updates of an aggregation or table the nodes below see: all, the newest of an epoch, or only final ones."""
+"""Which updates of an aggregation or table the nodes below see: all, or the newest of an epoch."""
 
 from __future__ import annotations
 
 from weir.pipelines.topology.nodes import (
-    AggregateNode,
     FilterNode,
     MapValuesNode,
     Node,
-    SuppressNode,
     TableSinkNode,
     ToStreamNode,
     readers_of,
 )
-
-
-def forwards_final(node: AggregateNode) -> bool:
-    """Whether the aggregation forwards only closed windows: it emits on close, or is evaluated with its
-    suppression."""
-    return node.is_final or any(isinstance(child, SuppressNode) and child.fused_with is node for child in node.children)
 
 
 def keeps_every_update(node: Node) -> bool:

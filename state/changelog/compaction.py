@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,13 +21,13 @@ from deltalake import DeltaTable
 from weir.state.changelog.merging import merged_updates, packs
 from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
 from weir.state.commit.delta_log import replace_files
-from weir.state.commit.evolution import is_upserts
+from weir.state.commit.evolution import TOMBSTONE_HORIZON, is_upserts
 from weir.state.commit.files import MERGED, read_files, write_file
 from weir.state.commit.log import COMMITS, commit_times, newest_of
 from weir.state.commit.protocol import redo_appends
+from weir.state.commit.removal import table_id
 from weir.state.commit.rollup import roll_up
 from weir.state.commit.tables import (
-    TOMBSTONE_HORIZON,
     AppendTable,
     file_actions,
     key_columns,
@@ -113,6 +113,8 @@ class Compaction:
     def run(self, tables: Sequence[str]) -> Iterator[TableReport]:
         """Redo what the commit log has for the tables, compact each, then the commit log; yields a report for each.
 
+        A table that is removed meanwhile is left out.
+
         Raises:
             TableBehindError, TableLostError: A table cannot be brought up to what the commit log promises.
         """
@@ -127,14 +129,28 @@ class Compaction:
             return
         # 2. Appends redone
         for name, promised in newest.table_versions.items():
-            if DeltaTable.is_deltatable(str(self._app_folder / name)):
-                redo_appends(AppendTable(self._app_folder / name, name, self._application), promised, log, log_files)
+            with self._unless_removed(name) as is_there:
+                if is_there:
+                    table = AppendTable(self._app_folder / name, name, self._application)
+                    redo_appends(table, promised, log, log_files)
         for name in tables:
-            yield self._compact(name)
+            with self._unless_removed(name) as is_there:
+                if is_there:
+                    yield self._compact(name)
         # 8. The commit log rolled up
         before = file_actions(DeltaTable(log))
         roll_up(self._app_folder, newest.state_id.version)
         yield self._clean(COMMITS.name, before)
+
+    @contextmanager
+    def _unless_removed(self, name: str) -> Iterator[bool]:
+        """Whether there is such a table; errors that come of its removal meanwhile end the block."""
+        before = table_id(self._app_folder / name)
+        try:
+            yield before is not None
+        except Exception:
+            if before == table_id(self._app_folder / name):
+                raise
 
     def _compact(self, name: str) -> TableReport:
         folder = self._app_folder / name

@@ -1,57 +1,42 @@
-"""Changelog rows that delete what stores or tasks hold that no longer exist.
+"""Changelog rows that delete what stores, or partitions of stores, hold that no longer exist.
 
 Without them, such rows would stay forever in a changelog read as a table, and return with a later store or task.
 """
 
 from __future__ import annotations
 
-import shutil
-import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.changelog.rows import SEGMENT_EPOCHS
+from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
 from weir.state.commit.files import write_file
 from weir.state.commit.tables import file_actions, key_columns, newest_of_each_key
 from weir.state.types import CHANGELOG_FOLDER, FileEntry, TableSpec
 
 
-def forget_tasks(app_folder: Path, tasks: Collection[str], epoch: int) -> list[FileEntry]:
-    """Write, for a commit of ``epoch``, the deletion of every current row of ``tasks`` in any changelog.
+def forget_stores(app_folder: Path, stores: Collection[str], epoch: int) -> list[FileEntry]:
+    """Write, for a commit of ``epoch``, the deletion of every current row of ``stores``.
 
     The changelogs must already have all of the newest commit, which they do once a driver has claimed the application.
     """
-    return [
-        entry
-        for log in sorted(app_folder.glob(f"{CHANGELOG_FOLDER}/*/_delta_log"))
-        for entry in _deletions(app_folder, log.parent, epoch, lambda task: task in tasks)
-    ]
+    return forget_partitions(app_folder, dict.fromkeys(stores, 0), epoch)
 
 
-def forget_stores(app_folder: Path, stores: Collection[str], epoch: int) -> list[FileEntry]:
-    """The same for every row of ``stores``."""
+def forget_partitions(app_folder: Path, kept: Mapping[str, int], epoch: int) -> list[FileEntry]:
+    """The same for the rows outside the first partitions of stores, whatever task wrote them; ``kept`` is how many by
+    store."""
     return [
         entry
-        for store in sorted(stores)
+        for store, partitions in sorted(kept.items())
         if (folder := app_folder / CHANGELOG_FOLDER / store).joinpath("_delta_log").exists()
-        for entry in _deletions(app_folder, folder, epoch, lambda task: True)
+        for entry in _deletions(app_folder, folder, epoch, from_partition=partitions)
     ]
 
 
-def remove_changelogs(app_folder: Path, stores: Collection[str]) -> None:
-    """Delete the changelogs of stores that a commit has named as removed; a kill leaves the rest to the next call."""
-    removed = app_folder / CHANGELOG_FOLDER / ".removed"
-    for folder in (app_folder / CHANGELOG_FOLDER / store for store in stores):
-        if folder.exists():
-            removed.mkdir(exist_ok=True)
-            folder.rename(removed / uuid.uuid4().hex)  # in one step, so that no half of a table is left
-    shutil.rmtree(removed, ignore_errors=True)
-
-
-def _deletions(app_folder: Path, folder: Path, epoch: int, is_forgotten: Callable[[str], bool]) -> Iterator[FileEntry]:
+def _deletions(app_folder: Path, folder: Path, epoch: int, *, from_partition: int) -> Iterator[FileEntry]:
     table = DeltaTable(folder)
     keys = key_columns(table)
     rows = pl.scan_delta(table)
@@ -63,8 +48,8 @@ def _deletions(app_folder: Path, folder: Path, epoch: int, is_forgotten: Callabl
     )
     values = [name for name in spec.schema if name not in (*keys, "_epoch", "_deleted", "task", "segment")]
     files = file_actions(table)
-    tasks = sorted(set(files["partition.task"])) if files.height else []
-    for task in filter(is_forgotten, tasks):
+    gone_by = files.filter(partition_of_rows().cast(pl.Int64) >= from_partition) if files.height else files
+    for task in sorted(set(gone_by["partition.task"])) if gone_by.height else ():
         standing = newest_of_each_key(
             rows.filter(pl.col("task") == task).select(*keys, *values, "_epoch", "_deleted").collect(), keys
         ).filter(~pl.col("_deleted"))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +23,15 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.changelog.merging import HELD_ROWS, batches, merged_updates
+from weir.state.commit.columns import differences
+from weir.state.commit.evolution import UPDATES_PROPERTY
 from weir.state.commit.files import read_files, stored_schema, write_file
 from weir.state.commit.log import COMMITS, newest_of
 from weir.state.commit.swap import NOTES_KEPT
 from weir.state.commit.tables import (
     AppendTable,
     file_actions,
+    key_columns,
     newest_of_each_key,
     standing_rows,
     tombstone_horizon,
@@ -93,7 +96,8 @@ class Upserts:
     def refresh(self) -> Refreshed | None:
         """Show the updates up to the newest commit that their table has; None if the table already does.
 
-        Any process may do so at any time, even beside a driver.
+        Any process may do so at any time, even beside a driver. Once the tables have got columns from a later program,
+        nothing is written here: its driver keeps them up to date.
 
         Raises:
             UpsertsBusyError: Another writer was quicker, several times in a row.
@@ -106,11 +110,18 @@ class Upserts:
             if self._table.version >= version:
                 self._clean()
                 return None
+            if self._is_of_earlier_program(updates):
+                return None
             done = self._refresh(updates, version)
             if done is not None:
                 self._clean()
                 return done
         raise UpsertsBusyError(self._shown.name, _ATTEMPTS)
+
+    def _is_of_earlier_program(self, updates: DeltaTable) -> bool:
+        """Whether the tables have other columns than when they were opened here."""
+        tables = ((self._updates, updates), (self._shown, self._table.snapshot()))
+        return any(differences(pl.scan_delta(table).collect_schema(), stored_schema(spec)) for spec, table in tables)
 
     def _refresh(self, updates: DeltaTable, version: int) -> Refreshed | None:
         """None, with nothing changed, if another writer was quicker."""
@@ -247,7 +258,7 @@ class Upserts:
         return read_files([self._table.folder / path], wanted)
 
     def _columns(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return rows.select(self._shown.schema.names())
+        return rows.select(pl.col(name).cast(dtype) for name, dtype in stored_schema(self._shown).items())
 
     def _clean(self) -> None:
         """Delete files that left the table longer ago than its property says, and write a Delta checkpoint when due."""
@@ -262,6 +273,16 @@ class Upserts:
         if is_due:
             self._table.checkpoint()
         self._on_step("upserts cleaned")
+
+
+def updates_but(app_folder: Path, known: Collection[str]) -> Iterator[TableSpec]:
+    """The updates, as they are, that tables of upserts in the folder show, without those named in ``known``."""
+    for log_folder in sorted(app_folder.glob("*/_delta_log")):
+        name = DeltaTable(log_folder.parent).metadata().configuration.get(UPDATES_PROPERTY)
+        if name is not None and name not in known and DeltaTable.is_deltatable(str(app_folder / name)):
+            updates = DeltaTable(app_folder / name)
+            keys = tuple(key_columns(updates))
+            yield TableSpec(name=name, schema=pl.scan_delta(updates).collect_schema(), keys=keys)
 
 
 def refresh_at_rest(app_folder: Path, tables: Iterable[TableSpec], application: str) -> None:

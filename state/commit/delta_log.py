@@ -12,7 +12,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -165,9 +165,16 @@ def replace_files(folder: Path, removed: pl.DataFrame, added: Sequence[FileEntry
     return last_checkpoint(folder) <= version or {entry.path for entry in added} <= _live(DeltaTable(folder))
 
 
-def rewrite(folder: Path, table: DeltaTable, schema: Schema, removed: pl.DataFrame, added: Sequence[FileEntry]) -> bool:
-    """Replace all files of a table, and its schema, in the Delta commit after ``table``'s; False, with nothing changed,
-    if another writer was quicker. ``removed`` has the columns that ``replace_files`` takes."""
+def rewrite(
+    folder: Path,
+    table: DeltaTable,
+    schema: Schema,
+    properties: Mapping[str, str],
+    removed: pl.DataFrame,
+    added: Sequence[FileEntry],
+) -> bool:
+    """Replace all files of a table, its schema and its properties in the Delta commit after ``table``'s; False, with
+    nothing changed, if another writer was quicker. ``removed`` has the columns that ``replace_files`` takes."""
     metadata, log, now_ms = table.metadata(), folder / "_delta_log", time.time_ns() // 1_000_000
     actions = [
         {"commitInfo": {"timestamp": now_ms, "operation": "CHANGE COLUMN", "operationParameters": {}, **_ENGINE}},
@@ -177,7 +184,7 @@ def rewrite(folder: Path, table: DeltaTable, schema: Schema, removed: pl.DataFra
                 "format": {"provider": "parquet", "options": {}},
                 "schemaString": schema.to_json(),
                 "partitionColumns": list(metadata.partition_columns),
-                "configuration": dict(metadata.configuration),
+                "configuration": dict(properties),
                 "createdTime": metadata.created_time,
             }
         },

@@ -1,14 +1,15 @@
 """Tables that get other columns because the program that writes them has changed.
 
-Columns are added, null in the rows that are there. A changelog may also get wider types: its rows are written anew,
-since the libraries that read Delta tables here do not know Delta's own type widening. Columns that nobody writes any
-more stay in it. All other changes are refused.
+Columns and fields of structs are added, null in the rows that are there. A changelog takes more, since what a store may
+become is decided before, in ``weir.pipelines.topology.changes``: wider types, and columns or keys in place of those
+that no commit keeps any more. Its rows are then written anew, since the libraries that read Delta tables here do not
+know Delta's own type widening; those with other keys are dropped. Columns that nobody writes any more stay in it. All
+other changes are refused.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -17,34 +18,48 @@ import polars as pl
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
+from weir.state.commit.columns import Difference, differences, fitted, merged
 from weir.state.commit.delta_log import rewrite
-from weir.state.commit.files import read_files, stored_schema, write_file
-from weir.state.commit.upserts import upserts_of
-from weir.state.commit.widening import is_wider
+from weir.state.commit.files import stored_schema, write_file
+from weir.state.commit.upserts import shown_name, upserts_of
 from weir.state.errors import TableModeError, TableSchemaError
-from weir.state.types import TableSpec
+from weir.state.types import FileEntry, TableSpec
 
 KEYS_PROPERTY = "weir.keys"
 """The table property that names the key columns of a table of updates, separated by commas."""
 UPDATES_PROPERTY = "weir.updates"
 """The table property of a table of upserts that names its table of updates (``weir.state.changelog.upserts``)."""
+TOMBSTONE_HORIZON = "weir.tombstone_horizon"
+"""The table property with the newest epoch from which deletions may be missing, since compaction or other keys have
+dropped them: a copy of the rows older than that, brought up to date from newer rows alone, would keep what was deleted,
+so it starts over."""
 _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evolution:
-    """What a table needs before a program can write to it; columns in polars' types, as stored."""
+    """What a table needs before a program can write to it; nothing if it is false."""
 
     table: str
-    added: Mapping[str, pl.DataType]
-    widened: Mapping[str, pl.DataType]
+    differences: tuple[Difference, ...]
+    """What it gets; columns in polars' types, as stored."""
+    schema: pl.Schema
+    """Its columns afterwards, as stored."""
+    keys: tuple[str, ...] | None
+    """The key columns that it gets in place of others; None if it keeps those that it has."""
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether its rows are written anew, and not only its columns added."""
+        return self.keys is not None or any(each.before is not None for each in self.differences)
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.widened)
+        return bool(self.differences) or self.keys is not None
 
     def __str__(self) -> str:
-        told = [f"column {name} {dtype} is added" for name, dtype in self.added.items()]
-        return ", ".join([*told, *(f"column {name} is now {dtype}" for name, dtype in self.widened.items())])
+        if self.keys is not None:
+            return f"its rows make way for others by {', '.join(self.keys)}"
+        return "; ".join(map(str, self.differences))
 
 
 def is_upserts(table: DeltaTable) -> bool:
@@ -67,40 +82,63 @@ def evolution(app_folder: Path, spec: TableSpec) -> Evolution | None:
 def _evolution(app_folder: Path, spec: TableSpec, *, is_shown: bool) -> Evolution | None:
     if not DeltaTable.is_deltatable(str(app_folder / spec.name)):
         return None
-    table = DeltaTable(app_folder / spec.name)
+    return _needed(app_folder, DeltaTable(app_folder / spec.name), spec, is_shown=is_shown)
+
+
+def _needed(app_folder: Path, table: DeltaTable, spec: TableSpec, *, is_shown: bool) -> Evolution:
     if is_upserts(table) != is_shown:
-        raise TableModeError(app_folder.name, spec.name, "upsert" if is_shown else "append")
+        raise TableModeError(app_folder.name, shown_name(spec.name), "upsert" if is_shown else "append")
     keys = table.metadata().configuration.get(KEYS_PROPERTY, "")
-    if keys != ",".join(spec.keys):
-        raise TableSchemaError(spec.name, _keyed(",".join(spec.keys)), _keyed(keys))
     wanted, found = stored_schema(spec), pl.scan_delta(table).collect_schema()
-    added = {name: dtype for name, dtype in wanted.items() if name not in found}
-    other = {name: dtype for name, dtype in wanted.items() if name in found and found[name] != dtype}
-    is_refused = any(name in spec.keys for name in (*added, *other))
+    changed = differences(found, wanted)
+    has_other_keys = keys != ",".join(spec.keys) or any(each.path in spec.keys for each in changed)
     if spec.evolves_freely:
-        is_refused |= any(not is_wider(str(found[name]), str(dtype)) for name, dtype in other.items())
-    else:
-        is_refused |= bool(other) or not wanted.keys() >= set(found)
-    if is_refused:
-        raise TableSchemaError(spec.name, _columns(wanted), _columns(found))
-    return Evolution(table=spec.name, added=added, widened=other)
+        # What is left out goes from the rows, too: a later program may have a column of that name again.
+        is_shorter = any(each.now is None for each in changed)
+        return Evolution(
+            table=spec.name,
+            differences=tuple(changed),
+            schema=wanted if has_other_keys or is_shorter else pl.Schema(merged(found, wanted)),
+            keys=spec.keys if has_other_keys else None,
+        )
+    if has_other_keys:
+        reason = f"it has {_keyed(keys)}, and the program writes {_keyed(','.join(spec.keys))}"
+        raise TableSchemaError(app_folder.name, shown_name(spec.name), reason)
+    if refused := [each for each in changed if each.before is not None]:
+        raise TableSchemaError(app_folder.name, shown_name(spec.name), ", ".join(map(str, refused)))
+    return Evolution(table=spec.name, differences=tuple(changed), schema=pl.Schema(merged(found, wanted)), keys=None)
 
 
-def evolve(app_folder: Path, spec: TableSpec, *, is_shown: bool = False) -> None:
+def evolve(
+    app_folder: Path,
+    spec: TableSpec,
+    *,
+    is_shown: bool = False,
+    epoch: int = 0,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Give the table what it needs. If this is interrupted, the next call goes on.
 
-    ``is_shown`` is for a table of upserts.
+    ``is_shown`` is for a table of upserts. Where a changelog gets other keys, only rows from ``epoch`` on may stay.
+    ``check`` is called before each attempt to write, with the table read as it is then; it raises an error if the
+    caller must not write any more.
 
     Raises:
         TableSchemaError: See ``evolution``.
     """
     failures = 0
-    while needed := _evolution(app_folder, spec, is_shown=is_shown):
+    while True:
+        table = DeltaTable(app_folder / spec.name)
+        needed = _needed(app_folder, table, spec, is_shown=is_shown)
+        if not needed:
+            return
+        check()
         try:
-            if needed.widened:
-                _write_anew(app_folder, spec, needed)
+            if needed.is_rewritten:
+                _write_anew(app_folder, table, spec, needed, epoch)
             else:
-                DeltaTable(app_folder / spec.name).alter.add_columns(delta_schema(needed.added).fields)
+                names = {each.path.partition(".")[0].partition("[")[0] for each in needed.differences}
+                table.alter.add_columns([field for field in delta_schema(needed.schema).fields if field.name in names])
         except CommitFailedError:  # another writer was quicker
             failures += 1
             if failures == _ATTEMPTS:
@@ -112,26 +150,28 @@ def delta_schema(columns: Mapping[str, pl.DataType]) -> Schema:
     return Schema.from_arrow(pl.DataFrame(schema=dict(columns)).to_arrow().schema)
 
 
-def _write_anew(app_folder: Path, spec: TableSpec, needed: Evolution) -> None:
-    """Replace all files by ones with the wider types, and the schema, in one Delta commit; does nothing if another
-    writer was quicker."""
-    folder = app_folder / spec.name
-    table = DeltaTable(folder)
+def _write_anew(app_folder: Path, table: DeltaTable, spec: TableSpec, needed: Evolution, epoch: int) -> None:
+    """Replace all files by ones with the new types, and the schema, in one Delta commit; does nothing if another writer
+    was quicker. Where keys are others, files without them and older ones go."""
+    folder, properties = app_folder / spec.name, dict(table.metadata().configuration)
     files = pl.Series(table.get_add_actions(flatten=True)).struct.unnest()
-    stored = {**pl.scan_delta(table).collect_schema(), **needed.widened, **needed.added}
-    wider = TableSpec(name=spec.name, schema=pl.Schema(stored), partition_by=spec.partition_by, keys=spec.keys)
-    columns = pl.Schema({name: dtype for name, dtype in stored.items() if name not in spec.partition_by})
-    written = []
+    files = files.with_columns(pl.Series("path", [unquote(path) for path in files["path"]], dtype=pl.String))
+    goal = TableSpec(name=spec.name, schema=needed.schema, partition_by=spec.partition_by, keys=spec.keys)
+    columns = {name: dtype for name, dtype in needed.schema.items() if name not in spec.partition_by}
+    written: list[FileEntry] = []
     for file in files.iter_rows(named=True):
-        rows = read_files([folder / unquote(file["path"])], columns)
+        rows = pl.read_parquet(folder / file["path"], hive_partitioning=False)
+        if needed.keys is not None:
+            has_keys = all(rows.schema.get(name) == columns[name] for name in needed.keys)
+            if not has_keys or file["min._epoch"] < epoch:
+                horizon = max(int(properties.get(TOMBSTONE_HORIZON, 0)), file["max._epoch"] + 1)
+                properties[TOMBSTONE_HORIZON] = str(horizon)
+                continue
         values = {name: str(file[f"partition.{name}"]) for name in spec.partition_by}
-        written.append(write_file(app_folder, wider, rows, values))
-    rewrite(folder, table, delta_schema(stored), files, written)
-
-
-def _columns(columns: Mapping[str, pl.DataType]) -> str:
-    return ", ".join(f"{field.name} {json.loads(field.type.to_json())}" for field in delta_schema(columns).fields)
+        written.append(write_file(app_folder, goal, fitted(rows, columns), values))
+    properties[KEYS_PROPERTY] = ",".join(spec.keys)
+    rewrite(folder, table, delta_schema(needed.schema), properties, files, written)
 
 
 def _keyed(keys: str) -> str:
-    return f"its updates keyed by {keys.replace(',', ', ')}" if keys else "rows that all count, without a key"
+    return f"updates keyed by {keys.replace(',', ', ')}" if keys else "facts, where every row counts"

@@ -34,17 +34,27 @@ def stored_schema(spec: TableSpec) -> pl.Schema:
 
 def read_files(paths: Sequence[Path], schema: pl.Schema) -> pl.DataFrame:
     """The rows of a table's files with the columns of ``schema``, as stored: null where a file was written before its
-    table had the column, and wider where its type was narrower then."""
+    table had the column or the field of a struct, and wider where its type was narrower then."""
+    return scan_files(paths, schema).collect()
+
+
+def scan_files(paths: Sequence[Path], schema: pl.Schema) -> pl.LazyFrame:
+    """The same, for a query that needs only some of it."""
     if not paths:
-        return pl.DataFrame(schema=schema)
+        return pl.LazyFrame(schema=schema)
     return pl.scan_parquet(
         list(paths),
         schema=schema,
         missing_columns="insert",
         extra_columns="ignore",
-        cast_options=pl.ScanCastOptions(integer_cast="upcast", float_cast="upcast"),
+        cast_options=pl.ScanCastOptions(
+            integer_cast="upcast",
+            float_cast="upcast",
+            missing_struct_fields="insert",
+            extra_struct_fields="ignore",
+        ),
         hive_partitioning=False,
-    ).collect()
+    )
 
 
 def write_file(

@@ -105,5 +105,7 @@ def _commits_in(folder: Path, files: pl.DataFrame) -> Iterator[CommitRecord]:
     for text in rows.filter(pl.col("kind") == "commit").sort("generation", "epoch")["record"]:
         record = msgspec.json.decode(text, type=CommitRecord)
         if record.format_version not in FORMATS:
-            raise FormatVersionError(f"the commit log {folder}", max(FORMATS), record.format_version)
+            raise FormatVersionError(
+                folder.parent.name, f"the commit log {folder}", max(FORMATS), record.format_version
+            )
         yield record

@@ -17,11 +17,14 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
+from weir.state.commit.evolution import evolve
 from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
 from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
+from weir.state.commit.removal import remove_tables
 from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
 from weir.state.commit.swap import NOTES_KEPT, check_swaps, notes_of
-from weir.state.commit.tables import AppendTable, tombstone_horizon, version_text
+from weir.state.commit.tables import AppendTable, check_files, tombstone_horizon, version_text
+from weir.state.commit.upserts import upserts_of
 from weir.state.errors import FencedError, SwapRefusedError, TableAheadError, TableBehindError, TableLostError
 from weir.state.types import FileEntry, TableSpec
 
@@ -43,7 +46,8 @@ class Committer:
     """One driver's hold on an application: it claims first, then commits until another driver claims.
 
     ``on_step`` is called at each point where a crash would leave something to redo: ``pivot appended``,
-    ``table appended`` (once per table) and ``settled``; an append that a claim redoes is ``append redone``.
+    ``table appended`` (once per table), ``tables evolved`` (in the first commit of a changed program) and ``settled``;
+    an append that a claim redoes is ``append redone``.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Committer:
         self._tables: dict[str, AppendTable] = {}
         self._upserts: dict[str, AppendTable] = {}
         """The tables that show the standing rows of tables of updates, by the names of those."""
+        self._is_evolved = False
         self._table_versions: dict[str, int] = {}
         self._swapped: tuple[SwapNote, ...] = ()
         self._generation = self._last = 0
@@ -73,14 +78,16 @@ class Committer:
     def claim(self) -> Claim:
         """Claim the next generation: from now on every older driver is fenced.
 
-        Appends the claim to the log, creates missing tables, then redoes what the log promises and a table lacks,
-        oldest first.
+        Appends the claim to the log, deletes tables that the newest commit gave up, then redoes what the log promises
+        and a table lacks, oldest first. If the newest commit is of this program, or there is none, missing tables are
+        created, and all get the columns of their specs. Else they stay as they are until a commit of this program
+        stands: a program that commits nothing leaves no trace that stops another (PROTOCOL 34).
 
         Raises:
             FencedError: Another driver claimed at the same moment.
             TableAheadError: A table has commits that the log lacks.
             TableBehindError, TableLostError: A promised file, or a table's Delta log, is gone.
-            TableSchemaError, TableModeError: A table's columns, or its mode, differ from its spec.
+            TableSchemaError, TableModeError: A table's columns, or its mode, cannot become those of its spec.
         """
         while True:
             log = self._log = AppendTable.create(self._app_folder, COMMITS, self._application)
@@ -104,9 +111,16 @@ class Committer:
             except FencedError:
                 if log.version >> 32 >= self._generation:  # else the older driver has committed again: retry
                     raise
+        if newest is not None:
+            remove_tables(self._app_folder, newest.removed_tables)
+        is_of_this_program = newest is None or newest.fingerprint == self._fingerprint
         self._open_tables()
+        if is_of_this_program:
+            self._create_tables()
         self._require_no_table_ahead()
         self._redo(log_files)
+        if is_of_this_program:
+            self._evolve_tables(newest.epoch if newest else 0)
         self._rows_to_roll_up = rows_to_roll_up(log_files)
         self._roll_up_when_due()
         return Claim(generation=self._generation, newest=newest)
@@ -141,11 +155,12 @@ class Committer:
         # 3. Files checked
         changes = _by_table(record)
         for table, (files, swaps) in changes.items():
-            if table not in self._tables:
+            if table not in self._tables and table not in {spec.name for spec in self._specs}:
                 raise ValueError(
                     f"commit {record.state_id} has files of table {table!r}, which the topology does not have"
                 )
-            self._tables[table].check_files(version, [*files, *(entry for swap in swaps for entry in swap.files)])
+            named = [*files, *(entry for swap in swaps for entry in swap.files)]
+            check_files(self._application, self._app_folder / table, table, version, named)
         # 4. The pivot
         table_versions = {**self._table_versions, **dict.fromkeys(changes, version)}
         record = replace(
@@ -184,7 +199,7 @@ class Committer:
                     f"{swap.cut_epoch}), up to epoch {horizon}; run it again",
                 )
             try:
-                self._tables[swap.table].check_files(self._last, swap.files)
+                check_files(self._application, self._app_folder / swap.table, swap.table, self._last, swap.files)
             except TableBehindError as error:
                 raise SwapRefusedError(
                     self._application,
@@ -227,7 +242,9 @@ class Committer:
         self._keep_up(log)
 
     def _append_files(self, record: CommitRecord) -> None:
-        version = record.state_id.version
+        version, is_of_this_program = record.state_id.version, record.fingerprint == self._fingerprint
+        if is_of_this_program and not self._is_evolved:
+            self._create_tables()
         appends = {
             self._appends.submit(self._tables[table].append, version, files, swaps): self._tables[table]
             for table, (files, swaps) in _by_table(record).items()
@@ -235,6 +252,9 @@ class Committer:
         for append in as_completed(appends):
             append.result()
             self._on_step("table appended")
+        if is_of_this_program and not self._is_evolved:
+            self._evolve_tables(record.epoch)
+            self._on_step("tables evolved")
         self._pending = None
         self._on_step("settled")
         # 6. Logs kept short
@@ -243,17 +263,34 @@ class Committer:
         self._roll_up_when_due()
 
     def _open_tables(self) -> None:
-        self._tables = {
-            spec.name: AppendTable.create(self._app_folder, spec, self._application) for spec in self._specs
-        }
-        self._upserts = {
-            spec.name: table
-            for spec in self._specs
-            if (table := AppendTable.create_upserts(self._app_folder, spec, self._application)) is not None
-        }
-        for name in self._table_versions.keys() - self._tables.keys():  # written by an earlier topology
+        """Open the tables that exist, as they are, and create those whose rows the log promises."""
+        shown = {spec.name: upserts_of(spec) for spec in self._specs}
+        specs = {spec.name: spec for spec in self._specs}
+        for name in specs.keys() | self._table_versions.keys():
             if DeltaTable.is_deltatable(str(self._app_folder / name)):
                 self._tables[name] = AppendTable(self._app_folder / name, name, self._application)
+            elif name in specs and name in self._table_versions:
+                self._tables[name] = AppendTable.create(self._app_folder, specs[name], self._application)
+        self._upserts = {
+            name: AppendTable(self._app_folder / spec.name, spec.name, self._application)
+            for name, spec in shown.items()
+            if spec is not None and DeltaTable.is_deltatable(str(self._app_folder / spec.name))
+        }
+
+    def _create_tables(self) -> None:
+        for spec in self._specs:
+            if spec.name not in self._tables:
+                self._tables[spec.name] = AppendTable.create(self._app_folder, spec, self._application)
+
+    def _evolve_tables(self, epoch: int) -> None:
+        """Give tables the columns of their specs, and create those that show them; where keys change, rows from
+        ``epoch`` on stay."""
+        for spec in self._specs:
+            if (shown := AppendTable.create_upserts(self._app_folder, spec, self._application)) is not None:
+                self._upserts[spec.name] = shown
+            evolve(self._app_folder, spec, epoch=epoch, check=self.check_claim)
+            self._tables[spec.name].refresh()
+        self._is_evolved = True
 
     def _require_no_table_ahead(self) -> None:
         for name, table in (*self._tables.items(), *self._upserts.items()):
@@ -320,7 +357,7 @@ def redo_appends(
         return
     for record in commits_above(log_folder, log_files, table.version):
         if record.is_rolled_up and record.table_versions.get(table.name, 0) > table.version:
-            raise TableLostError(table.name, version_text(table.version), version_text(promised))
+            raise TableLostError(table.application, table.name, version_text(table.version), version_text(promised))
         if table.name in (changes := _by_table(record)):
             table.append(record.state_id.version, *changes[table.name])
             on_append()

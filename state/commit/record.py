@@ -56,6 +56,20 @@ class TaskCommit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """What tells an operator without a name of its own from the others, whatever comes before it in the program."""
+
+    operator: str
+    """What kind of operator it is: ``Suppress``."""
+    origin: str
+    """The nearest topics, repartitions and stores that have a name, of what it is made from: ``(orders, prices)``."""
+    steps: str
+    """A digest of what it does, and of the operators between it and those."""
+    outputs: tuple[str, ...]
+    """The nearest tables, repartitions and stores that have a name, of what is made from it, sorted."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoreIdentity:
     """What a store's rows are, and which task has which of them: with its name and the number of its tasks, all that
     makes a store of another program the same one. Columns are names and polars types, in order."""
@@ -68,6 +82,9 @@ class StoreIdentity:
     """Who decides which task has a key, and by which bytes: ``a topic's producers, String keys``."""
     grouping: str = ""
     """What else decides which row a record belongs to: the sizes of its windows, or the columns of a foreign key."""
+    lineage: Lineage | None = None
+    """Of a store whose name is made up, what it is found again by in place of that; None in rows written before this
+    field existed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +92,23 @@ class StoreAside:
     """A store that the program no longer has. Its changelog is kept until `weir state remove`."""
 
     since_epoch: int
-    """The epoch of the first commit without it."""
+    """The epoch of the last commit with it."""
     tasks: int
     """How many tasks it had."""
     identity: StoreIdentity | None = None
     """None if it was last written before commits had identities."""
+    clocks: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """By partition, the clocks of the operators that kept it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicAside:
+    """A topic that the program no longer reads. Another program that reads it goes on where it was left."""
+
+    positions: Mapping[int, int]
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+    topic_id: str | None = None
+    """None where the brokers had none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +126,15 @@ class CommittedTopology:
     """By store; None in rows written before this field existed."""
     aside: Mapping[str, StoreAside] = field(default_factory=dict)
     """Stores of earlier programs."""
+    topics_aside: Mapping[str, TopicAside] = field(default_factory=dict)
+    """Topics of earlier programs."""
     removed: tuple[str, ...] = ()
     """Stores that were removed, of which local stores may still have rows."""
     topics: tuple[str, ...] | None = None
     """The source topics in the order of their ranks, by which waiting rows were sent; None in rows written before this
     field existed."""
+    edges: Mapping[str, Lineage] | None = None
+    """The edges between tasks whose names are made up; None in rows written before this field existed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +196,8 @@ class CommitRecord:
     table_versions: Mapping[str, int] = field(default_factory=dict)
     """By table, the version of the newest row so far that has files for it; set by the committer.
     A table whose transaction version is lower is behind the log (PROTOCOL 14)."""
+    removed_tables: Mapping[str, str] = field(default_factory=dict)
+    """By table, the ids of those that this commit gives up; the next claim deletes what is left of them."""
     is_rolled_up: bool = False
     """Whether ``files`` and ``swaps`` were dropped, since every table has them (PROTOCOL 16)."""
     topology: CommittedTopology | None = None
@@ -172,6 +207,21 @@ class CommitRecord:
     @property
     def state_id(self) -> StateId:
         return StateId(self.generation, self.epoch)
+
+    @property
+    def topics(self) -> dict[str, TopicAside]:
+        """Where reading goes on in each topic that a task has read, or an earlier program."""
+        found = dict(self.topology.topics_aside) if self.topology else {}
+        for topic in {topic for task in self.tasks.values() for topic in task.positions}:
+            tasks = [task for task in self.tasks.values() if topic in task.positions]
+            found[topic] = TopicAside(
+                positions={partition: offset for task in tasks for partition, offset in task.positions[topic].items()},
+                leader_epochs={
+                    partition: epoch for task in tasks for partition, epoch in task.leader_epochs.get(topic, {}).items()
+                },
+                topic_id=self.topic_ids.get(topic),
+            )
+        return found
 
     @property
     def needed_format(self) -> int:

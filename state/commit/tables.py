@@ -15,7 +15,14 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratch
-from weir.state.commit.evolution import KEYS_PROPERTY, UPDATES_PROPERTY, delta_schema, evolution, evolve
+from weir.state.commit.evolution import (
+    KEYS_PROPERTY,
+    TOMBSTONE_HORIZON,
+    UPDATES_PROPERTY,
+    delta_schema,
+    evolution,
+    evolve,
+)
 from weir.state.commit.files import stored_schema
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import taken_out
@@ -24,9 +31,6 @@ from weir.state.engine.environment import sync_folder
 from weir.state.errors import TableBehindError
 from weir.state.types import FileEntry, StateId, TableSpec
 
-TOMBSTONE_HORIZON = "weir.tombstone_horizon"
-"""The table property with the newest epoch from which compaction may have dropped deletions: a copy of the rows older
-than that, brought up to date from newer rows alone, would keep what was deleted, so it starts over."""
 REPLACED_RETENTION = {"delta.deletedFileRetentionDuration": "interval 10 minutes"}
 """How long files that left a table of upserts stay for readers of an older version; every refresh replaces some."""
 CHECKPOINT_EVERY_VERSIONS = 100
@@ -45,7 +49,7 @@ class AppendTable:
 
     def __init__(self, folder: Path, name: str, application: str) -> None:
         """Open a table that exists."""
-        self.folder, self.name = folder, name
+        self.folder, self.name, self.application = folder, name, application
         self._log = DeltaLog(folder, application)
         self._checkpointed = last_checkpoint(folder)
 
@@ -108,7 +112,7 @@ class AppendTable:
         added = [*files, *(entry for swap in swaps for entry in swap.files)]
         failures = 0
         while self.version < version:
-            self.check_files(version, added)
+            check_files(self.application, self.folder, self.name, version, added)
             try:
                 if swaps:
                     self._swap(version, added, swaps)
@@ -146,13 +150,6 @@ class AppendTable:
             # 6. One Delta entry
             self._log.append(version, [*added, *kept], removed)
 
-    def check_files(self, version: int, files: Sequence[FileEntry]) -> None:
-        """Raise ``TableBehindError`` unless all files are in the table's folder (Delta would not notice)."""
-        for entry in files:
-            path = self.folder / entry.path
-            if not path.is_file() or path.stat().st_size != entry.size_bytes:
-                raise TableBehindError(self.name, version_text(version), entry.path)
-
     def files(self) -> pl.DataFrame:
         """The table's files as of now, as ``file_actions`` has them."""
         return file_actions(DeltaTable(self.folder))
@@ -168,6 +165,14 @@ class AppendTable:
         table.cleanup_metadata()
         self._checkpointed = table.version()
         remove_scratch(self.folder)
+
+
+def check_files(application: str, folder: Path, table: str, version: int, files: Sequence[FileEntry]) -> None:
+    """Raise ``TableBehindError`` unless all files are in the table's folder (Delta would not notice)."""
+    for entry in files:
+        path = folder / entry.path
+        if not path.is_file() or path.stat().st_size != entry.size_bytes:
+            raise TableBehindError(application, table, version_text(version), entry.path)
 
 
 def version_text(version: int) -> str:

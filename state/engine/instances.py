@@ -47,6 +47,6 @@ def current_instance(task: Path) -> Path | None:
 
 
 def instances(state_folder: Path) -> Iterator[Path]:
-    """The instances of an application's tasks, those in quarantine aside."""
-    for identity in state_folder.glob(f"*/*/{IDENTITY}"):
+    """The instances of an application's tasks, without those in quarantine and copies, whose names begin with a dot."""
+    for identity in state_folder.glob(f"*/[!.]*/{IDENTITY}"):
         yield identity.parent

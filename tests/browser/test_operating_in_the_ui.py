@@ -45,7 +45,7 @@ def test_the_ui_supports_an_operators_day(story, settings):
 
     with story.step("healthy"):
         story.open("/locations/weir/asset-groups/weather/lineage")
-        story.text("6 / 6 Passed").wait_for()
+        story.text("7 / 7 Passed").wait_for()
         expect(story.page.get_by_text("1 / 1 Passed")).to_have_count(2)
         expect(story.page.get_by_text("Never materialized")).to_have_count(0)
 

@@ -1,7 +1,7 @@
 """Real processes, killed with SIGKILL: drivers and Python workers, at every named step and at random times.
 
 Each run must end with the outputs, changelogs and stores of an undisturbed run. ``FAULT_KILLS`` sets how many kills
-there are in total, at least 30; ``make faults`` runs 300.
+there are in total, at least one per step and one at a random time; ``make faults`` runs 300.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ from weir.state.types import IsolationLevel, TaskId
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.spark]
 
-KILLS = max(30, int(os.environ.get("FAULT_KILLS", "30")))
-WORKER_KILLS, RANDOM_KILLS = KILLS // 2, KILLS // 10
+EVERY_STEP = (*DRIVER_STEPS, *WORKER_STEPS)
+FEWEST_KILLS = len(WORKER_STEPS) + len(EVERY_STEP) + 1
+"""A worker at each of its steps, a driver at every step, and a driver at a random time."""
+KILLS = max(FEWEST_KILLS, int(os.environ.get("FAULT_KILLS", FEWEST_KILLS)))
+WORKER_KILLS, RANDOM_KILLS = max(len(WORKER_STEPS), (KILLS - len(EVERY_STEP)) // 2), max(1, KILLS // 10)
 STEP_KILLS = KILLS - WORKER_KILLS - RANDOM_KILLS
 MENDED_STEPS = ("pivot appended", *WORKER_STEPS)
 """Where a driver's death always leaves work unfinished; at a worker's steps the hook waits for uncommitted state."""
-ROWS = 500 * KILLS
+ROWS = max(12_000, 500 * KILLS)
 EPOCH_ROWS = 800
 LIFE_LIMIT_S, DEATH_LIMIT_S = 240, 30
 
@@ -136,11 +139,11 @@ def test_killed_workers_leave_what_an_undisturbed_run_leaves(tmp_path, brokers, 
 def test_killed_drivers_leave_what_an_undisturbed_run_leaves(tmp_path, brokers, undisturbed):
     """Every other kill is in a second folder, at the same time: while one driver starts, the other works."""
     places = [Runs(tmp_path / name, brokers) for name in ("first", "second")]
-    kills = [*DRIVER_STEPS, *WORKER_STEPS, *islice(cycle(MENDED_STEPS), STEP_KILLS - 8)]
+    kills = [*EVERY_STEP, *islice(cycle(MENDED_STEPS), STEP_KILLS - len(EVERY_STEP))]
     with ThreadPoolExecutor() as pool:
         halves = [pool.submit(runs.die_and_finish, kills[each::2], undisturbed) for each, runs in enumerate(places)]
         found = [rest for half in halves for rest in half.result()]
-    assert sum(rest.is_its_own for rest in found) >= 10
+    assert sum(rest.is_its_own for rest in found) >= len(kills) - len({*EVERY_STEP} - {*MENDED_STEPS})
     assert all(any("rolled back" in life for life in runs.lives()) for runs in places)
 
 

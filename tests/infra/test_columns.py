@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from weir.infra.kafka.columns import ERROR_BYTES, RECORD_SCHEMA, RecordColumns, address_of
 
 
@@ -68,7 +69,7 @@ def bounds(feed, *, start=0, end=2**63 - 1, until_ms=2**63 - 1, max_bytes=2**63 
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(records=RECORDS, start=st.integers(0, 5), end=BOUND, until_ms=BOUND, max_bytes=BOUND)
 def test_columns_hold_what_a_list_would(feed, records, start, end, until_ms, max_bytes):
     rows, offset = [], 0

@@ -340,6 +340,12 @@ def test_another_format_version_is_refused_with_the_way_out(tmp_path):
         connection.execute("UPDATE weir_format SET version = 99")
     with pytest.raises(ControlDatabaseError, match=r"format version 99\b.* reads 2; point control_url at"):
         ControlDatabase(url).applications()
+    assert ControlDatabase(f"sqlite:///{tmp_path / 'new.sqlite'}").applications() == []
+    with sqlite3.connect(tmp_path / "control.sqlite") as connection:
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'weir%'")
+        for (table,) in tables.fetchall():
+            connection.execute(f"DROP TABLE {table}")
+    assert ControlDatabase(url).applications() == []
 
 
 def test_a_password_in_the_url_is_never_shown():

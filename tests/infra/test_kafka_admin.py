@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from threading import Timer
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Producer, Uuid
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition, Uuid
 
-from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, KafkaAdminError, UnknownTopicError
+from weir.infra.kafka.admin import (
+    BrokerUnreachableError,
+    KafkaAdmin,
+    KafkaAdminError,
+    UnknownTopicError,
+    UnsettledOffsetsError,
+)
 
 
 @pytest.mark.broker
@@ -34,6 +41,26 @@ def test_end_offsets_count_records_and_stop_at_an_open_transaction(kafka_admin, 
         time.sleep(0.02)
     assert kafka_admin.beginning_offsets(wanted) == {(name, 0): 0, (name, 1): 0}
     assert kafka_admin.end_offsets([]) == {}
+
+
+@pytest.mark.broker
+def test_offsets_of_a_group_are_read_when_its_transaction_has_ended(kafka_admin, broker, topic):
+    """As Kafka Streams commits them."""
+    name = topic(1)
+    kafka_admin.set_group_offsets(name, {(name, 0): 5})
+    reader = Consumer({"bootstrap.servers": broker, "group.id": name})
+    writer = Producer({"bootstrap.servers": broker, "transactional.id": name})
+    writer.init_transactions(10)
+    writer.begin_transaction()
+    writer.send_offsets_to_transaction([TopicPartition(name, 0, 7)], reader.consumer_group_metadata(), 10)
+    impatient = KafkaAdmin(broker, time_limit_s=0.5)
+    with pytest.raises(UnsettledOffsetsError, match=rf"partition 0 of '{name}' is still open at .*; stop the group's"):
+        impatient.group_offsets(name)
+    end = Timer(0.5, writer.commit_transaction, [10])
+    end.start()
+    assert kafka_admin.group_offsets(name) == {(name, 0): 7}
+    end.join()
+    reader.close()
 
 
 @pytest.mark.broker

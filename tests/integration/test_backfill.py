@@ -140,7 +140,7 @@ def test_backfills_that_end_early_leave_the_outputs_alone_and_one_over_files_com
     out, errors = from_files.communicate(timeout=LIMIT_S)
     assert "records in" in out, errors
     left = {row["state"]: row for row in listed(settings)}
-    assert left.keys() == {"broken off", "complete"}
+    assert left.keys() == {"interrupted", "complete"}
     beyond_ms = day_outputs(app.topology).look_back_ms
     first_ms, end_ms = (datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1000 for day in DAYS)
     assert left["complete"]["records_in"] == sum(
@@ -182,7 +182,8 @@ def test_days_that_change_much_are_not_swapped_in_by_the_live_driver_unless_told
     assert "more than 1 % of a table's rows: hours " in errors
     assert_same(outputs(settings), before)
     [name] = [row["id"] for row in listed(settings) if row["state"] == "complete"]
-    assert f"`weir backfill swap {MENDED} {name} --yes`" in errors
+    where = f"--dir {settings.dir} --bootstrap-servers {settings.bootstrap_servers}"
+    assert f"`weir backfill swap {MENDED} {name} --yes {where}`" in errors
     assert "swapped in by the commit of epoch" in weir_backfill(settings, "swap", MENDED, name, "--yes")
     assert outputs(settings)["raised"].height > before["raised"].height
 
@@ -193,7 +194,7 @@ def test_another_program_is_swapped_in_with_stores_as_if_it_had_run_from_the_beg
     [name] = [row["id"] for row in listed(settings) if row["state"] == "complete"]
     refused = CliRunner().invoke(weir, ["backfill", "swap", "sensors", name, "--dir", str(settings.dir)])
     assert (
-        "sensors is running, but stores are swapped while it is stopped; run `weir stop sensors --drain`"
+        "sensors is running, but stores are swapped while it is stopped; run `weir stop sensors --drain --dir "
         in refused.stderr
     )
     produce_more(220, None)

@@ -1,4 +1,4 @@
-"""A topic that was made anew, another cluster, lost records, a lost warehouse: each way out that the refusal names is
+"""A topic that was recreated, another cluster, lost records, a lost warehouse: each way out that the refusal names is
 a command that is run here, on a real broker."""
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def test_a_topic_made_anew_is_refused_and_then_read_from_its_start_or_after_a_re
     here.produce("b", 275)
     code, text = here.run()
     assert code == 1
-    found = re.search(r"the topic was deleted and made anew \(its id was (\S+) and is (\S+) now\)", text)
+    found = re.search(r"the topic was deleted and recreated \(its id was (\S+) and is (\S+) now\)", text)
     assert found is not None, text
     assert found[1] == newest_commit(here.settings.warehouse, "visits").topic_ids[TOPIC]
     assert found[2] == here.admin.topic_ids([TOPIC])[TOPIC]
     code, text = here.weir("plan", REFERENCE)
-    assert (code, "made anew" in text, "--accept-lost-records" in text) == (3, True, True)
+    assert (code, "recreated" in text, f"`weir run {REFERENCE} --accept-lost-records --dir " in text) == (3, True, True)
     shown = here.weir("plan", REFERENCE, "--json")[1]
     assert [each["resume"] for each in json.loads(shown)["lost_positions"]] == [0, 0]
 
@@ -108,7 +108,7 @@ def test_another_cluster_with_a_topic_of_the_same_name_is_refused_and_the_right_
         KafkaAdmin(elsewhere).create_topic(TOPIC, PARTITIONS)
         here.produce("b", 275, servers=elsewhere)
         code, text = here.run(servers=elsewhere)
-        assert (code, "made anew" in text, "--bootstrap-servers" in text) == (1, True, True), text
+        assert (code, "recreated" in text, "--bootstrap-servers" in text) == (1, True, True), text
     here.produce("a", 10)
     assert here.run()[0] == 0
     assert here.totals() == {"a0": 110, "a1": 110}
@@ -131,7 +131,7 @@ def test_a_lost_warehouse_is_refused_until_it_is_back_or_the_application_is_rese
     shutil.rmtree(folder)
     for _ in range(2):
         code, text = here.run()
-        assert (code, "commit log" in text, "`weir reset visits`" in text) == (1, True, True), text
+        assert (code, "commit log" in text, "`weir reset visits --dir " in text) == (1, True, True), text
     code, text = here.weir("plan", REFERENCE)
     assert (code, "weir reset visits" in text) == (3, True), text
     shutil.copytree(tmp_path / "copy", folder)

@@ -45,7 +45,7 @@ from weir.pipelines.topology.nodes import (
     ToStreamNode,
 )
 from weir.pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
-from weir.pipelines.topology.updates import forwards_final, keeps_every_update
+from weir.pipelines.topology.updates import keeps_every_update
 from weir.state.engine.contract import StateView
 from weir.state.types import StoreKind, StoreSpec
 
@@ -123,9 +123,9 @@ def operator_of(node: Node) -> Operator | None:
                 windows=windows,
                 late_to=node.late_to,
                 every_update=keeps_every_update(node),
-                is_final=forwards_final(node),
+                is_final=node.forwards_final,
             )
-        case AggregateNode(windows=TimeWindows() as windows) if forwards_final(node):
+        case AggregateNode(windows=TimeWindows() as windows) if node.forwards_final:
             return FinalResults(store=node.store, fold=node.fold, windows=windows, late_to=node.late_to)
         case AggregateNode():
             assert isinstance(node.windows, TimeWindows | UnlimitedWindows)

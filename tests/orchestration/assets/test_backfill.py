@@ -100,7 +100,7 @@ def kill(instance: dg.DagsterInstance) -> None:
             kill,
             dg.DagsterRunStatus.FAILURE,
             ("the backfill of weather was killed", "`weir backfill list weather`"),
-            ["broken off"],
+            ["interrupted"],
         ),
     ],
 )

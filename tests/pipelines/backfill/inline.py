@@ -18,6 +18,7 @@ from weir.pipelines.backfill.ranges import Ranges, whole_ranges
 from weir.pipelines.backfill.shadow import Completion, Days, Shadow, shadow_application
 from weir.pipelines.spark.backfill import FixedRanges
 from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import read_table
 from weir.state.types import TopicPartition
 
@@ -55,9 +56,15 @@ class Cluster:
         }
 
 
+def copy(folder: Path, to: Path) -> None:
+    """Copy all that is in a folder; ``shutil`` would write a store's holes out."""
+    to.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-a", "--sparse=always", f"{folder}/.", to], check=True)
+
+
 def copied(template: Place, folder: Path) -> Place:
     """A copy of the place in a folder of its own, with everything on disk and its topics."""
-    subprocess.run(["cp", "-a", "--sparse=always", f"{template.folder}/.", folder], check=True)  # stores are sparse
+    copy(template.folder, folder)
     topics = Topics({partition: list(rows) for partition, rows in template.topics.rows.items()})
     return replace(template, folder=folder, desk=Desk(), topics=topics)
 
@@ -98,6 +105,9 @@ class ShadowPlace(Place):
     @property
     def state_folder(self) -> Path:
         return self.shadow.state_folder
+
+    def commit_before(self) -> CommitRecord | None:
+        return self.shadow.commit_before()
 
 
 def begun(place: Place, days: Days, program: Application | None = None, **options) -> Shadow:

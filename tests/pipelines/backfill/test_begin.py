@@ -110,7 +110,7 @@ def test_a_topic_that_was_made_anew_since_the_cut_is_refused(topics):
     kafka_ranges(app, cluster, known, DAYS.start_ms)
     whole_ranges(app, cluster, known)
     topics.ids["clicks"] = "second"
-    with pytest.raises(TopicReplacedError, match=r"topic 'clicks' was deleted and made anew.*--from TOPIC=PATH"):
+    with pytest.raises(TopicReplacedError, match=r"topic 'clicks' was deleted and recreated.*--from TOPIC=PATH"):
         kafka_ranges(app, cluster, known, DAYS.start_ms)
     with pytest.raises(TopicReplacedError):
         whole_ranges(app, cluster, known)
@@ -204,7 +204,7 @@ def states(settings: Settings) -> list[str]:
 def test_the_list_tells_running_broken_off_and_complete_ones_apart(settings, topics):
     assert "has no backfills" in command(settings, "list", "clicking").stdout
     shadow, database = begun(settings, topics), ControlDatabase(settings.control_database_url)
-    assert states(settings) == ["broken off"]
+    assert states(settings) == ["interrupted"]
     lease = database.acquire_lease(shadow.lease_name, owner="a test", pid=os.getpid(), host=this_host(), ttl_s=60)
     assert states(settings) == ["running"]
     refused = command(settings, "discard", "clicking", shadow.id)
@@ -224,7 +224,7 @@ def test_only_backfills_can_be_discarded(settings, topics, name):
     begun(settings, topics)
     refused = command(settings, "discard", "clicking", name).stderr
     assert f"backfill {name!r} of 'clicking'" in refused
-    assert "`weir backfill list clicking` shows all" in refused
+    assert "`weir backfill list clicking --dir " in refused
     assert (settings.warehouse / "clicking" / "_commits").exists()
     assert len(states(settings)) == 1
 

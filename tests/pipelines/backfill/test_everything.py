@@ -163,10 +163,19 @@ def test_a_swap_that_dies_after_its_pivot_is_carried_out(place, shadow, results,
     assert_same(contents(place), results[0])
 
 
-@pytest.mark.parametrize("decided_at", ["pivot appended", "table appended", "settled"])
-def test_a_process_killed_while_it_swaps_leaves_all_of_the_old_or_all_of_the_new(place, shadow, results, decided_at):
+@pytest.mark.parametrize(
+    ("undecided_at", "decided_at"),
+    [
+        (("claimed", "differences counted", "swap files written", "changelogs written"), "pivot appended"),
+        ((), "table appended"),
+        ((), "settled"),
+    ],
+)
+def test_a_process_killed_while_it_swaps_leaves_all_of_the_old_or_all_of_the_new(
+    place, shadow, results, undecided_at, decided_at
+):
     before = contents(place)
-    for step in ("claimed", "differences counted", "swap files written", "changelogs written"):
+    for step in undecided_at:
         swap_killed_at(place, shadow, step)
         assert_same(contents(place), before)
     swap_killed_at(place, shadow, decided_at)
@@ -237,7 +246,7 @@ def test_a_backfill_of_another_topic_of_the_same_name_is_not_swapped_in(place, s
     known = replace(live, topic_ids={"readings": "first"})
     _require_same_place(mended, shadow, known, replace(mine, topic_ids={"readings": "first"}))
     _require_same_place(mended, shadow, known, mine)
-    with pytest.raises(SwapRefusedError, match="topic 'readings' was deleted and made anew"):
+    with pytest.raises(SwapRefusedError, match="topic 'readings' was deleted and recreated"):
         _require_same_place(mended, shadow, known, replace(mine, topic_ids={"readings": "second"}))
 
 
@@ -422,7 +431,7 @@ def test_a_backfill_of_everything_without_the_beginning_is_refused(place, tmp_pa
     builder.stream("readings", key=String("sensor"), value=Json(Reading)).group_by_key().agg(
         "ever", last=Max("value")
     ).to_delta("totals")
-    with pytest.raises(TableSchemaError, match=r"'totals'.*readings.*last.*another name"):
+    with pytest.raises(TableSchemaError, match=r"'totals'.*readings.*another name"):
         begun_whole(place, Application("sensors", builder))
     with pytest.raises(NoCutError, match="not committed anything; run it first"):
         begun_whole(replace(place, folder=tmp_path / "empty"))

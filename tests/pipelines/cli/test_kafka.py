@@ -82,8 +82,8 @@ def test_consume_begins_where_it_is_told(weir, topic):
     assert values("--from", "2024-01-02T12:00:00Z") == every[1:]
     assert values("--from", "2024-01-02T12:00:01Z") == every[2:]
     assert values("--from", "2030-01-01") == []
-    assert values("--max", "2") == every[:2]
-    assert values("--from", "1", "--max", "2") == every[1:3]
+    assert values("--limit", "2") == every[:2]
+    assert values("--from", "1", "--limit", "2") == every[1:3]
     beyond = weir("consume", name, "--from", "6")
     assert beyond.exit_code == 1
     assert "reaches offset 6; they end at offset 5 at most" in flat(beyond.stderr)
@@ -132,7 +132,7 @@ def test_following_prints_new_records_until_it_has_enough(weir, topic, broker, a
     is_from_end = arguments[0] == "--from"
     command = [sys.executable, "-c", "from weir.pipelines.cli import main; main()", "kafka", "consume", name, "--json"]
     follower = subprocess.Popen(
-        [*command, *arguments, "--max", "1" if is_from_end else "2", "--bootstrap-servers", broker],
+        [*command, *arguments, "--limit", "1" if is_from_end else "2", "--bootstrap-servers", broker],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from datetime import timedelta
 
@@ -12,10 +13,13 @@ from typer.testing import CliRunner
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, program, sales
 from tests.pipelines.topology.programs import committed, held
-from weir import Application
+from weir import Application, StreamsBuilder, String
+from weir.infra.settings import Settings
 from weir.pipelines.cli import plan
 from weir.pipelines.cli.app import app
 from weir.pipelines.operations import plan as operation
+from weir.pipelines.operations.tables import newest_rows
+from weir.pipelines.spark.errors import OtherApplicationError
 from weir.pipelines.topology.changes import Fate, compare
 from weir.state.commit.protocol import newest_commit
 
@@ -27,6 +31,7 @@ OTHERS = {
     "refunds": lambda: program(refunds=True),
     "columns": lambda: program(total="sum"),
     "upserts": lambda: program(mode="upsert"),
+    "unrelated": lambda: unrelated(),
 }
 
 
@@ -50,20 +55,25 @@ def planned(tmp_path, monkeypatch):
 
 def test_a_program_that_keeps_all_state_may_start(planned):
     result = planned("kept")
-    assert (result.exit_code, "store sums: goes on" in result.stdout) == (0, True), result.output
+    assert (result.exit_code, "store sums: continues" in result.stdout) == (0, True), result.output
     assert "committed by another topology" in result.stdout
 
 
-def test_state_that_would_be_lost_is_named_and_ends_with_code_3(planned):
+def test_state_that_would_be_lost_is_named_and_ends_with_code_3(planned, tmp_path):
     result = planned("renamed")
     assert result.exit_code == plan.REFUSED, result.output
-    for line in ("store other: begins empty", "store sums: is kept aside", "call it 'sums'", "--accept-state-loss"):
+    for line in (
+        "store other: begins empty",
+        "store sums: is kept aside",
+        "call it 'sums'",
+        f"`weir run module:app --accept-state-loss --dir {tmp_path}`",
+    ):
         assert line in result.stdout
     beside = planned("beside", "--json")
     shown = json.loads(beside.stdout)
     assert (beside.exit_code, shown["refused"]) == (0, False)
     assert [(each["store"], each["fate"]) for each in shown["stores"]] == [
-        ("sums", "goes on"),
+        ("sums", "continues"),
         ("by_amount", "begins empty"),
     ]
     assert shown["outputs_added"] == ["by_amount"]
@@ -74,6 +84,41 @@ def test_added_and_removed_outputs_are_no_obstacle(planned):
     assert result.exit_code == 0, result.output
     assert "output new_totals: new" in result.stdout
     assert "output totals: no longer written" in result.stdout
+
+
+def test_an_added_output_whose_table_exists_continues_it(planned, tmp_path):
+    place = Place(OTHERS["output"](), planned.topics, tmp_path)
+    place.run()
+    assert "output totals: continues the table that is there: its rows stay" in planned("kept").stdout
+    assert json.loads(planned("kept", "--json").stdout)["outputs_continued"] == ["totals"]
+    before = newest_rows(Settings(dir=tmp_path), "sales", "totals")
+    Place(OTHERS["kept"](), planned.topics, tmp_path).run()
+    assert newest_rows(Settings(dir=tmp_path), "sales", "totals").equals(before)
+
+
+def unrelated() -> Application:
+    builder = StreamsBuilder()
+    clicks = builder.stream("refunds", key=String("user"), value=String("page"))
+    clicks.group_by_key().count("clicks").to_delta("clicks_out")
+    return Application("sales", builder)
+
+
+def test_a_program_that_shares_nothing_with_the_committed_one_is_taken_for_another_application(planned, tmp_path):
+    result = planned("unrelated")
+    assert result.exit_code == plan.REFUSED
+    for words in (
+        "this folder already has an application 'sales', whose program has no store, topic or output in common with",
+        'Application("other-id", ...), or another folder with `weir run module:app --dir OTHER_DIR`',
+        f"`weir run module:app --accept-state-loss --dir {tmp_path}`",
+    ):
+        assert words in result.stdout
+    topics = Topics({("refunds", 0): [(b"ann", b"home", 1_000)]})
+    with pytest.raises(OtherApplicationError, match="probably two applications with the same id") as refused:
+        Place(unrelated(), topics, tmp_path).run()
+    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+    Place(unrelated(), topics, tmp_path / "other").run()
+    Place(unrelated(), topics, tmp_path).run(accept_state_loss=True)
+    assert newest_rows(Settings(dir=tmp_path), "sales", "clicks_out")["count"].to_list() == [1]
 
 
 def test_added_and_removed_topics_are_named(planned, tmp_path):
@@ -90,7 +135,7 @@ def test_added_and_removed_topics_are_named(planned, tmp_path):
 def test_a_table_with_other_columns_is_an_obstacle_and_the_way_out_is_named(planned):
     result = planned("columns")
     assert result.exit_code == plan.REFUSED
-    assert "refuse: table 'totals' has the columns" in result.stdout
+    assert "refuse: table 'totals' of 'sales' cannot take this program's rows: `total` is left out" in result.stdout
     assert "another name" in result.stdout
 
 
@@ -113,14 +158,15 @@ def test_another_grace_period_is_named_and_the_state_is_kept(planned, monkeypatc
     ]
 
 
-def test_a_topic_that_was_made_anew_is_named_with_where_it_could_be_read_on(planned):
+def test_a_topic_that_was_made_anew_is_named_with_where_it_could_be_read_on(planned, tmp_path):
     planned.topics.ids["sales"] = "second"
     result = planned("kept")
     assert result.exit_code == plan.REFUSED
     assert (
         "refuse: it continues from offset 20 of topic 'sales', partition 1, but the topic was deleted" in result.stdout
     )
-    assert result.stdout.count("--accept-lost-records keeps all state and reads it on at offset 0") == 2
+    way_out = f"`weir run module:app --accept-lost-records --dir {tmp_path}` keeps all state and reads the topic on at "
+    assert result.stdout.count(f"{way_out}offset 0") == 2
     shown = json.loads(planned("kept", "--json").stdout)
     assert (shown["refused"], [each["resume"] for each in shown["lost_positions"]]) == (True, [0, 0])
 

@@ -1,16 +1,20 @@
 """``weir query``: keys on the command line, windows, finished values, isolation levels."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 from tests.pipelines import shop
 from weir.infra.settings import Settings
+from weir.pipelines.cli.app import app as weir
 from weir.pipelines.cli.query import Question, _moment, _position
 from weir.pipelines.errors import QueryError
 from weir.pipelines.examples.flights import app
 from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.registry import register
 from weir.pipelines.state_reader import Query, StateReader
 from weir.state.engine.instances import set_current, task_folder
 from weir.state.engine.task_store import TaskStore
@@ -148,6 +152,19 @@ def test_what_would_be_ignored_is_refused(tmp_path, question):
     shop.run(tmp_path)
     with pytest.raises(OperationError, match="--"):
         Question(**question).ask(StateReader(tmp_path, shop.app), "spent", Query())
+
+
+def test_a_limit_bounds_the_rows_and_says_how_many_there_are(tmp_path):
+    shop.run(tmp_path)
+    register(Settings(dir=tmp_path), shop.app.id, "tests.pipelines.shop:app")
+
+    def asked(*options: str):
+        return CliRunner().invoke(weir, ["query", shop.app.id, "spent", *options, "--dir", str(tmp_path)])
+
+    assert [row["customer"] for row in json.loads(asked("--limit", "1", "--json").stdout)["rows"]] == ["ann"]
+    assert "1 of 2 rows" in asked("--limit", "1").stderr
+    for everything in (asked(), asked("--limit", "0"), asked("--limit", "2")):
+        assert ("bob" in everything.stdout, everything.stderr) == (True, "")
 
 
 def test_a_folder_without_state_says_so(tmp_path):

@@ -88,7 +88,7 @@ def test_windows_that_end_after_the_year_9999_are_shown_and_so_are_the_other_row
         print_table(frame)
         assert capsys.readouterr().out.splitlines() == [
             "window_end              count",
-            "1970-01-01 00:00            1",
+            "1970-01-01 00:00:00         1",
             "+10000-01-01T00:00:00Z      2",
             "-                           3",
             "-1199-02-15T14:13:20Z       4",
@@ -116,4 +116,10 @@ def test_structured_values_are_written_as_json(capsys):
             "prices": ["1.50", None],
             "labels": [{"key": "a", "value": "2024-05-01"}],
         }
+    ]
+    print_table(frame)
+    assert capsys.readouterr().out.splitlines()[1].split("  ") == [
+        '{"city": "Oslo", "at": "08:30:00"}',
+        '["1.50", null]',
+        '[{"key": "a", "value": "2024-05-01"}]',
     ]

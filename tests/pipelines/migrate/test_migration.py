@@ -14,8 +14,10 @@ import pytest
 
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
+from weir.infra.settings import Settings
 from weir.pipelines.migrate.errors import MigrationError
 from weir.pipelines.migrate.migration import Migration, StoreRows, source_positions
+from weir.pipelines.operations.reset import reset
 from weir.pipelines.topology.topology import table_spec
 from weir.state.commit.protocol import newest_commit
 from weir.state.errors import FencedError
@@ -92,6 +94,10 @@ def test_the_same_migration_changes_nothing_the_second_time_and_another_is_refus
     place.run()
     with pytest.raises(MigrationError, match="has commits already"):
         migration(place).write(place.warehouse)
+    settings = Settings(dir=place.folder)
+    reset(settings, "sales")
+    assert migration(place, READ + 1).write(place.warehouse)
+    assert newest_commit(place.warehouse, "sales").tasks[place.name_of("0_1")].positions == {"sales": {1: READ + 1}}
 
 
 def write_until(folder: Path, step: str) -> None:

@@ -48,8 +48,8 @@ def test_a_field_is_the_key_and_the_line_stays_the_value(line, key):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("nope", r"line 2 is not JSON \(.*\); --key-field takes one JSON object a line"),
-        ("[1]", "line 2 is no JSON object"),
+        ("nope", r"line 2 is not JSON \(.*\); --key-field takes one JSON object per line"),
+        ("[1]", "line 2 is not a JSON object"),
         ('{"a": 1, "b": 2}', r"line 2 has no field 'k'; it has a, b: correct --key-field or the line"),
         ("{}", "it has none"),
     ],

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.pipelines.memory_session import MemorySession
 from weir import (
     BufferConfig,
@@ -169,7 +170,7 @@ COMMUTATIVE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMUTATIVE)
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(partitions=BOTH, schedules=st.tuples(SCHEDULE, SCHEDULE))
 def test_results_that_do_not_depend_on_order_are_the_same_however_epochs_were_cut(name, partitions, schedules):
     topology = build(COMMUTATIVE[name])
@@ -218,7 +219,7 @@ WINDOWS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WINDOWS)
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(partitions=BOTH, schedule=SCHEDULE)
 def test_each_record_is_in_its_window_or_late_for_it(name, partitions, schedule):
     program, advance_ms = WINDOWS[name]
@@ -243,7 +244,7 @@ def test_each_record_is_in_its_window_or_late_for_it(name, partitions, schedule)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_final", [False, True])
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(partitions=BOTH, schedule=SCHEDULE)
 def test_each_record_is_in_a_session_or_late(is_final, partitions, schedule):
     gap = SessionWindows.of_inactivity_gap_and_grace(timedelta(milliseconds=5), timedelta(milliseconds=3))

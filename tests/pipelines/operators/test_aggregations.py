@@ -243,3 +243,12 @@ def test_a_function_that_fails_or_breaks_its_promise_is_named():
             pytest.raises(UserFunctionError, match=f"{function.__name__}.*{reason}"),
         ):
             topic.pipe_input("a", Click("x", None), timestamp_ms=1)
+
+
+def test_the_sum_of_nulls_alone_is_0_unlike_in_sql_and_the_documented_count_tells_it_from_a_sum_of_numbers():
+    aggregates = dict(late=Sum("ms"), numbers=Sum(col("ms").is_not_null()), usual=Mean("ms"), least=Min("ms"))
+    with driven(lambda s: s.group_by_key().agg("a", n=Count(), **aggregates).to_delta("out")) as (topic, out, _):
+        topic.pipe_input("a", Click("x"), timestamp_ms=1)
+        assert out.read_row() == dict(user="a", n=1, late=0, numbers=0, usual=None, least=None)
+        topic.pipe_input("a", Click("x", 0), timestamp_ms=2)
+        assert out.read_row() == dict(user="a", n=2, late=0, numbers=1, usual=0.0, least=0)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from polars import col
 
+from tests.examples import examples
 from tests.pipelines.operators.one_topic import (
     ALL,
     CUTS,
@@ -119,7 +120,7 @@ PROGRAMS: dict[str, Callable[[KStream], None]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     batched, single = batched_and_single(build(PROGRAMS[name]), records, cuts)

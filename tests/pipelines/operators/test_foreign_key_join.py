@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
+from tests.examples import examples
 from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from weir import Application, CoPartitioningError, Count, Int32, Json, StreamsBuilder, String, TopologyError
@@ -455,7 +456,7 @@ ROWS = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [inner, left])
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(rows=ROWS, seed=st.integers(0, 1 << 16))
 def test_in_the_end_the_result_is_the_join_of_the_two_tables_whatever_the_order_of_messages(program, rows, seed):
     random = Random(seed)

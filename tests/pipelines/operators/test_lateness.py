@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
+from tests.examples import examples
 from tests.pipelines.operators.one_topic import FINAL, batches, build, run
 from tests.pipelines.operators.programs import in_ms
 from tests.pipelines.operators.window_models import Sessions, Sliding, Times
@@ -81,7 +82,7 @@ def program(windows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(data=st.data())
 def test_each_record_reaches_and_misses_the_windows_that_a_model_says_whatever_the_epochs(kind, data):
     """Every update, the newest rows of the table, and final results; the late records of each."""

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 
+from tests.examples import examples
 from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.one_topic import CUTS, RECORDS, batched_and_single, build, frame
@@ -50,7 +51,7 @@ PROGRAMS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     batched, single = batched_and_single(build(PROGRAMS[name]), records, cuts)

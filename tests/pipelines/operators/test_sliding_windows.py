@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.pipelines.operators.programs import Click, driven, in_ms, pipe, read_windows
 from weir import (
     BufferConfig,
@@ -52,7 +53,7 @@ def test_no_window_starts_before_1970():
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(0, 45), min_size=1, max_size=9))
 def test_the_windows_are_the_distinct_sets_of_records_within_the_difference(times):
     """With enough grace for all records; the model tries every start."""
@@ -100,7 +101,7 @@ def expected(records, difference, grace):
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     records=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), min_size=3, max_size=20),
     difference=st.sampled_from([1, 3, 7, 10]),

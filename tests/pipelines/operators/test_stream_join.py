@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.pipelines.operators import two_topics
 from tests.pipelines.operators.one_topic import Event
 from weir import Application, JoinWindows, Json, StreamsBuilder, String, TopologyError
@@ -214,7 +215,7 @@ RECORDS = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("join", ["left_join", "outer_join"])
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     before=RECORDS,
     after=RECORDS,
@@ -304,7 +305,7 @@ class Model:
 @pytest.mark.parametrize(
     ("join", "outer"), [("join", set()), ("left_join", {"left"}), ("outer_join", {"left", "right"})]
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     records=st.lists(
         st.tuples(
@@ -328,7 +329,7 @@ def test_every_record_gives_what_kafka_streams_processor_gives(join, outer, reco
 @pytest.mark.parametrize(
     ("join", "outer"), [("join", set()), ("left_join", {"left"}), ("outer_join", {"left", "right"})]
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     records=two_topics.RECORDS,
     cuts=two_topics.CUTS,

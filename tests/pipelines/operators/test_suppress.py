@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
+from tests.examples import examples
 from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.one_topic import batches, build, run
@@ -321,7 +322,7 @@ def limited(records, limit_ms, most):
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     records=st.lists(
         st.tuples(

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
+from tests.examples import examples
 from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from weir import Application, Count, Json, Max, Mean, StreamsBuilder, String, Sum, TopologyError
@@ -159,7 +160,7 @@ ROWS = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(rows=ROWS, cuts=st.sets(st.integers(1, 19), max_size=4))
 def test_any_cut_into_batches_gives_what_single_records_give(name, rows, cuts):
     builder = StreamsBuilder()

@@ -97,3 +97,36 @@ def test_tombstones_reach_the_changelog_even_if_nothing_more_is_read(tmp_path, t
 def test_an_invalid_ttl_is_refused_when_the_topology_is_built(ttl, ttl_by, words):
     with pytest.raises(TopologyError, match=words):
         application(ttl, ttl_by)
+
+
+def rows_of(*records: tuple[str, int]) -> list:
+    return [(user.encode(), b"p", second * 1_000) for user, second in records]
+
+
+TTLS = {
+    "put in": [(None, [("u1", 0), ("u2", 0)]), (600, [("u9", 1_000)])],
+    "taken out": [(600, [("u1", 0), ("u2", 0)]), (None, [("u9", 1_000)])],
+    "taken out and put back": [
+        (600, [("u1", 0), ("u2", 0)]),
+        (None, [("u1", 500), ("u1", 900)]),
+        (600, [("u9", 1_000)]),
+    ],
+    "longer": [(600, [("u1", 0), ("u2", 500)]), (900, [("u9", 1_000)])],
+    "shorter": [(900, [("u1", 0), ("u2", 500)]), (600, [("u8", 800), ("u9", 1_000)])],
+}
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("name", TTLS)
+def test_a_changed_ttl_counts_for_the_rows_that_are_there_whether_or_not_their_task_restores(tmp_path, name, is_lost):
+    topics, newest = Topics({("pages", 0): []}), dict[str, int]()
+    for ttl_s, records in TTLS[name]:
+        topics.rows["pages", 0] += rows_of(*records)
+        newest |= dict(records)
+        place = Place(application(None if ttl_s is None else timedelta(seconds=ttl_s)), topics, tmp_path)
+        for data in place.state_folder.glob("*/*/data.mdb") if is_lost else ():
+            data.unlink()
+        place.run()
+    standing = read_table(place.warehouse / "ttl" / CHANGELOG_FOLDER / "last_page")
+    now_s = max(newest.values())
+    assert set(standing["user"]) == {user for user, at in newest.items() if ttl_s is None or now_s < at + ttl_s}

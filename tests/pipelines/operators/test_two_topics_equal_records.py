@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from polars import col
 
+from tests.examples import examples
 from tests.pipelines.operators.one_topic import Event
 from tests.pipelines.operators.two_topics import CUTS, RECORDS, assert_cuts_do_not_show, left, right
 from weir import (
@@ -193,7 +194,7 @@ PROGRAMS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     assert_cuts_do_not_show(PROGRAMS[name], records, cuts)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
+from tests.examples import examples
 from tests.pipelines.operators.one_topic import Event
 from tests.pipelines.operators.two_topics import CUTS, assert_cuts_do_not_show, batches, build, left, picked, run
 from weir import (
@@ -422,7 +423,7 @@ RECORDS = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     assert_cuts_do_not_show(PROGRAMS[name], records, cuts)
@@ -457,7 +458,7 @@ def by_definition(order: list, grace_ms: int, history_ms: int) -> list[tuple]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     records=st.lists(
         st.tuples(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from polars import col
 
+from tests.examples import examples
 from tests.pipelines.operators.one_topic import (
     ALL,
     CUTS,
@@ -182,7 +183,7 @@ def without_deleted(found: dict) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     sub_topology = build(PROGRAMS[name])

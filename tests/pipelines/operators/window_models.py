@@ -16,21 +16,29 @@ Bounds = tuple[str, int, int]
 
 @dataclass
 class Model:
-    """What all windows share: stream time, and final results by end, then key."""
+    """What all windows share: stream time, and final results by end, then key.
 
-    closes_after: int
+    ``grace`` and ``closes_after_grace`` may be set anew between two records: what was closed stays closed.
+    """
+
+    grace: int
+    closes_after_grace: int
+    """How long after its grace a window is closed."""
     stream_time: int = -1
+    closed_upto: int = -(1 << 62)
+    """Windows that end by this are closed."""
     newest: dict[Bounds, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, bit: int, key: str, time: int) -> tuple[list[Update], list[Bounds], list[Update]]:
         """The updates of one record, the windows that it is late for, and the final results that it releases."""
         self.stream_time = max(self.stream_time, time)
+        self.closed_upto = max(self.closed_upto, self.stream_time - self.grace - self.closes_after_grace)
         updates, late = self.process(bit, key, time)
         for name, start, end, bits, at in updates:
             self.newest.pop((name, start, end), None)
             if bits is not None:
                 self.newest[name, start, end] = bits, at
-        over = [bounds for bounds in self.newest if bounds[2] + self.closes_after <= self.stream_time]
+        over = [bounds for bounds in self.newest if bounds[2] <= self.closed_upto]
         final = [(*bounds, *self.newest.pop(bounds)) for bounds in sorted(over, key=lambda each: (each[2], each[0]))]
         return updates, late, final
 
@@ -46,8 +54,8 @@ class Times(Model):
     """Tumbling and hopping windows, after ``KStreamWindowAggregate``."""
 
     def __init__(self, size: int, advance: int, grace: int) -> None:
-        super().__init__(closes_after=grace)
-        self.size, self.advance, self.grace = size, advance, grace
+        super().__init__(grace, closes_after_grace=0)
+        self.size, self.advance = size, advance
         self.windows: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
 
     def process(self, bit: int, key: str, time: int) -> tuple[list[Update], list[Bounds]]:
@@ -57,7 +65,7 @@ class Times(Model):
             end = start + self.size
             if time >= end:
                 continue
-            if end <= self.stream_time - self.grace:
+            if end <= self.closed_upto:
                 late.append((key, start, end))
                 continue
             records = self.windows[key, start]
@@ -70,12 +78,12 @@ class Sessions(Model):
     """Sessions, after ``KStreamSessionWindowAggregate``, except that a closed session is never merged again."""
 
     def __init__(self, gap: int, grace: int) -> None:
-        super().__init__(closes_after=gap + grace + 1)
-        self.gap, self.grace = gap, grace
+        super().__init__(grace, closes_after_grace=gap + 1)
+        self.gap = gap
         self.sessions: dict[str, list[dict[int, int]]] = defaultdict(list)
 
     def process(self, bit: int, key: str, time: int) -> tuple[list[Update], list[Bounds]]:
-        open_from = self.stream_time - self.grace - self.gap
+        open_from = self.closed_upto + 1
         met = [
             records
             for records in self.sessions[key]
@@ -115,13 +123,13 @@ class Sliding(Model):
     """
 
     def __init__(self, difference: int, grace: int) -> None:
-        super().__init__(closes_after=grace + 1)
-        self.difference, self.grace = difference, grace
+        super().__init__(grace, closes_after_grace=1)
+        self.difference = difference
         self.windows: dict[str, dict[int, SlidingWindow]] = defaultdict(dict)
 
     def process(self, bit: int, key: str, time: int) -> tuple[list[Update], list[Bounds]]:
         difference, windows = self.difference, self.windows[key]
-        close_time, own = self.stream_time - self.grace, max(0, time - difference)
+        close_time, own = self.closed_upto + 1, max(0, time - difference)
         if time + 1 + difference <= close_time:
             return [], [(key, own, own + difference)]
         left = right = previous = None

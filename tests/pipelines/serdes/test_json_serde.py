@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from weir import Json, TopologyError
 from weir.pipelines.serdes import json_serde
 
@@ -108,7 +109,7 @@ ITEM = st.one_of(st.none(), TEXT.map(str.encode), TEXT.map(str.encode), st.binar
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(ITEM, max_size=6))
 @example([b'{"name": "a"', b"}"])
 @example([b'{"name": "a"}\n{"name": "b"}', b'{"name": "c"', b"}"])
@@ -121,7 +122,7 @@ def test_decoding_agrees_with_a_plain_reference(items):
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(GOOD.map(json.dumps).map(str.encode), min_size=1, max_size=8), st.data())
 def test_a_bad_record_spoils_no_good_one(items, data):
     at = data.draw(st.integers(0, len(items)))

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
+from tests.examples import examples
 from tests.pipelines.structured import gone, objects
 from weir import Avro, Json, Msgpack, TopologyError
 from weir.pipelines.serdes.registry import header
@@ -58,7 +59,7 @@ def through(serde, values):
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(objects())
 def test_random_objects_come_back_from_every_serde_alone_and_in_large_batches(made):
     cls, values = made
@@ -69,7 +70,7 @@ def test_random_objects_come_back_from_every_serde_alone_and_in_large_batches(ma
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(objects())
 def test_random_objects_come_back_from_the_rows_of_a_store(made):
     cls, values = made

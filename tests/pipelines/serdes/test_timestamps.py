@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
+from tests.examples import examples
 from weir import (
     Application,
     BadInputError,
@@ -172,7 +173,7 @@ def decoded(source, records, bounds):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", EXTRACTORS)
 @pytest.mark.parametrize("of", [None, "ms"])
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(records=RECORDS, cuts=st.sets(st.integers(1, 11), max_size=3))
 def test_any_cut_into_batches_gives_the_times_of_single_records(kind, of, records, cuts):
     builder = StreamsBuilder()

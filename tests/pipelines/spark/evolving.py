@@ -154,6 +154,7 @@ CHANGES = {
     "another grace": Changed(grace=2 * MINUTE),
     "no grace": Changed(grace=timedelta(0)),
     "added aggregates": Changed(aggregates=("n", "mean", "total", "most"), output="means_out"),
+    "aggregates in another order": Changed(aggregates=("total", "n")),
     "operators before": Changed(filters=3),
     "a split": Changed(splits=True),
     "all": Changed(

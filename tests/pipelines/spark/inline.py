@@ -28,6 +28,8 @@ from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
 from weir.pipelines.tasks.plan import Receipt, TaskPlan
 from weir.state.changelog.restore import RestoreProgress
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
 from weir.state.types import TaskId, TopicPartition
 
 Row = tuple[bytes | None, bytes | None, int]
@@ -237,7 +239,7 @@ class Place:
     def spec(self, *, accept_state_loss: bool = False, accept_lost_records: bool = False) -> RunSpec:
         """What a run reads here and where it writes."""
         return RunSpec(
-            application=self.application,
+            application=self.application.over(self.commit_before()),
             source=self.topics,
             source_counts=self.topics.partition_counts(),
             warehouse=self.warehouse,
@@ -247,6 +249,10 @@ class Place:
             accept_state_loss=accept_state_loss,
             accept_lost_records=accept_lost_records,
         )
+
+    def commit_before(self) -> CommitRecord | None:
+        """The commit from which stores with made-up names take theirs."""
+        return newest_commit(self.warehouse, self.application.id)
 
     def name_of(self, task: str) -> str:
         """The stored name of a task given as ``0_3``."""

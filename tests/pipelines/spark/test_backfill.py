@@ -68,7 +68,7 @@ def test_a_topic_made_anew_while_a_backfill_reads_it_is_named_with_what_a_backfi
         raise OffsetsLostError("a-day", [lost])
 
     monkeypatch.setattr(backfill, "spark_driver", lambda *_: nullcontext(SimpleNamespace(run=run_)))
-    with schema_registry() as server, pytest.raises(TopicReplacedError, match=r"made anew.*--from TOPIC=PATH"):
+    with schema_registry() as server, pytest.raises(TopicReplacedError, match=r"recreated.*--from TOPIC=PATH"):
         run(Settings(dir=tmp_path, schema_registry={"url": server.url}))
 
 

@@ -90,6 +90,34 @@ def found(place: Place) -> tuple[dict, dict]:
     return inner, left
 
 
+@dataclass(frozen=True)
+class Noted:
+    customer: str | None
+    amount: int
+    note: str | None = None
+
+
+@pytest.mark.parametrize(("before", "now"), [(Order, Noted), (Noted, Order)])
+def test_an_order_hears_of_its_customer_after_its_fields_have_changed(tmp_path, before, now):
+    def of(value: type) -> Application:
+        builder = StreamsBuilder()
+        orders = builder.table("orders", key=String("id"), value=Json(value), store="orders")
+        customers = builder.table("customers", key=String("customer_id"), value=Json(Customer), store="customers")
+        priced = orders.join(customers, foreign_key="customer", store="priced")
+        priced.map_values(amount="amount", tier="tier").to_delta("priced")
+        return Application("shop", builder)
+
+    order = b'{"customer": "ann", "amount": 5, "note": "quick"}'
+    place = Place(of(before), Topics({("orders", 0): [(b"1", order, 1)]}), tmp_path)
+    place.topics.rows["customers", 0] = [(b"ann", b'{"tier": "old"}', 2)]
+    place.run()
+    place.application = of(now)
+    place.topics.rows["customers", 0].append((b"ann", b'{"tier": "new"}', 3))
+    place.run()
+    rows = read_table(place.warehouse / "shop" / "priced").select("id", "amount", "tier").rows()
+    assert rows == [("1", 5, "new")]
+
+
 @pytest.mark.slow
 def test_the_tables_are_joined_once_everything_is_read(place):
     summary = place.run()

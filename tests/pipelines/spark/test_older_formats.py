@@ -67,6 +67,8 @@ def test_a_folder_of_an_older_version_is_continued_and_its_next_commits_are_in_t
 def test_a_folder_in_an_unknown_format_is_refused_and_left_as_it_is(place, monkeypatch):
     monkeypatch.setattr(log, "FORMATS", (2,))
     before = contents(place.folder)
-    with pytest.raises(FormatVersionError, match=r"format version 1\b.*reads 2\b.*run the version that"):
+    with pytest.raises(
+        FormatVersionError, match=r"format version 1\b.*reads 2\b.*run the version that.*`weir reset sales`"
+    ):
         place.run()
     assert contents(place.folder) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,8 +34,10 @@ from weir import (
 )
 from weir.infra.settings import Settings
 from weir.pipelines.operations.verify import verify_application
+from weir.state.changelog.compaction import Compaction
 from weir.state.changelog.verify import StateDifferenceError
 from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.instances import current_instance
 
 SECOND = timedelta(seconds=1)
 
@@ -241,6 +244,31 @@ def test_a_store_that_fell_behind_its_changelog_is_filled_from_there(tmp_path):
     assert steps.count("own stores filled") == 1
     place.run()
     assert place.written == place.queried == place.expected
+
+
+@pytest.mark.parametrize("has_input", [True, False])
+def test_a_store_that_fell_behind_deletions_which_compaction_has_dropped_is_restored(tmp_path, has_input):
+    builder = StreamsBuilder()
+    builder.table("names", key=String("key"), value=String("name"), store=Materialized("names", InSqliteWithOffsets))
+    application = Application("names", builder, commit_interval=timedelta(milliseconds=1))
+    place = Place(application, Topics({("names", 0): [(b"a", b"ann", 1), (b"b", b"bob", 2)]}), tmp_path)
+    place.run()
+    file = place.state_of("0_0") / "first" / "own" / "names" / "rows.sqlite"
+    kept = file.read_bytes()
+    place.topics.rows["names", 0].append((b"a", None, 3))
+    place.run()
+    TaskStoreCache.close_all()
+    file.write_bytes(kept)
+    compaction = Compaction(place.warehouse, "names", is_whole=True, tombstone_retention_ms=-60_000)
+    list(compaction.run(["_changelog/names"]))
+    if has_input:
+        place.topics.rows["names", 0].append((b"c", b"cid", 4))
+    place.run()
+    place.run()
+    TaskStoreCache.close_all()
+    found = current_instance(place.state_of("0_0")) / "own" / "names" / "rows.sqlite"
+    (rows,) = sqlite3.connect(found).execute("select count(*) from rows").fetchone()
+    assert rows == 1 + has_input, "b, and c if it came; a was deleted"
 
 
 def test_a_store_in_the_memory_of_its_task_says_where_its_rows_can_be_read(tmp_path):

@@ -17,6 +17,7 @@ from weir.pipelines.spark import driver as module
 from weir.pipelines.spark.errors import GlobalTopicReplacedError, Loss, LostPosition, OffsetsLostError
 from weir.state.commit.audit import newest_commits, offset_breaks
 from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_table
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def test_a_topic_that_was_made_anew_stops_the_start_whatever_its_length(place, c
     made_anew(place, count)
     with pytest.raises(
         OffsetsLostError,
-        match=r"offset 100 of topic 'sales', partition 0, but the topic was deleted and made anew \(its id was first "
+        match=r"offset 100 of topic 'sales', partition 0, but the topic was deleted and recreated \(its id was first "
         r"and is second now\) \(and so in 1 other partition\); run `weir run MODULE:APP --bootstrap-servers "
         r"HOST:PORT` with the brokers that have the old records, read the new topic from its start, keeping all state, "
         r"with `weir run MODULE:APP --accept-lost-records`, or "
@@ -142,7 +143,7 @@ def test_a_topic_made_anew_during_a_run_stops_it_and_nothing_of_it_is_committed(
         return reader(topic, partition)
 
     place.topics.reader = made_anew_while_it_is_read
-    with pytest.raises(OffsetsLostError, match="made anew"):
+    with pytest.raises(OffsetsLostError, match="recreated"):
         place.run()
     assert newest_commit(place.warehouse, "sales").tasks == before.tasks
     assert not any(shop.startswith("new") for shop in totals(place))
@@ -156,7 +157,7 @@ def test_a_swap_is_not_committed_with_what_was_read_of_a_topic_made_anew(place):
     driver._answer_requests()
     answer, failed = place.desk.answers[asked]
     assert failed
-    assert "made anew" in answer
+    assert "recreated" in answer
 
 
 def test_a_topic_that_shrinks_during_an_idle_run_stops_it(place):
@@ -256,10 +257,10 @@ def test_rows_and_brokers_without_ids_refuse_nothing_and_the_next_commit_adds_th
 
 
 def test_a_short_topic_that_may_be_another_one_is_not_read_on(place):
-    """Without ids nobody knows whether it was made anew, and so whether to read it from its start or its end."""
+    """Without ids nobody knows whether it was recreated, and so whether to read it from its start or its end."""
     place.topics.ids, place.topics.leaders = {}, {}
     del place.topics.rows["sales", 1][40:]
-    with pytest.raises(OffsetsLostError, match="ends at 40: the topic was made anew or has lost") as refused:
+    with pytest.raises(OffsetsLostError, match="ends at 40: the topic was recreated or has lost") as refused:
         place.run(accept_lost_records=True)
     assert "--accept-lost-records" not in str(refused.value)
 
@@ -320,6 +321,14 @@ def test_the_topic_of_a_global_table_may_change_between_runs_but_not_during_one(
     topics.reader = made_anew
     with pytest.raises(GlobalTopicReplacedError, match=r"table of topic 'rates', .*its id was c and is d now"):
         place.run()
+    topics.reader = reader
+    topics.rows["rates", 0] = [(b"shop-0", b'{"rate": 3}', 0)]
+    place.run()
+    rated = read_table(place.warehouse / "sales" / "rated").filter(shop="shop-0")
+    amounts = [json.loads(value)["amount"] for key, value, _ in topics.rows["sales", 0] if key == b"shop-0"]
+    assert sorted(rated.select("amount", "rate").rows()) == sorted(
+        (amount, 2 if number < 8 else 3) for number, amount in enumerate(amounts)
+    ), "of the new topic from the last commit on"
 
 
 def test_the_error_is_the_same_in_another_process():

@@ -14,12 +14,15 @@ from tests.pipelines.spark.sales import application, expected, sales, totals
 from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.pipelines.spark import driver as module
 from weir.pipelines.spark.control import ControlPanel
+from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.errors import CommitLogLostError, OffsetsLostError, RestoreFailedError
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest, read_progress, restore
 from weir.state.commit.protocol import newest_commit
+from weir.state.engine.copies import committed_copy
+from weir.state.engine.quarantine import quarantined
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import FencedError
-from weir.state.types import StateId, TaskId
+from weir.state.types import IsolationLevel, StateId, TaskId
 
 
 @pytest.fixture
@@ -279,10 +282,13 @@ def test_a_restore_that_fails_stops_the_run_with_the_task_and_the_reason(place, 
         restores.waiting.clear()
         return failed
 
-    monkeypatch.setattr(InlineRestores, "finished", finished)
-    with pytest.raises(RestoreFailedError, match=r"task 0_1 .*the disk is gone.*a new start"):
-        place.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(InlineRestores, "finished", finished)
+        with pytest.raises(RestoreFailedError, match=r"task 0_1 .*the disk is gone.*a new start"):
+            place.run()
     assert newest_commit(place.warehouse, "sales").tasks[place.name_of("0_0")].positions == {"sales": {0: 130}}
+    place.run()
+    assert totals(place) == expected(place)
 
 
 def test_a_lost_settling_job_is_run_again(place):
@@ -343,6 +349,43 @@ def test_a_driver_that_was_overtaken_touches_no_store_when_a_restore_is_requeste
     assert (instance / "data.mdb").exists()
     place.desk.answers[1] = ("", True)
     assert newer.run(Event(), until_caught_up=True).reason == "caught_up"
+
+
+def test_a_start_leaves_the_copies_of_a_verification_alone(place):
+    place.run()
+    instance = place.state_of("0_0") / "first"
+    with committed_copy(instance, instance.parent.name) as copy:
+        place.topics.rows["sales", 0] += sales(10, 0)
+        place.run()
+        with copy.reader(IsolationLevel.READ_UNCOMMITTED) as rows:
+            assert rows.count("sums") == 5
+    assert quarantined(place.state_folder) == []
+
+
+@pytest.mark.parametrize("asleep_after", ["start", "check_claim"])
+def test_a_driver_that_is_overtaken_while_it_starts_leaves_the_stores_of_the_newer_one_alone(
+    place, monkeypatch, asleep_after
+):
+    place.run()
+    for data in place.state_folder.glob("*/first/data.mdb"):
+        data.unlink()
+    step, restored = getattr(Coordinator, asleep_after), []
+
+    def overtaken(*given, **accepts):
+        monkeypatch.undo()
+        step(*given, **accepts)
+        place.topics.rows["sales", 0] += sales(10, 0)
+        place.run()
+        restored.extend(place.restores.done)
+
+    monkeypatch.setattr(Coordinator, asleep_after, overtaken)
+    with pytest.raises(FencedError):
+        place.run()
+    assert len(restored) == 2
+    place.topics.rows["sales", 0] += sales(10, 0)
+    place.run()
+    assert place.restores.done == [], "the newer driver's instances go on"
+    assert totals(place) == expected(place)
 
 
 def test_restores_of_one_task_in_one_epoch_build_instances_of_different_names(place):

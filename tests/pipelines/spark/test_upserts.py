@@ -163,6 +163,17 @@ def test_a_start_shows_what_a_driver_that_died_had_committed(tmp_path):
     assert shown(place) == wanted(place)
 
 
+def test_a_start_shows_that_too_if_the_program_no_longer_has_the_output(tmp_path):
+    place = place_of(tmp_path, upserting())
+    run(place)
+    add(place, 50, seed=2)
+    place.run()
+    assert shown(place) != wanted(place)
+    place.application = program("others")
+    run(place)
+    assert shown(place) == wanted(place)
+
+
 def test_refreshes_rest_between_them_and_closing_does_the_last_one_at_once():
     done = []
     work = Afterwards("test", done.append, Exception, "failed", lambda took_s: 3600.0)

@@ -29,6 +29,7 @@ OTHER = {
     "max_bytes": 1,
     "lets_idle": True,
     "end_time_ms": 2_000,
+    "sought": ("clicks",),
     "max_uncommitted_bytes": 3,
 }
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from weir import Application, Json, Msgpack, SessionWindows, StreamsBuilder, String, TimeWindows, Windowed
 from weir.pipelines.serdes.row_type import RowType
 from weir.testing import TopologyTestDriver
@@ -115,7 +116,7 @@ def keyed(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=examples(40), derandomize=True)
 @given(keyed())
 def test_a_value_put_under_a_key_is_found_under_it(example):
     columns, keys = example

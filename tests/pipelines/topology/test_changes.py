@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -9,8 +10,8 @@ import pytest
 from polars import col
 
 from tests.pipelines.topology.programs import MINUTE, committed, held
-from weir import Int64, Json, StreamsBuilder, String, TimeWindows
-from weir.pipelines.topology.changes import Fate, SettingChange, TopologyChange, compare
+from weir import BufferConfig, Int64, Json, StreamsBuilder, String, Suppressed, TimeWindows
+from weir.pipelines.topology.changes import Fate, SettingChange, StoreChange, TopologyChange, compare
 from weir.pipelines.topology.topology import Topology
 
 
@@ -33,7 +34,7 @@ def by_foreign_key(foreign_key) -> Topology:
     return builder.build()
 
 
-def kept(ttl: timedelta) -> Topology:
+def kept(ttl: timedelta | None) -> Topology:
     builder = StreamsBuilder()
     builder.table("rates", key=String("currency"), value=Int64("rate"), store="rates", ttl=ttl).to_delta("out")
     return builder.build()
@@ -88,6 +89,19 @@ def test_a_changed_ttl_is_shown():
     assert found.of(Fate.GOES_ON) == ("rates",)
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "note"),
+    [
+        (None, timedelta(hours=1), "its rows expire, also those that it has"),
+        (timedelta(hours=1), None, "its rows no longer expire"),
+    ],
+)
+def test_a_store_whose_rows_begin_or_cease_to_expire_is_restored(before, now, note):
+    found = change(kept(before), kept(now))
+    assert found.stores == (StoreChange(store="rates", fate=Fate.EVOLVES, notes=(note,)),)
+    assert not found.loses_state
+
+
 def counted(grace: timedelta) -> Topology:
     builder = StreamsBuilder()
     stream = builder.stream("sales", key=String("currency"), value=Int64("amount"))
@@ -103,3 +117,66 @@ def test_a_changed_grace_of_windows_is_shown_unless_the_commit_is_older_than_tha
     older = committed(counted(MINUTE))
     older = replace(older, topology=replace(older.topology, settings={}, identities=None))
     assert compare(older, counted(2 * MINUTE), {0: 1}).settings == ()
+
+
+HELD = "may reach no output until another record updates"
+FINAL, SHORT = (
+    Suppressed.until_window_closes(BufferConfig.unbounded()),
+    Suppressed.until_time_limit(MINUTE, BufferConfig.unbounded()).with_name("held"),
+)
+
+
+def suppressed(*suppressions: Suppressed) -> Topology:
+    builder = StreamsBuilder()
+    stream = builder.stream("sales", key=String("currency"), value=Int64("amount"))
+    table = stream.group_by_key().windowed_by(TimeWindows.of_size_and_grace(MINUTE, MINUTE)).count("minutes")
+    for each in suppressions:
+        table = table.suppress(each)
+    table.to_delta("out")
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "noted"),
+    [
+        ([FINAL], [], {"minutes": Fate.GOES_ON}),
+        ([SHORT], [], {"held-store": Fate.IS_KEPT_ASIDE}),
+        ([], [FINAL], {}),
+        ([FINAL], [FINAL], {}),
+        ([SHORT], [SHORT], {}),
+    ],
+)
+def test_what_a_suppression_that_is_taken_out_still_held_is_noted_at_its_store(
+    before: Sequence[Suppressed], now: Sequence[Suppressed], noted: dict[str, Fate]
+):
+    found = change(suppressed(*before), suppressed(*now))
+    assert {each.store: each.fate for each in found.stores if HELD in " ".join(each.notes)} == noted
+    assert found.settings == ()
+
+
+def test_a_store_is_kept_aside_since_the_epoch_of_its_last_commit_whatever_comes_after():
+    topology, without = held().build(), kept(timedelta(hours=1))
+    first = change(topology, without)
+    (aside,) = (each for each in first.stores if each.fate is Fate.IS_KEPT_ASIDE)
+    assert aside.notes == ()
+    later = replace(
+        committed(without),
+        epoch=9,
+        topology=replace(without.committed_form, aside={aside.store: first.aside["waiting"]}),
+    )
+    (aside,) = (each for each in compare(later, without, {0: 1}).stores if each.fate is Fate.IS_KEPT_ASIDE)
+    assert aside.notes == ("since epoch 7",)
+
+
+def test_programs_that_share_no_store_topic_or_output_are_unrelated():
+    def reading(topic: str, store: str, output: str) -> Topology:
+        builder = StreamsBuilder()
+        builder.table(topic, key=String("k"), value=Int64("v"), store=store).to_delta(output)
+        return builder.build()
+
+    record = committed(reading("a", "b", "c"))
+    read = {name: replace(task, positions={"a": {0: 5}}) for name, task in record.tasks.items()}
+    mine = replace(record, tasks=read)
+    assert compare(mine, reading("x", "y", "z"), {0: 1}).is_unrelated
+    for same in (("a", "y", "z"), ("x", "b", "z"), ("x", "y", "c")):
+        assert not compare(mine, reading(*same), {0: 1}).is_unrelated

@@ -21,11 +21,13 @@ from weir.state.changelog.compaction import Compaction, TableReport
 from weir.state.changelog.merging import merged_updates
 from weir.state.changelog.restore import restore_task
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
+from weir.state.commit.evolution import TOMBSTONE_HORIZON
 from weir.state.commit.files import write_file
 from weir.state.commit.log import newest_commit
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
-from weir.state.commit.tables import TOMBSTONE_HORIZON, file_actions, read_rows, read_table
+from weir.state.commit.removal import remove_tables, table_id
+from weir.state.commit.tables import AppendTable, file_actions, read_rows, read_table
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import TableBehindError
 from weir.state.types import FileEntry, IsolationLevel, StateId, StoreSpec, TableSpec
@@ -383,6 +385,27 @@ def test_a_compaction_killed_at_each_step_leaves_every_table_right(twins):
     assert met == set(STEPS)
     twins.commit(2)
     twins.check()
+
+
+@pytest.mark.parametrize("returns", [False, True])
+@pytest.mark.parametrize("step", STEPS[:3])
+def test_a_table_that_is_removed_meanwhile_is_left_out_and_the_others_are_merged(twins, step, returns):
+    twins.commit(8)
+    totals = twins.app / TOTALS.name
+
+    def removed(name: str) -> None:
+        if name == step and not ids:
+            ids[TOTALS.name] = table_id(totals)
+            remove_tables(twins.app, ids)
+            if returns:
+                AppendTable.create(twins.app, TOTALS, "app")
+
+    ids: dict[str, str] = {}
+    compaction = Compaction(twins.folders[0], "app", is_whole=True, tombstone_retention_ms=-60_000, on_step=removed)
+    reports = [report.table for report in compaction.run([TOTALS.name, FACTS.name])]
+    assert [name for name in reports if name != TOTALS.name or not returns] == [FACTS.name, "_commits"]
+    assert file_actions(DeltaTable(twins.app / FACTS.name)).height == 1
+    assert read_rows(totals).height == 0 if returns else not totals.exists()
 
 
 @pytest.mark.faults

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import sqlite3
 
+import polars as pl
 import pytest
 from deltalake import DeltaTable
 
 from tests.state.changelog.epochs import SPECS, TOTALS, run_epoch
 from weir.state.changelog.following import PARTITION, Follower
 from weir.state.changelog.rows import changelog_spec
+from weir.state.commit.evolution import TOMBSTONE_HORIZON
+from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
-from weir.state.commit.tables import TOMBSTONE_HORIZON, read_table
+from weir.state.commit.removal import remove_tables
+from weir.state.commit.tables import AppendTable, read_rows, read_table
 from weir.state.engine.task_store import TaskStore
-from weir.state.errors import DeletionsGoneError
+from weir.state.errors import DeletionsGoneError, TableReplacedError
+from weir.state.stores.custom import OffsetKeeper
 from weir.state.types import StateId
 
 TABLE = changelog_spec(TOTALS).name
@@ -130,7 +136,8 @@ def test_an_offset_that_was_not_written_brings_rows_again_and_loses_none(history
     store = Totals(tmp_path, managed=False)
     Follower(app, TOTALS, store, tmp_path).follow()
     before = (tmp_path / "own_totals.checkpoint").read_text()
-    assert before == f"0\n1\n{TABLE} {PARTITION} 2\n"
+    table = DeltaTable(app / TABLE).metadata().id
+    assert before == f"0\n2\n{TABLE}@ {PARTITION} 2\n{TABLE}@{table} {PARTITION} 2\n"
     commit()
     Follower(app, TOTALS, store, tmp_path).follow()
     (tmp_path / "own_totals.checkpoint").write_text(before)
@@ -151,3 +158,48 @@ def test_a_store_that_was_away_while_deletions_were_dropped_is_told_to_start_ove
     new = Totals(tmp_path / "new", True)
     Follower(app, TOTALS, new, tmp_path / "new").follow()
     assert new.rows() == standing(app)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("managed", [True, False])
+def test_a_store_whose_changelog_was_removed_is_told_to_start_over_and_then_follows_the_new_one(
+    history, tmp_path, managed, is_open
+):
+    app, commit = history
+    follower = Follower(app, TOTALS, Totals(tmp_path, managed), tmp_path)
+    commit()
+    commit()
+    follower.follow()
+    row = read_rows(app / TABLE).filter(_deleted=False).head(1).with_columns(_epoch=pl.lit(3, pl.Int64))
+    remove_tables(app, {TABLE: DeltaTable(app / TABLE).metadata().id})
+    table = AppendTable.create(app, changelog_spec(TOTALS), "app")
+    if not is_open:
+        follower = Follower(app, TOTALS, Totals(tmp_path, managed), tmp_path)
+    with pytest.raises(TableReplacedError, match=r"'own_totals' .* clear the store and its offset") as told:
+        follower.follow()
+    assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
+    table.append(3, [write_file(app, changelog_spec(TOTALS), row, {"task": "0_0", "segment": "0"})])
+    with pytest.raises(TableReplacedError):
+        follower.follow()
+    (tmp_path / "own.sqlite").unlink()
+    (tmp_path / "own_totals.checkpoint").unlink(missing_ok=True)
+    cleared = Totals(tmp_path, managed)
+    Follower(app, TOTALS, cleared, tmp_path).follow()
+    assert len(cleared.rows()) == 1
+    assert cleared.rows() == standing(app)
+
+
+@pytest.mark.parametrize("managed", [True, False])
+def test_an_offset_from_before_tables_were_told_apart_goes_on(history, tmp_path, managed):
+    app, commit = history
+    commit()
+    store = Totals(tmp_path, managed)
+    OffsetKeeper(store, tmp_path).commit({TABLE: {PARTITION: 2}})
+    assert store.rows() == {}
+    commit()
+    Follower(app, TOTALS, store, tmp_path).follow()
+    rows = read_rows(app / TABLE).filter(_epoch=2, _deleted=False)
+    assert store.rows().keys() == {json.dumps(list(key)) for key in rows.select("carrier", "id").iter_rows()}
+    commit()
+    Follower(app, TOTALS, store, tmp_path).follow()
+    assert store.committed_offset(f"{TABLE}@", PARTITION) == (4 if managed else None)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from weir.state.changelog.merging import merged_updates, packs
 from weir.state.commit.tables import newest_of_each_key
 
@@ -18,7 +19,7 @@ ROW = st.tuples(st.sampled_from(["a", "b", "c", None, ""]), st.integers(0, 6), s
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     files=st.lists(st.lists(ROW, max_size=12), min_size=1, max_size=8),
     held_rows=st.integers(1, 20),

@@ -18,9 +18,9 @@ from tests.state.changelog.epochs import SPECS, TOTALS, content, run_epoch
 from weir.state.changelog.restore import RestoreProgress, restore_task
 from weir.state.changelog.rows import changelog_spec
 from weir.state.changelog.snapshot import SNAPSHOT_FOLDER, has_snapshots, publish_snapshot, remove_snapshots_but
+from weir.state.commit.evolution import TOMBSTONE_HORIZON
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, SnapshotRef, TaskCommit
-from weir.state.commit.tables import TOMBSTONE_HORIZON
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.task_store import TASK_STORE, TaskStore
 from weir.state.types import StateId, StoreKind, StoreSpec

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.pipelines.structured import objects
 from weir.pipelines.serdes.row_type import row_type_of
 from weir.state.changelog.as_of import state_as_of
@@ -83,7 +84,7 @@ def restored(folder, spec, epoch):
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(objects(), st.lists(st.integers(-2, 2).map(Decimal), min_size=3, max_size=12), st.data())
 def test_a_store_restored_from_its_changelog_holds_the_objects_that_were_put(tmp_path_factory, made, keys, data):
     cls, values = made

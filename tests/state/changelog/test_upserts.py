@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +15,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.faults.dying import KilledError, dying_at
 from tests.state.changelog.countries import UPDATES, Countries
 from weir.state.changelog.compaction import Compaction
@@ -43,7 +46,7 @@ STEPS_OF_A_LIFE = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(STEPS_OF_A_LIFE)
 def test_a_table_shows_the_last_value_of_each_key_after_a_refresh_and_what_it_showed_before_until_then(life):
     with tempfile.TemporaryDirectory() as folder:
@@ -130,6 +133,35 @@ def test_a_refresh_that_has_read_older_updates_than_the_table_shows_does_nothing
     assert older.refresh() is None
     assert there.shown() == {("ad", 2000): 2}
     assert there.transactions() == [0, there.promised()]
+
+
+@pytest.mark.parametrize("asleep_at", ["", "upserts written"])
+def test_a_refresh_of_an_earlier_program_writes_nothing_once_the_tables_have_more_columns(tmp_path, asleep_at):
+    there = Countries(tmp_path)
+    there.commit([(("ad", 2000), 1)])
+    more = replace(UPDATES, schema=pl.Schema({**UPDATES.schema, "last": pl.String()}))
+
+    def overtaken(step: str) -> None:
+        if step == asleep_at:
+            later = Committer(there.warehouse, "app", (more,), fingerprint="g")
+            generation = later.claim().generation
+            rows = [("ad", 2000, 2, "a"), ("be", 2000, 3, "b")]
+            frame = pl.DataFrame(rows, ["country", "year", "n", "last"], orient="row").with_columns(
+                pl.lit(datetime.now(UTC)).alias("_ts"), _epoch=pl.lit(9), _seq=pl.int_range(2), _deleted=pl.lit(False)
+            )
+            files = (write_file(there.app, more, frame),)
+            later.commit(
+                CommitRecord(
+                    kind="commit", generation=generation, epoch=9, at_ms=0, fingerprint="g", files=files, tasks={}
+                )
+            )
+
+    older = there.upserts(overtaken)
+    overtaken("")
+    assert older.refresh() is None
+    assert Upserts(there.app, more, "app").refresh().epoch == 9
+    rows = read_rows(there.folder).sort("country").select("country", "n", "last").rows()
+    assert rows == [("ad", 2, "a"), ("be", 3, "b")]
 
 
 def test_a_refresh_is_one_entry_under_the_application_transaction_at_the_version_of_the_commit(tmp_path):

@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.examples import examples
 from weir.state.engine import environment
 from weir.state.engine import task_store as module
 from weir.state.engine.contract import Settlement
@@ -194,7 +195,7 @@ class StoreModel(RuleBasedStateMachine):
 
 
 TestStoreModel = StoreModel.TestCase
-TestStoreModel.settings = settings(max_examples=25, stateful_step_count=20)
+TestStoreModel.settings = settings(max_examples=examples(25), stateful_step_count=20)
 
 
 def test_undo_keeps_the_first_image_over_several_epochs(store):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.state.stores.frames import TIME, TIMES, frames
 from weir.state.errors import RowFormatError
 from weir.state.stores.codec import AFTER_FLAGS, KeyCodec, RowCodec
@@ -19,7 +20,7 @@ def in_order(row: tuple) -> tuple:
     return tuple((value is not None, value.encode() if isinstance(value, str) else value) for value in row)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(frames())
 def test_keys_decode_and_sort_as_their_columns(frame):
     codec = KeyCodec(frame.schema)
@@ -29,7 +30,7 @@ def test_keys_decode_and_sort_as_their_columns(frame):
     assert [key for _, key in by_columns] == sorted(keys)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(frames().filter(lambda frame: frame.width > 1), st.data())
 def test_keys_with_a_prefix_are_those_with_its_columns(frame, data):
     first = frame[:, : data.draw(st.integers(1, frame.width - 1))]
@@ -39,7 +40,7 @@ def test_keys_with_a_prefix_are_those_with_its_columns(frame, data):
         assert [prefix <= key < prefix + AFTER_FLAGS for key in keys] == [row == columns for row in first.rows()]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(frames(max_columns=2), TIMES)
 def test_windowed_keys_begin_with_the_start_and_decode(frame, start):
     windows = (
@@ -67,7 +68,7 @@ def test_key_columns_of_other_types_are_refused_when_the_store_is_declared():
         KeyCodec(pl.Schema({"tags": pl.List(pl.String())}))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(frames())
 def test_rows_decode_with_nulls_and_absent_rows(frame):
     rows = frame.with_columns(_ts=pl.int_range(pl.len(), dtype=pl.Int64))

@@ -67,6 +67,10 @@ def test_an_invalid_file_is_named_with_its_line(tmp_path):
     (tmp_path / "notes.checkpoint").write_text("0\n1\nt 0 five\n")
     with pytest.raises(PositionsFileError, match=r"notes.checkpoint, line 3: 'five'.*restore the file.*remove it"):
         OffsetKeeper(Notes(managed=False), tmp_path)
+    (tmp_path / "notes.checkpoint").write_text("0\n1\nt 0 5\n")
+    assert OffsetKeeper(Notes(managed=False), tmp_path).committed_offset("t", 0) == 5
+    (tmp_path / "notes.checkpoint").unlink()
+    assert OffsetKeeper(Notes(managed=False), tmp_path).committed_offset("t", 0) is None
 
 
 @pytest.mark.parametrize("managed", [False, True])

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.examples import examples
 from tests.state.stores.models import KeyValueModel, Model, SessionModel, VersionedModel, WindowModel
 from weir.state.engine.contract import Settlement
 from weir.state.engine.memory import MemoryStore
@@ -429,11 +430,12 @@ class VersionedMachine(StoreMachine):
         assert rows == [(row.value, row.valid_from_ms) for row in wanted[4::5] if row is not None]
 
 
+@pytest.mark.hypothesis
 @pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "lmdb"])
 @pytest.mark.parametrize("machine", [KeyValueMachine, WindowMachine, SessionMachine, VersionedMachine])
 def test_a_store_answers_like_a_dictionary_through_commits_rollbacks_and_crashes(machine, in_memory):
     run_state_machine_as_test(
         type(machine.__name__, (machine,), {"in_memory": in_memory}),
-        settings=settings(max_examples=15, stateful_step_count=25),
+        settings=settings(max_examples=examples(15), stateful_step_count=25),
     )

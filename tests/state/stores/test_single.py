@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.state.stores.frames import TIME, frames
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.single import SingleKeyCodec, SingleRowCodec
@@ -20,7 +21,7 @@ TIMES_OF = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(frames(), st.sampled_from(list(StoreKind)))
 def test_a_single_key_has_the_bytes_and_values_of_a_key_column(frame, kind):
     times = TIMES_OF[kind]
@@ -36,7 +37,7 @@ def test_a_single_key_has_the_bytes_and_values_of_a_key_column(frame, kind):
         assert body.startswith(codec.prefix(row[:1]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(frames(), st.none() | st.integers(-5, 1 << 50))
 def test_a_single_row_has_the_bytes_and_values_of_value_columns(frame, ts):
     rows = frame.with_columns(_ts=pl.lit(ts, pl.Int64))

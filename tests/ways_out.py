@@ -1,0 +1,378 @@
+"""What the messages of refusals offer, and the test that does it: starts where it is refused, does what the message
+says, and ends where the message promises.
+
+By the place of a message: its file, and the function or error class that words it. Each entry is a command without
+``weir``, or words of the message, with its test. ``tests/test_advice.py`` compares this with the texts: a command that
+is new has to be entered, and what is entered has to be in the text.
+"""
+
+from __future__ import annotations
+
+CLI = "tests/pipelines/cli"
+CHANGED = f"{CLI}/test_changed_programs.py::test_"
+BACKFILLS = f"{CLI}/test_refused_backfills.py::test_"
+COMMANDS = f"{CLI}/test_refused_commands.py::test_"
+TABLES = f"{CLI}/test_lost_tables.py::test_"
+TOPICS = "tests/integration/test_lost_topics.py::test_"
+SPARK = "tests/pipelines/spark"
+EVOLUTION = f"{SPARK}/test_evolution.py::test_"
+
+LOST = TABLES + "what_was_lost_is_put_back_or_the_application_is_reset"
+FORMAT = TABLES + "a_format_that_this_version_does_not_know_is_read_by_the_one_that_does_or_reset"
+NEEDS_A_COMMIT = COMMANDS + "what_needs_a_commit_is_done_after_the_first_run"
+UNKNOWN_BACKFILL = BACKFILLS + "an_unknown_backfill_is_found_in_the_list"
+LARGE_CHANGE = BACKFILLS + "a_large_change_is_discarded_or_swapped_in_all_the_same"
+OTHER_APPLICATION = (
+    f"{CLI}/test_plan.py::test_a_program_that_shares_nothing_with_the_committed_one_is_taken_for_another_application"
+)
+OTHER_ID = CHANGED + "another_id_reads_everything_from_the_beginning_beside_the_old_program"
+COMPUTED = CHANGED + "what_the_new_program_would_hold_is_computed_and_swapped_in"
+COMPUTED_RENAMED = CHANGED + "a_store_with_another_key_is_computed_under_another_name"
+EMPTY_RENAMED = CHANGED + "a_store_with_another_key_begins_empty_under_another_name"
+ACCEPTED = CHANGED + "an_accepted_loss_counts_what_is_read_from_then_on"
+RESET = CHANGED + "a_reset_begins_again"
+WIDER_ACCEPTED = CHANGED + "with_more_partitions_an_accepted_loss_counts_what_is_read_from_then_on"
+WIDER_BEGUN = CHANGED + "with_more_partitions_another_id_and_a_reset_read_all_of_them"
+DRAINED = CHANGED + "rows_on_their_way_are_processed_by_a_stop_that_drains"
+CAUGHT_UP = CHANGED + "rows_on_their_way_are_processed_by_a_run_that_catches_up"
+MADE_ANEW = TOPICS + "a_topic_made_anew_is_refused_and_then_read_from_its_start_or_after_a_reset"
+EXPIRED = TOPICS + "records_removed_before_they_were_read_are_refused_and_then_passed_over"
+OTHER_CLUSTER = TOPICS + "another_cluster_with_a_topic_of_the_same_name_is_refused_and_the_right_one_is_read_on"
+LOST_WAREHOUSE = TOPICS + "a_lost_warehouse_is_refused_until_it_is_back_or_the_application_is_reset"
+POSITIONS = "tests/state/stores/test_custom.py::test_an_invalid_file_is_named_with_its_line"
+DEMO = f"{CLI}/test_demo.py::test_a_demo_that_is_killed_and_interrupted_continues_and_ends_with_the_same_tables"
+JOINED = COMMANDS + "topics_that_are_joined_get_as_many_partitions_or_a_repartition"
+FUNCTION = COMMANDS + "a_function_is_corrected_and_a_new_start_repeats_the_epoch"
+PORT = COMMANDS + "a_port_that_is_taken_is_left_out_or_another_chosen"
+BUFFER = EVOLUTION + "each_advice_of_a_full_buffer_goes_on_with_its_state"
+UNKNOWN_TOPIC = f"{CLI}/test_kafka.py::test_an_unknown_topic_is_named_with_a_way_out_that_works"
+WHEEL = "tests/integration/test_wheel.py::test_a_project_with_folders_of_our_names_runs_from_the_wheel"
+
+
+WAYS_OUT: dict[str, dict[str, str]] = {
+    # Changed programs
+    "pipelines/spark/errors.py TopologyChangedError": {
+        "run the old program": OTHER_ID,
+        "backfill run MODULE:APP --everything": COMPUTED,
+        "another id to read everything again": OTHER_ID,
+        "reset x": RESET,
+        "run MODULE:APP --accept-state-loss": ACCEPTED,
+    },
+    "pipelines/cli/plan.py _lines": {
+        "run the old program": OTHER_ID,
+        "backfill run MODULE:APP --everything": COMPUTED,
+        "another id so that it reads everything from the beginning": OTHER_ID,
+        "run MODULE:APP --accept-state-loss": ACCEPTED,
+        "run MODULE:APP --accept-lost-records": EXPIRED,
+    },
+    "pipelines/topology/changes.py _confusions": {
+        "aside; if it is the same": CHANGED
+        + "a_store_that_looks_renamed_goes_on_under_the_name_that_the_message_gives",
+        "would begin empty; if it is the same, call it": EVOLUTION
+        + "a_renamed_store_or_column_is_refused_with_a_way_out_that_works",
+    },
+    "pipelines/spark/errors.py StorePlacementError": {
+        "leave the repartition out": CHANGED + "without_the_repartition_misplaced_keys_go_on",
+        "run MODULE:APP --accept-state-loss": CHANGED
+        + "behind_a_repartition_of_misplaced_keys_a_store_begins_empty_under_another_name",
+        "backfill run MODULE:APP --everything": CHANGED
+        + "behind_a_repartition_of_misplaced_keys_a_store_is_computed_under_another_name",
+    },
+    "pipelines/spark/errors.py PendingRowsError": {
+        "run OLD_MODULE:APP": DRAINED,
+        "stop x --drain": DRAINED,
+        "run OLD_MODULE:APP --until-caught-up": CAUGHT_UP,
+    },
+    "pipelines/spark/errors.py OtherApplicationError": {
+        "run MODULE:APP --accept-state-loss": OTHER_APPLICATION,
+        "run MODULE:APP --dir OTHER_DIR": OTHER_APPLICATION,
+    },
+    "pipelines/spark/errors.py ProgramReplacedError": {
+        "run MODULE:APP": f"{SPARK}/test_unnamed_stores.py::"
+        "test_another_program_that_commits_before_the_claim_makes_the_start_begin_again",
+    },
+    "pipelines/spark/errors.py PartitionCountError": {
+        "reset x": WIDER_BEGUN,
+        "another id and read from the start": WIDER_BEGUN,
+        "run MODULE:APP --accept-state-loss": WIDER_ACCEPTED,
+    },
+    "pipelines/operations/errors.py OtherProgramError": {
+        "run MODULE:APP": COMMANDS + "a_program_that_lacks_tasks_is_verified_once_it_has_run_or_the_other_is_back",
+        "put the one that made the commit back": COMMANDS
+        + "a_program_that_lacks_tasks_is_verified_once_it_has_run_or_the_other_is_back",
+    },
+    "pipelines/operations/aside.py _require_aside": {
+        "take it out of the program, run that, and remove it then": COMMANDS
+        + "a_store_in_use_is_removed_after_a_program_without_it_has_run",
+    },
+    "pipelines/operations/migration.py _require_committed": {
+        "run x --until-caught-up": "tests/pipelines/operations/test_migration.py::"
+        "test_an_edited_program_is_refused_until_it_has_run_and_no_table_is_changed",
+    },
+    "state/errors.py TableSchemaError": {
+        "reset x": RESET,
+        "keep the old ones": EVOLUTION + "an_output_gets_columns_that_are_null_in_its_rows_and_keeps_those_it_has",
+        "write to a table with another name": EVOLUTION
+        + "an_output_gets_columns_that_are_null_in_its_rows_and_keeps_those_it_has",
+    },
+    "state/errors.py TableModeError": {
+        "choose another name": f"{SPARK}/test_upserts.py::"
+        "test_another_mode_over_existing_data_is_refused_and_both_ways_out_work",
+        "reset x": f"{SPARK}/test_upserts.py::test_another_mode_over_existing_data_is_refused_and_both_ways_out_work",
+    },
+    "pipelines/errors.py BufferFullError": {
+        "raise the limit": BUFFER,
+        "shorten the windows' grace": BUFFER,
+        "spill_to_disk_when_full()": BUFFER,
+    },
+    # Topics and records
+    "pipelines/spark/errors.py OffsetsLostError": {
+        "run MODULE:APP --bootstrap-servers HOST:PORT": OTHER_CLUSTER,
+        "run MODULE:APP --accept-lost-records": MADE_ANEW,
+        "read on at offset": EXPIRED,
+        "reset x": MADE_ANEW,
+    },
+    "pipelines/spark/errors.py GlobalTopicReplacedError": {
+        "a new start reads it from its beginning": f"{SPARK}/test_topic_watch.py::"
+        "test_the_topic_of_a_global_table_may_change_between_runs_but_not_during_one",
+    },
+    "infra/kafka/reader.py OffsetGoneError": {"run MODULE:APP": EXPIRED},
+    "pipelines/spark/errors.py BadRecordError": {
+        "Correct the declared schema": COMMANDS + "a_bad_record_is_read_with_a_corrected_schema",
+        'on_error="dead_letter"': COMMANDS + "a_bad_record_goes_to_the_dead_letters",
+    },
+    "infra/kafka/admin.py UnsettledOffsetsError": {
+        "wait until its transaction ends": "tests/infra/test_kafka_admin.py::"
+        "test_offsets_of_a_group_are_read_when_its_transaction_has_ended",
+    },
+    "infra/kafka/admin.py UnknownTopicError": {
+        "kafka create x": COMMANDS + "a_topic_that_does_not_exist_is_created_and_brokers_that_are_away_are_named_right",
+        "kafka list": UNKNOWN_TOPIC,
+    },
+    "infra/kafka/admin.py BrokerUnreachableError": {
+        "check that it runs and that the address is right": COMMANDS
+        + "a_topic_that_does_not_exist_is_created_and_brokers_that_are_away_are_named_right",
+    },
+    "pipelines/errors.py CoPartitioningError._message": {
+        "give them the same number of partitions": JOINED,
+        "or repartition the streams": JOINED,
+    },
+    "pipelines/errors.py UserFunctionError": {"correct the function": FUNCTION},
+    "pipelines/spark/errors.py TaskFailedError": {"a new start repeats this one": FUNCTION},
+    # Tables, state and folders
+    "pipelines/spark/errors.py RestoreFailedError": {
+        "a new start restores it again": f"{SPARK}/test_trouble.py::"
+        "test_a_restore_that_fails_stops_the_run_with_the_task_and_the_reason",
+    },
+    "pipelines/spark/errors.py CommitLogLostError": {
+        "put the application's warehouse folder back": LOST,
+        "reset x": LOST_WAREHOUSE,
+    },
+    "state/errors.py TableBehindError": {"restore the file from a backup": LOST, "reset x": LOST},
+    "state/errors.py TableLostError": {"restore the table's folder from a backup": LOST, "reset x": LOST},
+    "state/errors.py TableAheadError": {"put the application's whole warehouse folder back": LOST, "reset x": LOST},
+    "state/errors.py FormatVersionError": {"run the version that wrote it": FORMAT, "reset x": FORMAT},
+    "state/errors.py DiskFullError": {
+        "free some space": "tests/pipelines/tasks/test_epoch.py::"
+        "test_a_disk_that_fills_while_files_are_written_is_waited_for",
+    },
+    "state/errors.py UpsertsBusyError": {
+        "stop what writes to it": "tests/state/changelog/test_upserts.py::"
+        "test_others_that_keep_writing_are_named_after_a_few_attempts",
+    },
+    "state/errors.py PositionsFileError": {
+        "restore the file from a copy": POSITIONS,
+        "remove it": POSITIONS,
+    },
+    "state/errors.py DeletionsGoneError": {
+        "clear the store and its offset": "tests/state/changelog/test_following.py::"
+        "test_a_store_that_was_away_while_deletions_were_dropped_is_told_to_start_over",
+    },
+    "state/errors.py HistoryGoneError": {
+        "or later": "tests/state/changelog/test_as_of.py::"
+        "test_each_commit_has_its_state_until_compaction_merges_it_with_newer_ones",
+    },
+    "state/changelog/verify.py StateDifferenceError": {
+        "restore x x --from-changelog": COMMANDS + "a_store_that_differs_from_its_changelog_is_restored_from_it",
+    },
+    "pipelines/operations/quarantine.py _way_out": {
+        "compact x": f"{CLI}/test_quarantine.py::test_beyond_its_limit_the_way_out_is_named_and_works",
+    },
+    "pipelines/cli/options.py require_writable": {
+        "--dir DIR": f"{CLI}/test_unwritable.py::test_the_other_ways_out_work",
+        "the variable WEIR_DIR": f"{CLI}/test_unwritable.py::test_the_other_ways_out_work",
+    },
+    # What runs, and what does not
+    "infra/control/database.py LeaseHeldError": {
+        "stop x": COMMANDS + "a_lease_that_is_held_ends_with_a_stop",
+        "run MODULE:APP --take-over": COMMANDS + "a_lease_that_is_held_is_taken_over",
+    },
+    "infra/control/database.py ControlDatabase._ensure_tables": {
+        "point control_url at a new one": "tests/infra/test_control_database.py::"
+        "test_another_format_version_is_refused_with_the_way_out",
+        "drop its weir_ tables": "tests/infra/test_control_database.py::"
+        "test_another_format_version_is_refused_with_the_way_out",
+    },
+    "pipelines/operations/control.py ask": {
+        "run MODULE:APP": COMMANDS + "what_needs_a_driver_is_done_once_one_runs",
+    },
+    "pipelines/operations/registry.py require": {
+        "run MODULE:APP": COMMANDS + "where_nothing_has_run_an_application_is_run_or_another_folder_named",
+        "--dir DIR": COMMANDS + "where_nothing_has_run_an_application_is_run_or_another_folder_named",
+        "demo": DEMO,
+    },
+    "pipelines/operations/registry.py _registration": {
+        "run MODULE:APP": COMMANDS + "a_program_that_is_not_registered_is_started_once",
+    },
+    "pipelines/operations/aside.py _newest": {"run MODULE:APP": NEEDS_A_COMMIT},
+    "pipelines/operations/compaction.py compact_application": {"run MODULE:APP": NEEDS_A_COMMIT},
+    "pipelines/operations/migration.py _newest": {"run MODULE:APP": NEEDS_A_COMMIT},
+    "pipelines/backfill/ranges.py committed": {"run MODULE:APP": NEEDS_A_COMMIT},
+    "infra/jars.py jars": {"setup": WHEEL},
+    "infra/prometheus.py PrometheusEndpoint": {
+        "choose another --metrics-port": PORT,
+        "or leave it out": PORT,
+    },
+    # Backfills
+    "pipelines/backfill/errors.py NoDayOutputsError": {
+        "backfill run x --everything": BACKFILLS + "running_totals_are_computed_with_everything",
+    },
+    "pipelines/backfill/errors.py HistoryLostError": {
+        "choose later days": BACKFILLS + "days_whose_margin_has_expired_are_computed_with_a_smaller_one_or_later_ones",
+        "backfill run x FIRST END --margin-hours 1": BACKFILLS
+        + "days_whose_margin_has_expired_are_computed_with_a_smaller_one_or_later_ones",
+    },
+    "pipelines/backfill/errors.py BeginningLostError": {
+        "backfill days that are still there": BACKFILLS
+        + "without_the_beginning_days_are_computed_or_another_id_runs_over_what_is_left",
+        "another id": BACKFILLS + "without_the_beginning_days_are_computed_or_another_id_runs_over_what_is_left",
+    },
+    "pipelines/backfill/errors.py TopicReplacedError": {
+        "backfill run x FIRST END --from TOPIC=PATH": BACKFILLS
+        + "records_of_a_topic_made_anew_are_read_from_files_or_from_the_brokers_that_have_them",
+        "backfill run x FIRST END --bootstrap-servers HOST:PORT": BACKFILLS
+        + "records_of_a_topic_made_anew_are_read_from_files_or_from_the_brokers_that_have_them",
+    },
+    "pipelines/backfill/errors.py SourceFilesError": {
+        "name a Delta table's folder, or Parquet files": BACKFILLS
+        + "files_with_the_columns_of_the_topic_and_a_time_are_read",
+    },
+    "pipelines/backfill/errors.py OpenWindowsError": {
+        "choose earlier days": BACKFILLS + "days_with_open_windows_are_read_from_kafka_and_earlier_ones_from_files",
+        "backfill from Kafka": BACKFILLS + "days_with_open_windows_are_read_from_kafka_and_earlier_ones_from_files",
+    },
+    "pipelines/backfill/errors.py UnknownBackfillError": {"backfill list x": UNKNOWN_BACKFILL},
+    "pipelines/backfill/errors.py LargeChangeError": {
+        "backfill swap x x --yes": LARGE_CHANGE,
+        "--max-change SHARE": LARGE_CHANGE,
+        "backfill discard x x": LARGE_CHANGE,
+    },
+    "pipelines/backfill/ranges.py cut_of": {
+        "run MODULE:APP": BACKFILLS + "a_program_with_another_topic_is_run_before_its_days_are_computed",
+        "stop x --drain": DRAINED,
+    },
+    "pipelines/backfill/everything.py _require_same_place": {
+        "run OLD_MODULE:APP --until-caught-up": CHANGED
+        + "rows_on_their_way_are_processed_before_everything_is_swapped_in",
+    },
+    "pipelines/operations/backfill.py swap_in": {
+        "stop x --drain": BACKFILLS + "everything_is_swapped_in_after_a_stop_that_drains",
+    },
+    "pipelines/cli/backfill.py run": {"backfill swap x x": COMPUTED},
+    # Migrations
+    "pipelines/migrate/migration.py Migration.is_written": {
+        "reset x": "tests/pipelines/migrate/test_migration.py::"
+        "test_the_same_migration_changes_nothing_the_second_time_and_another_is_refused",
+    },
+}
+
+NOT_RUN: dict[str, dict[str, str]] = {
+    "infra/jars.py _retrieve": {"setup": "the repository of jars would have to fail once and then serve them"},
+    "orchestration/assets/backfill.py run_backfill": {
+        "backfill list x": "shows what is left; see UnknownBackfillError"
+    },
+    "orchestration/assets/backfill.py _left_by_termination": {
+        "backfill swap x x": "as on the command line, see LargeChangeError",
+        "backfill discard x x": "as on the command line, see LargeChangeError",
+    },
+    "pipelines/backfill/ranges.py cut_of": {"status": "shows whether it has caught up"},
+    "pipelines/backfill/swap.py read_prepared": {"backfill list x": "shows backfills, see UnknownBackfillError"},
+    "pipelines/cli/backfill.py discard": {"backfill list x": "shows backfills, see UnknownBackfillError"},
+    "pipelines/cli/dagster_ui.py free_port": {
+        "demo --no-ui": "tests/pipelines/cli/test_demo.py runs it, from elsewhere"
+    },
+    "pipelines/cli/dagster_ui.py _wait_until_up": {
+        "demo --no-ui": "tests/pipelines/cli/test_demo.py runs it, from elsewhere",
+    },
+    "pipelines/migrate/kafka_streams_return.py KafkaStreamsReturn.plan": {
+        "run MODULE:APP --until-caught-up": "as for PendingRowsError, with Kafka Streams' topics",
+    },
+    "pipelines/operations/control.py ask": {"logs x": "shows why a driver ended or does not answer"},
+    "pipelines/operations/control.py wait_for_end": {"logs x": "shows what a driver is doing"},
+    "pipelines/state_reader.py StateReader._task_folders": {"run MODULE:APP": "see NEEDS_A_COMMIT"},
+    "infra/java.py MissingJavaError": {"install a headless JDK 17 or newer": "installs packages of the system"},
+    "infra/kafka/admin.py LoginRefusedError": {
+        "correct security.protocol": "a right login is in tests/integration/test_sasl.py, in another cluster",
+    },
+    "pipelines/backfill/errors.py GlobalTablesError": {
+        "backfill an application without it": "another application, see NoDayOutputsError",
+        "make it a table with the stream's key": "a changed program, see TopologyChangedError",
+    },
+    "pipelines/errors.py BadInputError": {
+        "correct the producer or the declared schema": "for tests of programs; see BadRecordError",
+    },
+    "pipelines/errors.py PartitionerError": {
+        "partitioner=murmur2_random": "a setting of producers that are not Weir's",
+        "begin with stream.repartition(...).to_table(...)": "test_placement.py has what is checked",
+    },
+    "pipelines/migrate/errors.py OffsetFileError": {
+        "copy the file again from a cleanly stopped application": "reads files of Kafka Streams that are whole",
+    },
+    "state/errors.py NetworkFileSystemError": {"choose a state folder on a local disk": "all tests run on one"},
+    "state/errors.py RowFormatError": {
+        "run the version that wrote them": "needs rows that another version wrote",
+        "give the store a new name": "needs rows that another version wrote",
+    },
+    "state/errors.py TableFeatureError": {
+        "drop the feature from the table": "the engine that added it drops it",
+        "copy the table and reset the application": "as a reset after TableLostError",
+    },
+    "state/errors.py TransactionClosedError": {"begin a new one with TaskStore.session()": "each epoch does"},
+    "pipelines/state_reader.py StateReader._ask": {"status": "shows whether the application runs"},
+}
+"""What messages of refusals offer and no test runs from there, with the reason."""
+
+NO_WAYS_OUT = {
+    "state/errors.py TableReplacedError",
+    "infra/jars.py JarsError",
+    "infra/kafka/broker.py BrokerStartError",
+    "pipelines/backfill/errors.py NoCutError",
+    "pipelines/errors.py TopologyError",
+    "pipelines/migrate/errors.py NotMovedError",
+    "state/changelog/snapshot.py SnapshotError",
+    "state/errors.py FencedError",
+    "state/errors.py FencedStoreError",
+    "state/errors.py MapFullError",
+    "state/errors.py OwnStoreBehindError",
+    "state/errors.py OwnStoreError",
+    "state/errors.py SwapRefusedError",
+    "state/errors.py TaskCorruptedError",
+    "state/errors.py UnknownStoreError",
+}
+"""Errors that Weir itself gets over, and those whose reason, worded where they are raised, has the way out."""
+
+NO_REFUSALS = {
+    "orchestration/assets/backfill.py BackfillConfig",
+    "pipelines/cli/backfill.py",
+    "pipelines/cli/control.py restore",
+    "pipelines/cli/demo.py demo",
+    "pipelines/cli/inspect.py logs",
+    "pipelines/cli/kafka.py start",
+    "pipelines/cli/kafka.py list_topics",
+    "pipelines/cli/plan.py plan",
+    "pipelines/cli/query.py query",
+    "pipelines/cli/run.py run",
+    "pipelines/cli/setup.py setup",
+    "pipelines/cli/status.py status",
+}
+"""Help texts, and what a command says when nothing is wrong."""
