@@ -28,7 +28,7 @@ from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
 from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.spark.worker import SettleRequest
-from weir.pipelines.tasks.blobs import BLOBS, remove_blobs, remove_orphans, sync_blobs
+from weir.pipelines.tasks.blobs import BLOBS, blob_files, remove_blobs, remove_orphans, sync_blobs
 from weir.pipelines.tasks.metrics import RunMetrics
 from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
 from weir.pipelines.topology import SubTopology, Topology
@@ -38,7 +38,7 @@ from weir.pipelines.topology.naming import lacks_lineages
 from weir.state.changelog.forgetting import forget_stores
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.changelog.rows import changelog_spec
-from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but
+from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but, snapshot_files
 from weir.state.commit.evolution import evolution
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import (
@@ -133,6 +133,8 @@ class Coordinator:
         folder = self._warehouse / application.id
         admit(application, folder, newest_commit(self._warehouse, application.id), source_counts, accept_state_loss)
 
+        # Before the claim: what a newer driver writes is not among them.
+        blobs, snapshots = blob_files(self._blobs), snapshot_files(folder)
         claim = self._committer.claim()
         remove_swapped(folder, claim.newest)
         self.generation = claim.generation
@@ -191,8 +193,8 @@ class Coordinator:
         self._listed = {blob.path for _, blob in pending}
         for task_id, blob in pending:
             self.tasks[task_id].pending.append(blob)
-        orphans = remove_orphans(self._blobs, [blob for _, blob in pending])
-        remove_snapshots_but(self._blobs.parent, [task.snapshot for task in self.tasks.values() if task.snapshot])
+        orphans = remove_orphans(blobs, [blob for _, blob in pending])
+        remove_snapshots_but(folder, snapshots, [task.snapshot for task in self.tasks.values() if task.snapshot])
         log.info(
             "generation %s of %r starts after epoch %s with %s tasks%s",
             self.generation,
