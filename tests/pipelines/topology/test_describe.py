@@ -113,6 +113,12 @@ def stream_join_of_new_keys(builder: StreamsBuilder) -> None:
     clicks.join(orders, windows=NEAR, store="near").to_delta("out")
 
 
+def named_stream_join(builder: StreamsBuilder) -> None:
+    clicks = stream(builder, "clicks").select_key(user="value")
+    orders = stream(builder, "orders").select_key(user="value")
+    clicks.outer_join(orders, windows=NEAR, store="near", name="bought").to_delta("out")
+
+
 def stream_table_join(builder: StreamsBuilder) -> None:
     orders = stream(builder, "orders")
     customers = table(builder, "customers")
