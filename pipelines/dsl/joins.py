@@ -112,13 +112,13 @@ def add_stream_join(
     )
     side_stores, shared_store = _join_stores(store, suffixes)
     retention_ms = _kept_ms(windows, retention)
-    windowed = tuple(_part_name(graph, name, f"{side}-windowed", "KSTREAM-WINDOWED-") for side in ("this", "other"))
-    running = (
-        graph.new_name("KSTREAM-OUTERTHIS-" if kind == "outer" else "KSTREAM-JOINTHIS-"),
-        graph.new_name("KSTREAM-JOINOTHER-" if kind == "inner" else "KSTREAM-OUTEROTHER-"),
-    )  # used up whatever the name is, as in Kafka Streams
-    joins = running if name is None else tuple(f"{name}-{suffix}" for suffix in suffixes)
-    merge = _part_name(graph, name, "merge", "KSTREAM-MERGE-")
+    this_prefix = "KSTREAM-OUTERTHIS-" if kind == "outer" else "KSTREAM-JOINTHIS-"
+    other_prefix = "KSTREAM-JOINOTHER-" if kind == "inner" else "KSTREAM-OUTEROTHER-"
+    prefixes = ("KSTREAM-WINDOWED-", "KSTREAM-WINDOWED-", this_prefix, other_prefix, "KSTREAM-MERGE-")
+    parts = [graph.new_name(prefix) for prefix in prefixes]  # used up whatever the name is, as in Kafka Streams
+    if name is not None:
+        parts = [f"{name}-{suffix}" for suffix in ("this-windowed", "other-windowed", *suffixes, "merge")]
+    merge = parts[-1]
     joiner, record = joiner_of(graph, merge, left, right, function)
     names = ({column: column for column in left.record.value.columns}, joiner.right_names)
     sides = []
@@ -165,8 +165,8 @@ def add_stream_join(
             left=sides[0],
             right=sides[1],
             held=held,
-            windowed_names=(windowed[0], windowed[1]),
-            join_names=(joins[0], joins[1]),
+            windowed_names=(parts[0], parts[1]),
+            join_names=(parts[2], parts[3]),
         )
     )
 
@@ -191,10 +191,6 @@ def _join_stores(store: JoinStores | None, suffixes: tuple[str, str]) -> tuple[t
         )
     left, right = (check_name("store", each) for each in store)
     return (left, right), left
-
-
-def _part_name(graph: Graph, name: str | None, suffix: str, prefix: str) -> str:
-    return graph.new_name(prefix) if name is None else f"{name}-{suffix}"
 
 
 def _kept_ms(windows: JoinWindows, retention: timedelta | None) -> int:

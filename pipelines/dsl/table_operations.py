@@ -249,6 +249,7 @@ class TableOperations:
             windows=self._windows if is_final else None,
             idle_after_ms=suppressed.idle_after_ms,
             is_named=suppressed.name is not None,
+            restarts=suppressed.restarts,
             store=buffer_spec(spec.name, spec.key, spec.value),
         )
         return type(self)(

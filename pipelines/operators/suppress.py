@@ -35,7 +35,8 @@ class Suppression:
     """Buffers the newest update of each key; forwards it when it is due, or early when the buffer is full.
 
     A key's place in the buffer is the end of its window if windows have to close, else the first timestamp since the
-    key entered it; only an update with an older timestamp moves it, to that time. A row leaves once stream time reaches
+    key entered it; only an update with an older timestamp moves it, to that time. If updates restart the wait, it is
+    the greatest timestamp since the key entered it. A row leaves once stream time reaches
     its place plus ``delay_ms``: the oldest place first, then, if windows need not close, by its own timestamp, then by
     key. Rows keep their ``_ts``; ``_partition`` and ``_offset`` are those of the record that made them leave.
     """
@@ -45,6 +46,8 @@ class Suppression:
     is_final: bool
     """Whether windows have to close; tombstones are not forwarded then."""
     limits: BufferLimits
+    restarts: bool = False
+    """Whether each update of a key restarts its wait."""
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
@@ -54,7 +57,7 @@ class Suppression:
         if self.is_final and not self.limits:
             return self._closed(rows, stream_time, buffer)
         keys = buffer.store.encode(rows)
-        walk = buffer.walk(rows, keys, self.limits)
+        walk = buffer.walk(rows, keys, self.limits, restarts=self.restarts)
         walk.run(
             keys,
             _ms(rows.get_column(SINCE)),
@@ -126,7 +129,7 @@ class _Buffer:
         """Bytes of keys and rows, without Weir's own columns."""
         return [len(key) + len(value) for key, value in zip(keys, self._sizes.encode(rows), strict=True)]
 
-    def walk(self, rows: pl.DataFrame, keys: list[bytes], limits: BufferLimits) -> Walk:
+    def walk(self, rows: pl.DataFrame, keys: list[bytes], limits: BufferLimits, *, restarts: bool) -> Walk:
         """A walk that begins with what is held; rows that may leave are remembered as candidates."""
         self._remember(rows.select(self._columns))
         known = list(dict.fromkeys(keys))
@@ -134,6 +137,7 @@ class _Buffer:
         return Walk(
             name=self._spec.name,
             limits=limits,
+            restarts=restarts,
             count=self.store.count(),
             size=self._epoch.clocks.get(self._clock, 0),
             held=dict(self._before),

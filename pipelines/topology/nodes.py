@@ -371,7 +371,8 @@ class SuppressNode(ChildNode):
 
     store: StoreSpec
     delay_ms: int
-    """How long a row is held after its key's place in the buffer: the end of its window, or its first timestamp."""
+    """How long a row is held after its key's place in the buffer: the end of its window, or its first timestamp, or its
+    greatest if updates restart the wait."""
     is_final: bool
     """Whether it waits for windows to close."""
     limits: BufferLimits
@@ -380,6 +381,8 @@ class SuppressNode(ChildNode):
     idle_after_ms: int | None = None
     is_named: bool = False
     """Whether the program gave its name, and so its store's."""
+    restarts: bool = False
+    """Whether each update of a key restarts its wait."""
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
@@ -393,7 +396,10 @@ class SuppressNode(ChildNode):
     @property
     def holds_for(self) -> str:
         """How long it holds an update, in words."""
-        return "until windows close" if self.is_final else f"for {duration_text(timedelta(milliseconds=self.delay_ms))}"
+        if self.is_final:
+            return "until windows close"
+        delay = duration_text(timedelta(milliseconds=self.delay_ms))
+        return f"until there was no update for {delay}" if self.restarts else f"for {delay}"
 
     @property
     def store_names(self) -> tuple[str, ...]:

@@ -137,7 +137,13 @@ def operator_of(node: Node) -> Operator | None:
                 every_update=keeps_every_update(node),
             )
         case SuppressNode() if node.fused_with is None:
-            return Suppression(store=node.store, delay_ms=node.delay_ms, is_final=node.is_final, limits=node.limits)
+            return Suppression(
+                store=node.store,
+                delay_ms=node.delay_ms,
+                is_final=node.is_final,
+                limits=node.limits,
+                restarts=node.restarts,
+            )
         case (
             SourceNode()
             | LateRecordsNode()

@@ -119,6 +119,11 @@ def named_stream_join(builder: StreamsBuilder) -> None:
     clicks.outer_join(orders, windows=NEAR, store="near", name="bought").to_delta("out")
 
 
+def stream_join_of_two_stores(builder: StreamsBuilder) -> None:
+    left, right = stream(builder, "left"), stream(builder, "right")
+    left.left_join(right, windows=NEAR, store=("shown", "clicked")).to_delta("out")
+
+
 def stream_table_join(builder: StreamsBuilder) -> None:
     orders = stream(builder, "orders")
     customers = table(builder, "customers")
@@ -201,6 +206,8 @@ def balanced_children(builder: StreamsBuilder) -> None:
         global_table_between,
         stream_join,
         stream_join_of_new_keys,
+        named_stream_join,
+        stream_join_of_two_stores,
         stream_table_join,
         table_join,
         foreign_key_join,
