@@ -1,4 +1,4 @@
-"""Filters and value mappers, which streams and tables share, and peeks."""
+"""Filters and value mappers, which streams and tables share, stores for those of tables, and peeks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ from typing import Any
 
 import polars as pl
 
-from weir.pipelines.dsl.graph import Graph, named_expressions, returned_type, unchanged_columns, user_function
+from weir.pipelines.dsl.graph import (
+    Graph,
+    Materialized,
+    named_expressions,
+    returned_type,
+    store_spec,
+    unchanged_columns,
+    user_function,
+)
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.aggregates import expression_dtype
 from weir.pipelines.operators.functions import UserFunction
-from weir.pipelines.topology.nodes import FilterNode, MapValuesNode, Node, PeekNode
+from weir.pipelines.topology.nodes import FilterNode, KeptTableNode, MapValuesNode, Node, PeekNode
 
 
 def add_filter(
@@ -59,6 +67,15 @@ def add_map_values(graph: Graph, parent: Node, mapper: Any, columns: Any, prefix
             record=graph.record(name, record.key, value, is_windowed=record.is_windowed, shared=shared),
         )
     )
+
+
+def add_kept(graph: Graph, parent: Node, store: str | Materialized | None) -> Node:
+    """``parent``, a filter or mapping of a table, with its rows in ``store``; itself if it keeps none."""
+    if store is None:
+        return parent
+    record = parent.record
+    spec = store_spec(parent.name, store, record, record.beside_key)
+    return graph.add(KeptTableNode(name=f"{parent.name}-kept", parent=parent, record=record, store=spec))
 
 
 def add_peek(graph: Graph, parent: Node, action: Any, prefix: str) -> Node:

@@ -226,10 +226,14 @@ class Suppressed:
             ... )
             >>> stock.suppress(quiet).to_delta("settled")
             >>> driver = TopologyTestDriver(Application("example", builder))
-            >>> for minute, item, pieces in ((0, "tea", 5), (20, "tea", 4), (60, "salt", 1), (80, "salt", 2)):
-            ...     driver.create_input_topic("stock").pipe_input(item, pieces, timestamp_ms=minute * 60_000)
-            >>> driver.create_output_table("settled").read_records()[0].timestamp.minute
-            20
+            >>> topic, table = driver.create_input_topic("stock"), driver.create_output_table("settled")
+            >>> for minute, item, pieces in ((0, "tea", 5), (20, "tea", 4), (60, "salt", 1)):
+            ...     topic.pipe_input(item, pieces, timestamp_ms=minute * 60_000)
+            >>> table.read_rows()
+            []
+            >>> topic.pipe_input("salt", 2, timestamp_ms=80 * 60_000)
+            >>> table.read_rows()
+            [{'item': 'tea', 'pieces': 4}]
         """
         if not isinstance(buffer, BufferConfig):
             raise TopologyError(

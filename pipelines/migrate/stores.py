@@ -49,6 +49,8 @@ def format_of(node: Node, store: StoreSpec, given: StoreSerdes | None) -> Change
     match node:
         case TableNode() | AggregateNode():
             return _keyed_format(node, store, given)
+        case SuppressNode(restarts=True):
+            raise NotMovedError(store.name, "Kafka Streams has no suppression whose updates restart the wait")
         case SuppressNode():
             return suppression_format(node, given)
         case StreamJoinNode() if store is node.held:
@@ -100,7 +102,8 @@ def subscription_format(node: SubscriptionJoinNode, given: Mapping[str, StoreSer
     """
     left, right = node.send.parent, node.others[0]
     why = "Kafka Streams compares hashes of the left table's values, and "
-    if not isinstance(left, TableNode) or left.store.kind is StoreKind.VERSIONED:
+    is_read = isinstance(left, TableNode) and not isinstance(left, KeptTableNode)
+    if not (is_read and left.store.kind is not StoreKind.VERSIONED):
         raise NotMovedError(node.store.name, why + "those of a filtered, mapped or versioned table cannot be computed")
     value = suggested_part(
         left.store.name, "value", left, left.store.value, given.get(left.store.name), left.store.value

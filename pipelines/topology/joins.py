@@ -17,6 +17,7 @@ from weir.pipelines.topology.nodes import (
     AggregateNode,
     ChildNode,
     FilterNode,
+    KeptTableNode,
     MapValuesNode,
     Node,
     TableNode,
@@ -141,7 +142,7 @@ def versioned_store(table: Node) -> StoreSpec | None:
 
 def is_filtered(table: Node) -> bool:
     """Whether ``table`` is filtered; it may be mapped too."""
-    if isinstance(table, MapValuesNode):
+    if isinstance(table, (MapValuesNode, KeptTableNode)):
         return is_filtered(table.parent)
     return isinstance(table, FilterNode)
 

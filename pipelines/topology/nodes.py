@@ -317,6 +317,15 @@ class TableNode(ChildNode):
 
 
 @dataclass(eq=False, kw_only=True)
+class KeptTableNode(TableNode):
+    """Keeps the rows that its parent, a filter or mapping of a table, gives. In Kafka Streams it is part of that."""
+
+
+DerivedTableNode = FilterNode | MapValuesNode | KeptTableNode
+"""Makes a table of another, row by row, or a stream of a stream."""
+
+
+@dataclass(eq=False, kw_only=True)
 class AggregateNode(ChildNode):
     store: StoreSpec
     fold: Fold
