@@ -82,12 +82,14 @@ class TableOperations:
         self,
         mapper: Callable[[Any], Any] | None = None,
         /,
-        store: str | Materialized | None = None,
-        **columns: str | pl.Expr,
+        **columns: str | pl.Expr | Materialized | None,
     ) -> Self:
         """Replace the whole value, as ``KStream.map_values`` does; tombstones pass unmapped.
 
-        XX
+        ``store="name"`` keeps the new rows, as in ``filter``; an expression, ``store=col("shop")``, makes a column.
+
+        Raises:
+            TopologyError: ``store`` is the name of a column.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -98,6 +100,16 @@ class TableOperations:
             >>> driver.create_output_table("low").read_rows()
             [{'item': 'tea', 'is_low': True}]
         """
+        store = columns.get("store")
+        if isinstance(store, pl.Expr):
+            store = None
+        else:
+            columns.pop("store", None)
+        if isinstance(store, str) and store in self._node.record.columns:
+            raise TopologyError(
+                f"map_values got store={store!r}, and the table has a column of that name; for a column of it write "
+                f"store=col({store!r}), to keep the rows give the store another name"
+            )
         node = add_map_values(self._graph, self._node, mapper, columns, "KTABLE-MAPVALUES-", is_table=True)
         return self._then(add_kept(self._graph, node, store))
 

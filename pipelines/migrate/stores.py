@@ -25,7 +25,7 @@ from weir.pipelines.operators.windows import TimeWindows
 from weir.pipelines.topology import Node, SubTopology
 from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode
 from weir.pipelines.topology.joins import JoinBufferNode, StreamJoinNode
-from weir.pipelines.topology.nodes import AggregateNode, SuppressNode, TableNode, Windows
+from weir.pipelines.topology.nodes import AggregateNode, KeptTableNode, SuppressNode, TableNode, Windows
 from weir.state.stores.specs import GONE, WRITTEN
 from weir.state.types import StoreKind, StoreSpec
 
@@ -102,8 +102,11 @@ def subscription_format(node: SubscriptionJoinNode, given: Mapping[str, StoreSer
     """
     left, right = node.send.parent, node.others[0]
     why = "Kafka Streams compares hashes of the left table's values, and "
-    is_read = isinstance(left, TableNode) and not isinstance(left, KeptTableNode)
-    if not (is_read and left.store.kind is not StoreKind.VERSIONED):
+    if (
+        not isinstance(left, TableNode)
+        or isinstance(left, KeptTableNode)
+        or left.store.kind is StoreKind.VERSIONED
+    ):
         raise NotMovedError(node.store.name, why + "those of a filtered, mapped or versioned table cannot be computed")
     value = suggested_part(
         left.store.name, "value", left, left.store.value, given.get(left.store.name), left.store.value
@@ -127,6 +130,8 @@ def _keyed_format(node: TableNode | AggregateNode, store: StoreSpec, given: Stor
     windows = node.windows if isinstance(node, AggregateNode) else None
     if store is not node.store or not (windows is None or isinstance(windows, (TimeWindows, SessionWindows))):
         raise NotMovedError(store.name, "Weir keeps more for such windows than Kafka Streams does")
+    if isinstance(node, KeptTableNode) and node.record.is_windowed:
+        raise NotMovedError(store.name, "it keeps a filtered or mapped table of windows, whose keys are not moved")
     if WRITTEN in store.value:
         raise NotMovedError(store.name, "its rows expire by the wall clock, and Kafka Streams' stores do not expire")
     value_columns = pl.Schema({name: dtype for name, dtype in store.value.items() if name != GONE})

@@ -135,6 +135,15 @@ def table_join(builder: StreamsBuilder) -> None:
     names.left_join(cities.map_values(city="value")).to_stream().to_delta("out")
 
 
+def kept_tables(builder: StreamsBuilder) -> None:
+    names, cities = table(builder, "names"), table(builder, "cities")
+    known = names.filter(col("value") != "", store="known")
+    rest = names.filter_not(col("value") != "", store="rest")
+    places = cities.map_values(city="value", store="places")
+    known.left_join(places).to_stream().to_delta("out")
+    rest.to_stream().to_delta("others")
+
+
 def foreign_key_join(builder: StreamsBuilder) -> None:
     orders, customers = table(builder, "orders"), table(builder, "customers")
     orders.join(customers, foreign_key="value").to_stream().to_delta("out")
@@ -210,6 +219,7 @@ def balanced_children(builder: StreamsBuilder) -> None:
         stream_join_of_two_stores,
         stream_table_join,
         table_join,
+        kept_tables,
         foreign_key_join,
         named_foreign_key_join,
         table_of_a_new_key,
