@@ -192,6 +192,16 @@ class MapValuesNode(ChildNode):
 
 
 @dataclass(eq=False, kw_only=True)
+class WithTimestampNode(ChildNode):
+    """Gives the records of a stream other times."""
+
+    time: pl.Expr | UserFunction
+    takes_time: bool
+    result: RowType
+    skips_invalid: bool
+
+
+@dataclass(eq=False, kw_only=True)
 class SelectKeyNode(ChildNode):
     selector: Mapping[str, pl.Expr] | UserFunction
 

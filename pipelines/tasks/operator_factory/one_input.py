@@ -17,6 +17,7 @@ from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.stateless import Filter, MapValues, Peek
 from weir.pipelines.operators.suppress import Suppression
 from weir.pipelines.operators.tables import Materialization, VersionedMaterialization
+from weir.pipelines.operators.timestamps import WithTimestamp
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from weir.pipelines.tasks.operator_factory.foreign_keys import subscription_send_of
 from weir.pipelines.tasks.operator_factory.several_inputs import cogroup_of
@@ -43,6 +44,7 @@ from weir.pipelines.topology.nodes import (
     TableNode,
     TableSinkNode,
     ToStreamNode,
+    WithTimestampNode,
 )
 from weir.pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
 from weir.pipelines.topology.updates import keeps_every_update
@@ -69,6 +71,16 @@ def operator_of(node: Node) -> Operator | None:
                 value=record.value,
                 result=node.record.value,
                 is_table=node.is_table,
+            )
+        case WithTimestampNode():
+            return WithTimestamp(
+                node=node.name,
+                time=node.time,
+                takes_time=node.takes_time,
+                key=record.key_type,
+                value=record.value,
+                result=node.result,
+                skips_invalid=node.skips_invalid,
             )
         case SelectKeyNode():
             return SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
