@@ -30,7 +30,7 @@ from weir.pipelines.topology.joins import (
     StreamJoinNode,
     StreamTableJoinNode,
     TableTableJoinNode,
-    bases,
+    be_looked_up,
     versioned_store,
 )
 from weir.pipelines.topology.nodes import Node, RecordType
@@ -55,7 +55,7 @@ def add_stream_table_join(
     """Raises ``TopologyError`` when the keys differ, the table cannot be looked up, or the grace does not fit it."""
     running_name = graph.new_name("KSTREAM-LEFTJOIN-" if is_left else "KSTREAM-JOIN-")
     name = running_name if name is None else check_name("join", name)
-    bases(table)
+    be_looked_up(table)
     joiner, record = joiner_of(graph, name, stream, table, function)
     if grace is not None:
         stream = graph.add(_buffer(f"{name}-buffer", stream, table, grace, store))
@@ -212,8 +212,7 @@ def add_table_table_join(graph: Graph, left: Node, right: Node, function: JoinFu
     name, this_name, other_name = (
         graph.new_name(prefix) for prefix in ("KTABLE-MERGE-", "KTABLE-JOINTHIS-", "KTABLE-JOINOTHER-")
     )
-    for table in (left, right):
-        bases(table)
+    be_looked_up(left, right)
     joiner, record = joiner_of(graph, name, left, right, function)
     return graph.add(
         TableTableJoinNode(

@@ -26,7 +26,7 @@ from weir.pipelines.topology import Node, SubTopology
 from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode
 from weir.pipelines.topology.joins import JoinBufferNode, StreamJoinNode
 from weir.pipelines.topology.nodes import AggregateNode, KeptTableNode, SuppressNode, TableNode, Windows
-from weir.state.stores.specs import GONE, WRITTEN
+from weir.state.stores.specs import GONE, SHOWN, WRITTEN
 from weir.state.types import StoreKind, StoreSpec
 
 DERIVED = (SubscriptionJoinNode, ResponseJoinNode)
@@ -51,6 +51,8 @@ def format_of(node: Node, store: StoreSpec, given: StoreSerdes | None) -> Change
             return _keyed_format(node, store, given)
         case SuppressNode(restarts=True):
             raise NotMovedError(store.name, "Kafka Streams has no suppression whose updates restart the wait")
+        case SuppressNode() if SHOWN in store.value:
+            raise NotMovedError(store.name, "it is joined or grouped, for which Weir keeps what it has forwarded")
         case SuppressNode():
             return suppression_format(node, given)
         case StreamJoinNode() if store is node.held:

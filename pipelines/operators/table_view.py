@@ -14,6 +14,7 @@ import polars as pl
 
 from weir.pipelines.operators.closing import at_turns
 from weir.pipelines.operators.epoch import Epoch, Operator
+from weir.state.stores.specs import BOOKKEEPING, SHOWN
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
@@ -69,6 +70,30 @@ class WindowedTable(StoredTable):
         offsets, bounds = asked.get_column("_offset"), asked.get_column(self.counts_from)
         reached = at_turns(self.store.name, self.closes_after_ms, offsets, epoch, includes_own=is_written_first)
         return bounds.dt.timestamp("ms") + self.kept_ms > reached
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuppressedTable:
+    """A table whose updates are held back for a time: the rows that it has forwarded (KIP-328)."""
+
+    store: StoreSpec
+    """The buffer, with what was last forwarded of the keys in it."""
+    table: TableView
+    """The table before; of a key that is not in the buffer, everything has been forwarded."""
+
+    def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        store, rows = TypedStore(self.store, epoch.before), self.table.before(keys, epoch)
+        held = store.fetch(store.encode(keys))
+        is_held, shown = held.get_column("_found"), held.get_column(SHOWN).struct
+        if not is_held.any():
+            return rows
+        names = [*(name for name in self.store.value if name not in BOOKKEEPING), "_ts"]
+        then = [pl.when(is_held).then(shown.field(name)).otherwise(pl.col(name)).alias(name) for name in names]
+        gone = pl.when(is_held).then(shown.field("_ts").is_null()).otherwise("_deleted")
+        return rows.with_columns(*then, gone.alias("_deleted"))
+
+    def live(self, asked: pl.DataFrame, epoch: Epoch, *, is_written_first: bool) -> pl.Series | None:
+        return self.table.live(asked, epoch, is_written_first=is_written_first)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from weir.pipelines.topology.nodes import (
     KeptTableNode,
     MapValuesNode,
     Node,
+    SuppressNode,
     TableNode,
     ToStreamNode,
 )
@@ -147,7 +148,23 @@ def is_filtered(table: Node) -> bool:
     return isinstance(table, FilterNode)
 
 
-def bases(table: Node) -> tuple[TableNode | AggregateNode, ...]:
+BaseNode = TableNode | AggregateNode | SuppressNode
+"""A node whose store is where a table is looked up."""
+
+
+def be_looked_up(*tables: Node, lasting: bool = False) -> None:
+    """Prepare ``tables`` for those who look them up; with ``lasting`` no rows may expire.
+
+    Raises:
+        TopologyError: A table cannot be looked up by key.
+    """
+    for table in tables:
+        for base in (lasting_bases if lasting else bases)(table):
+            if isinstance(base, SuppressNode):
+                base.be_looked_up()
+
+
+def bases(table: Node) -> tuple[BaseNode, ...]:
     """The nodes whose stores keep what ``table`` is made from, left before right.
 
     Raises:
@@ -160,12 +177,14 @@ def bases(table: Node) -> tuple[TableNode | AggregateNode, ...]:
             return (table,)
         case FilterNode(is_table=True) | MapValuesNode(is_table=True):
             return bases(table.parent)
+        case SuppressNode(is_final=False):
+            return (table, *bases(table.parent))
         case TableTableJoinNode():
             return tuple(base for parent in table.parents for base in lasting_bases(parent))
     raise _not_found_later(table, "expire" if isinstance(table, TableNode) else "are not kept")
 
 
-def lasting_bases(table: Node) -> tuple[TableNode | AggregateNode, ...]:
+def lasting_bases(table: Node) -> tuple[BaseNode, ...]:
     """As ``bases``, of a table whose rows stay until they are deleted.
 
     Raises:

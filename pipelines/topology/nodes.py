@@ -27,6 +27,7 @@ from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.serdes.timestamps import TimestampExtractor
+from weir.state.stores.specs import BOOKKEEPING, SHOWN
 from weir.state.types import StoreSpec
 
 SUPPRESSION_SETTING = "suppression"
@@ -402,6 +403,14 @@ class SuppressNode(ChildNode):
     """Whether the program gave its name, and so its store's."""
     restarts: bool = False
     """Whether each update of a key restarts its wait."""
+
+    def be_looked_up(self) -> None:
+        """Also keep what was last forwarded of the keys that are held: the table's rows, for those who look them up."""
+        value = self.store.value
+        if SHOWN not in value:
+            forwarded = {name: dtype for name, dtype in value.items() if name not in BOOKKEEPING}
+            shown = pl.Struct({**forwarded, "_ts": pl.Int64()})
+            self.store = replace(self.store, value=pl.Schema({**value, SHOWN: shown}))
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:

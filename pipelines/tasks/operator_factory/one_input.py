@@ -21,7 +21,7 @@ from weir.pipelines.operators.timestamps import WithTimestamp
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from weir.pipelines.tasks.operator_factory.foreign_keys import subscription_send_of
 from weir.pipelines.tasks.operator_factory.several_inputs import cogroup_of
-from weir.pipelines.tasks.operator_factory.table_views import newest_rows_of, view_of
+from weir.pipelines.tasks.operator_factory.table_views import newest_rows_of, suppressed_table_of, view_of
 from weir.pipelines.topology.cogroups import CogroupNode
 from weir.pipelines.topology.foreign_key import SubscriptionSendNode
 from weir.pipelines.topology.global_tables import GlobalJoinNode
@@ -49,6 +49,7 @@ from weir.pipelines.topology.nodes import (
 from weir.pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
 from weir.pipelines.topology.updates import keeps_every_update
 from weir.state.engine.contract import StateView
+from weir.state.stores.specs import SHOWN
 from weir.state.types import StoreKind, StoreSpec
 
 
@@ -155,6 +156,7 @@ def operator_of(node: Node) -> Operator | None:
                 is_final=node.is_final,
                 limits=node.limits,
                 restarts=node.restarts,
+                looked_up=suppressed_table_of(node, operator_of) if SHOWN in node.store.value else None,
             )
         case (
             SourceNode()

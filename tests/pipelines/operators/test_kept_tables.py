@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -135,6 +136,18 @@ def test_a_windowed_table_is_kept_by_key_and_window():
     node, store = keepers(builder.build().sub_topologies[0])["often"]
     with pytest.raises(NotMovedError, match="table of windows"):
         format_of(node, store, None)
+
+
+def test_a_kept_table_moves_from_and_to_kafka_streams_as_a_table_does():
+    builder = StreamsBuilder()
+    builder.table("in", key=String("user"), value=Int64("n"), store="all").filter(col("n") > 5, store="large")
+    (sub_topology,) = builder.build().sub_topologies
+    rows = pl.DataFrame({"user": ["a"], "n": [7], "_ts": [5]})
+    written = [
+        format_of(*keepers(sub_topology)[store], None).encode(rows).select("key", "value").rows()
+        for store in ("all", "large")
+    ]
+    assert written == [[(b"a", (7).to_bytes(8, "big"))]] * 2
 
 
 def test_a_store_of_ones_own_keeps_the_rows():

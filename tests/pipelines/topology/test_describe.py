@@ -144,6 +144,20 @@ def kept_tables(builder: StreamsBuilder) -> None:
     rest.to_stream().to_delta("others")
 
 
+def windowed_table_join(builder: StreamsBuilder) -> None:
+    minute = TimeWindows.of_size_with_no_grace(timedelta(minutes=1))
+    seen, clicked = (
+        stream(builder, topic).group_by_key().windowed_by(minute).count(topic) for topic in ("views", "clicks")
+    )
+    seen.left_join(clicked.map_values(clicked="count")).to_stream().to_delta("out")
+
+
+def suppressed_table_join(builder: StreamsBuilder) -> None:
+    names, cities = table(builder, "names"), table(builder, "cities")
+    held = names.suppress(Suppressed.until_time_limit(timedelta(seconds=1), BufferConfig.unbounded()))
+    held.join(cities, first).to_stream().to_delta("out")
+
+
 def foreign_key_join(builder: StreamsBuilder) -> None:
     orders, customers = table(builder, "orders"), table(builder, "customers")
     orders.join(customers, foreign_key="value").to_stream().to_delta("out")
@@ -220,6 +234,8 @@ def balanced_children(builder: StreamsBuilder) -> None:
         stream_table_join,
         table_join,
         kept_tables,
+        windowed_table_join,
+        suppressed_table_join,
         foreign_key_join,
         named_foreign_key_join,
         table_of_a_new_key,
