@@ -45,7 +45,9 @@ def day_outputs(topology: Topology) -> DayOutputs:
         if sink.is_updates and not sink.record.is_windowed:
             left_out[sink.table] = "it is a running table, and the records of some days alone would give different rows"
         elif any(isinstance(node, WithTimestampNode) for node in upstream):
-            left_out[sink.table] = "its records get other times than they were read with, so days do not tell them apart"
+            left_out[sink.table] = (
+                "its records get other times than they were read with, so days do not tell them apart"
+            )
         elif endless:
             left_out[sink.table] = f"it is computed from {endless[0]!r}, which holds earlier records too"
         else:

@@ -38,7 +38,7 @@ from weir.state.stores.specs import key_value_spec
 
 JoinFunction = Callable[..., Any]
 JoinStores = str | tuple[str, str]
-"""What the names of the stores of a join of two streams begin with, or the names of those of its left and right side."""
+"""What the names of the stores of a join of two streams begin with, or the names of the left and the right one."""
 
 
 def add_stream_table_join(

@@ -192,9 +192,7 @@ class Suppressed:
         return cls(buffer=buffer)
 
     @classmethod
-    def until_time_limit(
-        cls, limit: timedelta, buffer: BufferConfig, *, restart_on_update: bool = False
-    ) -> Suppressed:
+    def until_time_limit(cls, limit: timedelta, buffer: BufferConfig, *, restart_on_update: bool = False) -> Suppressed:
         """Forward a key's newest update once stream time is ``limit`` past the first one that was held back.
 
         Further updates replace what is held and do not restart the limit. Tombstones are forwarded.

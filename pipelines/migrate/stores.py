@@ -104,11 +104,7 @@ def subscription_format(node: SubscriptionJoinNode, given: Mapping[str, StoreSer
     """
     left, right = node.send.parent, node.others[0]
     why = "Kafka Streams compares hashes of the left table's values, and "
-    if (
-        not isinstance(left, TableNode)
-        or isinstance(left, KeptTableNode)
-        or left.store.kind is StoreKind.VERSIONED
-    ):
+    if not isinstance(left, TableNode) or isinstance(left, KeptTableNode) or left.store.kind is StoreKind.VERSIONED:
         raise NotMovedError(node.store.name, why + "those of a filtered, mapped or versioned table cannot be computed")
     value = suggested_part(
         left.store.name, "value", left, left.store.value, given.get(left.store.name), left.store.value

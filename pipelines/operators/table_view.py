@@ -148,7 +148,9 @@ def _without_expired(met: pl.DataFrame, live: pl.Series | None) -> pl.DataFrame:
     gone = pl.col("_deleted").fill_null(True)
     if live is None or live.all():
         return met.with_columns(gone)
-    values = [pl.when(live).then(pl.col(name)).alias(name) for name in met.columns if name not in ("_offset", "_deleted")]
+    values = [
+        pl.when(live).then(pl.col(name)).alias(name) for name in met.columns if name not in ("_offset", "_deleted")
+    ]
     return met.with_columns(*values, gone | ~live)
 
 

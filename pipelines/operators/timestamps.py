@@ -15,7 +15,6 @@ from weir.pipelines.serdes.timestamps import as_ms, invalid_times, why_invalid
 from weir.pipelines.serdes.values import as_datetimes
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class WithTimestamp:
     """A new time for each record, from an expression, or a function of ``(key, value)`` or ``(key, value, time)``.

@@ -371,5 +371,5 @@ def test_a_suppression_whose_updates_restart_the_wait_is_left_out():
     ).with_name("held")
     builder.table("stock", key=String("item"), value=String("pieces"), store="stock").suppress(restarting)
     node = next(node for node in builder.build().nodes if node.name == "held")
-    with pytest.raises(NotMovedError, match="'held-store' cannot be moved: .*restart the wait"):
+    with pytest.raises(NotMovedError, match=r"'held-store' cannot be moved: .*restart the wait"):
         format_of(node, node.store, None)

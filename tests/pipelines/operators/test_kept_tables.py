@@ -9,7 +9,6 @@ from datetime import timedelta
 import polars as pl
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from polars import col
 
 from tests.examples import examples
@@ -99,8 +98,9 @@ def test_a_column_called_store_is_an_expression():
     with driven(lambda table: table.map_values(store=col("n"), n="n").to_delta("out")) as (driver, pipe):
         pipe([("a", 6)])
         assert driver.create_output_table("out").read_rows() == [{"user": "a", "store": 6, "n": 6}]
-    with pytest.raises(TopologyError, match=r"column of that name.* store=col\('n'\)"), driven(
-        lambda table: table.map_values(store="n", n="n")
+    with (
+        pytest.raises(TopologyError, match=r"column of that name.* store=col\('n'\)"),
+        driven(lambda table: table.map_values(store="n", n="n")),
     ):
         pass
 

@@ -31,6 +31,19 @@ from weir.pipelines.operators.changes import ADDED, REMOVED, REPLACED
 from weir.state.commit.tables import read_rows
 from weir.testing import TopologyTestDriver
 
+RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["left", "right"]),
+        st.sampled_from(["a", "a", "a", "b", "b", None]),
+        st.integers(0, 40),
+        st.one_of(st.none(), st.tuples(st.integers(0, 9), st.just("x"))),
+    ),
+    min_size=16,
+    max_size=25,
+)
+"""Many records of few keys, so that most meet others."""
+CUTS = st.sets(st.integers(1, 24), min_size=2, max_size=8)
+
 
 @dataclass(frozen=True)
 class Both:
@@ -81,7 +94,7 @@ def suppressed(limit_ms, most, restarts):
 
 @pytest.mark.slow
 @settings(max_examples=examples(80))
-@given(records=two_topics.RECORDS, cuts=two_topics.CUTS, holds=HOLDS)
+@given(records=RECORDS, cuts=CUTS, holds=HOLDS)
 def test_a_join_sees_what_a_suppressed_table_has_forwarded_whatever_the_batches(records, cuts, holds):
     numbered = [(side, key, time, value and (n, "x")) for n, (side, key, time, value) in enumerate(records)]
     sub_topology = two_topics.build(
@@ -209,8 +222,11 @@ def test_final_results_are_not_looked_up():
     builder = StreamsBuilder()
     stream = builder.stream("in", key=String("user"), value=Int64("n"))
     minute = TimeWindows.of_size_with_no_grace(timedelta(minutes=1))
-    final = stream.group_by_key().windowed_by(minute).count("counts").suppress(
-        Suppressed.until_window_closes(BufferConfig.unbounded())
+    final = (
+        stream.group_by_key()
+        .windowed_by(minute)
+        .count("counts")
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
     )
     with pytest.raises(TopologyError, match=r"keep them first, with \.to_stream\(\)\.to_table"):
         final.group_by(at="window_start")

@@ -33,6 +33,20 @@ def ms(number):
     return timedelta(milliseconds=number)
 
 
+RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["left", "right"]),
+        st.sampled_from(["a", "a", "a", "b", "b", None]),
+        st.integers(0, 40),
+        st.one_of(st.none(), st.tuples(st.integers(0, 9), st.just("x"))),
+    ),
+    min_size=16,
+    max_size=25,
+)
+"""Many records of few keys, so that most meet others."""
+CUTS = st.sets(st.integers(1, 24), min_size=2, max_size=8)
+
+
 @dataclass
 class Counts:
     """Counts by key and window of 10 ms with a grace, record by record."""
@@ -93,7 +107,7 @@ def joined_rows(model, join, records):
 @pytest.mark.slow
 @pytest.mark.parametrize("join", ["join", "left_join", "outer_join"])
 @settings(max_examples=examples(40))
-@given(records=two_topics.RECORDS, cuts=two_topics.CUTS, left=WINDOWS, right=WINDOWS)
+@given(records=RECORDS, cuts=CUTS, left=WINDOWS, right=WINDOWS)
 def test_windowed_tables_join_by_key_and_window_whatever_the_batches(join, records, cuts, left, right):
     sub_topology = two_topics.build(
         lambda b: (
@@ -115,7 +129,7 @@ def test_windowed_tables_join_by_key_and_window_whatever_the_batches(join, recor
 @pytest.mark.slow
 @pytest.mark.parametrize("join", ["join", "left_join"])
 @settings(max_examples=examples(40))
-@given(records=two_topics.RECORDS, cuts=two_topics.CUTS, windows=WINDOWS)
+@given(records=RECORDS, cuts=CUTS, windows=WINDOWS)
 def test_a_stream_with_a_windowed_key_joins_a_windowed_table_whatever_the_batches(join, records, cuts, windows):
     """The stream is the updates of another table of windows, which are kept for longer."""
     sub_topology = two_topics.build(
@@ -144,7 +158,9 @@ def test_a_stream_with_a_windowed_key_joins_a_windowed_table_whatever_the_batche
 def test_a_windowed_table_is_grouped_by_what_its_updates_take_out_and_put_in(records, cuts, windows):
     """Two groups: whether a window has more than one record."""
     sub_topology = one_topic.build(
-        lambda s: counted(s, *windows, "one").group_by(many=col("count") > 1).agg("n", n=one_topic.Count()).to_delta("o")
+        lambda s: (
+            counted(s, *windows, "one").group_by(many=col("count") > 1).agg("n", n=one_topic.Count()).to_delta("o")
+        )
     )
     model, expected = model_of(*windows), []
     for key, time, _ in records:
@@ -158,6 +174,28 @@ def test_a_windowed_table_is_grouped_by_what_its_updates_take_out_and_put_in(rec
         expected.append((count > 1, count, ADDED, at))
     found = one_topic.run(sub_topology, one_topic.batches(records, cuts))["edges"]
     assert [(row["many"], row["count"], row["_change"], row["_ts"]) for row in found] == expected
+
+
+@pytest.mark.parametrize("cuts", [set(), {2}, {3}, {1, 2, 3}])
+def test_a_window_that_has_closed_is_not_found_even_within_a_batch(cuts):
+    """The right table's window ends at 10 without a grace, so the record of 12 closes it; the left one's is open."""
+    sub_topology = two_topics.build(
+        lambda b: (
+            counted(two_topics.left(b), 25, None, "one")
+            .left_join(counted(two_topics.right(b), 0, None, "two").map_values(other="count"))
+            .to_stream()
+            .to_delta("out")
+        )
+    )
+    records = [("right", "a", 1), ("left", "a", 2), ("right", "a", 12), ("left", "a", 13), ("left", "a", 3)]
+    order = two_topics.picked([(*record, (1, "x")) for record in records], sub_topology.inputs)
+    assert [row[:3] for row, _ in order] == records
+    found = two_topics.run(sub_topology, two_topics.batches(order, cuts))["facts"]["out"]
+    assert [(in_ms(row["window_start"]), row["count"], row["other"]) for row in found] == [
+        (0, 1, 1),
+        (10, 1, 1),
+        (0, 2, None),
+    ]
 
 
 def test_groups_of_windows_are_what_their_windows_were_last():
@@ -181,7 +219,10 @@ def test_groups_of_windows_are_what_their_windows_were_last():
     ("windows", "expected"),
     [
         (SessionWindows.of_inactivity_gap_and_grace(ms(10), ms(5)), [(1, 1, 1, 1), (1, 1, None, None), (1, 5, 2, 2)]),
-        (SlidingWindows.of_time_difference_and_grace(ms(10), ms(5)), [(0, 10, 1, 1), (0, 10, 2, 1), (2, 12, 1, 1), (0, 10, 2, 2)]),
+        (
+            SlidingWindows.of_time_difference_and_grace(ms(10), ms(5)),
+            [(0, 10, 1, 1), (0, 10, 2, 1), (2, 12, 1, 1), (0, 10, 2, 2)],
+        ),
         (UnlimitedWindows.of(), [(0, None, 1, 1), (0, None, 2, 1), (0, None, 2, 2)]),
     ],
 )
@@ -207,8 +248,10 @@ def test_windows_of_every_kind_join(windows, expected):
 
 
 def by_minute(builder, topic="clicks"):
-    return builder.stream(topic, key=String("user"), value=Int64("n")).group_by_key().windowed_by(
-        TimeWindows.of_size_with_no_grace(timedelta(minutes=1))
+    return (
+        builder.stream(topic, key=String("user"), value=Int64("n"))
+        .group_by_key()
+        .windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1)))
     )
 
 

@@ -187,9 +187,7 @@ def test_windows_open_and_close_by_the_new_times_whatever_the_batches(records, c
         expected.append((key, start, count + 1, max(newest, time)))
     found = run(build(describe), batches(records, cuts))
     rows = found["facts"].get("out", [])
-    assert [
-        (row["user"], in_ms(row["window_start"]), row["count"], in_ms(row["_ts"])) for row in rows
-    ] == expected
+    assert [(row["user"], in_ms(row["window_start"]), row["count"], in_ms(row["_ts"])) for row in rows] == expected
     assert (found["counts"].get("late_records", 0), found["counts"].get("invalid_timestamps", 0)) == (late, skipped)
 
 
