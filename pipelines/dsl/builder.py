@@ -16,7 +16,7 @@ from weir.pipelines.dsl.windowing import idle_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.aggregates import expression_dtype
 from weir.pipelines.serdes.serde import Serde
-from weir.pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampExtractor
+from weir.pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampExtractor, is_time
 from weir.pipelines.serdes.windowed import WindowedSerde
 from weir.pipelines.topology.nodes import RecordType, SeveralTopicsNode, SourceNode
 from weir.pipelines.topology.topology import Topology
@@ -219,7 +219,7 @@ def _checked(topic: str, record: RecordType, timestamp: TimestampExtractor | Non
     if timestamp.of is not None:
         expression = pl.col(timestamp.of) if isinstance(timestamp.of, str) else timestamp.of
         dtype = expression_dtype(expression, record.columns, f"the timestamp of topic {topic!r}")
-        if not (dtype.is_integer() or isinstance(dtype, (pl.Datetime, pl.Date))):
+        if not is_time(dtype):
             raise TopologyError(
                 f"topic {topic!r}: the timestamp has type {dtype}; it must be a datetime, a date, or "
                 "an integer in milliseconds since 1970"

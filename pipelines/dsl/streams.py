@@ -20,7 +20,7 @@ from weir.pipelines.dsl.cogrouped import (
     CogroupedByWindow,
 )
 from weir.pipelines.dsl.global_table import GlobalKTable, KeySelector, add_global_join
-from weir.pipelines.dsl.graph import Materialized, check_store
+from weir.pipelines.dsl.graph import Materialized, check_name, check_store
 from weir.pipelines.dsl.grouped import (
     Aggregating,
     GroupedByFunction,
@@ -28,7 +28,13 @@ from weir.pipelines.dsl.grouped import (
     GroupedByWindow,
     repartition,
 )
-from weir.pipelines.dsl.joins import JoinFunction, add_stream_join, add_stream_table_join
+from weir.pipelines.dsl.joins import (
+    JoinFunction,
+    JoinStores,
+    add_stream_join,
+    add_stream_table_join,
+    repartition_names,
+)
 from weir.pipelines.dsl.stream_operations import StreamOperations
 from weir.pipelines.dsl.table_grouped import GroupedTable, add_table_group
 from weir.pipelines.dsl.table_operations import TableOperations, TtlClock, add_table
@@ -298,7 +304,15 @@ class KStream(StreamOperations):
 
     @overload
     def join(
-        self, other: KStream, joiner: JoinFunction | None = None, /, *, windows: JoinWindows, store: str
+        self,
+        other: KStream,
+        joiner: JoinFunction | None = None,
+        /,
+        *,
+        windows: JoinWindows,
+        store: JoinStores,
+        name: str | None = None,
+        retention: timedelta | None = None,
     ) -> KStream: ...
 
     @overload
@@ -326,10 +340,11 @@ class KStream(StreamOperations):
         /,
         *,
         windows: JoinWindows | None = None,
-        store: str | None = None,
+        store: JoinStores | None = None,
         name: str | None = None,
         key: KeySelector | None = None,
         grace: timedelta | None = None,
+        retention: timedelta | None = None,
     ) -> KStream:
         """Join each record with what its key has on the other side; records that find nothing there are dropped.
 
@@ -338,14 +353,23 @@ class KStream(StreamOperations):
         of the two times; ``store`` names the state that keeps both sides. With a global table, each record is joined
         with the row that ``key`` names: a column, an expression, several by name, or a function of ``(key, value)``.
 
+        Of a join with a stream, ``store`` begins the names of the stores of both sides, or has the names of the two:
+        ``store=("ads", "clicks")``. ``name`` names the operators, and the repartitions if a key has changed. Each side
+        is kept for before + after + grace of its own stream time, or for ``retention``, which cannot be shorter: the
+        longer, the later a record may be and still find a record of the other side.
+
         With a versioned table, each record is joined with the row that was valid at its own time. With ``grace``,
         records wait in ``store`` until stream time is that far past theirs, and are joined in the order of their times;
         a record that is already older or has no key is joined at once (KIP-923).
 
         The result has the columns of both values, or what ``joiner(value, other)`` or ``joiner(key, value, other)``
         returns. Where both sides have a column of the same name, the other side's gets the suffix ``_right``. Null
-        values and null keys are dropped. If the key has changed, the records move to the task that owns it; with a
-        table, ``name`` names that repartition.
+        values and null keys are dropped. If the key has changed, the records move to the task that owns it; ``name``
+        names that repartition.
+
+        Raises:
+            TopologyError: The keys differ in type, the options do not go with what is joined, or the retention is
+                shorter than the windows need.
 
         Examples:
             A table:
@@ -373,11 +397,29 @@ class KStream(StreamOperations):
             >>> driver.create_output_table("followed").read_rows()
             [{'user': 'ann', 'ad': 'shoes', 'page': '/shoes'}]
         """
-        return self._join("inner", other, joiner, windows=windows, store=store, name=name, key=key, grace=grace)
+        return self._join(
+            "inner",
+            other,
+            joiner,
+            windows=windows,
+            store=store,
+            name=name,
+            key=key,
+            grace=grace,
+            retention=retention,
+        )
 
     @overload
     def left_join(
-        self, other: KStream, joiner: JoinFunction | None = None, /, *, windows: JoinWindows, store: str
+        self,
+        other: KStream,
+        joiner: JoinFunction | None = None,
+        /,
+        *,
+        windows: JoinWindows,
+        store: JoinStores,
+        name: str | None = None,
+        retention: timedelta | None = None,
     ) -> KStream: ...
 
     @overload
@@ -407,10 +449,11 @@ class KStream(StreamOperations):
         /,
         *,
         windows: JoinWindows | None = None,
-        store: str | None = None,
+        store: JoinStores | None = None,
         name: str | None = None,
         key: KeySelector | None = None,
         grace: timedelta | None = None,
+        retention: timedelta | None = None,
     ) -> KStream:
         """Like ``join``, but a record that finds nothing on the other side, or has no key, gets nulls for it.
 
@@ -427,14 +470,41 @@ class KStream(StreamOperations):
             >>> driver.create_output_table("priced").read_rows()
             [{'order': '1', 'item': 'tea', 'cents': 350}, {'order': '2', 'item': 'salt', 'cents': None}]
         """
-        return self._join("left", other, joiner, windows=windows, store=store, name=name, key=key, grace=grace)
-
-    @overload
-    def outer_join(self, other: KStream, /, *, windows: JoinWindows, store: str) -> KStream: ...
+        return self._join(
+            "left",
+            other,
+            joiner,
+            windows=windows,
+            store=store,
+            name=name,
+            key=key,
+            grace=grace,
+            retention=retention,
+        )
 
     @overload
     def outer_join(
-        self, other: KStream, joiner: JoinFunction | None, /, *, windows: JoinWindows, store: str
+        self,
+        other: KStream,
+        /,
+        *,
+        windows: JoinWindows,
+        store: JoinStores,
+        name: str | None = None,
+        retention: timedelta | None = None,
+    ) -> KStream: ...
+
+    @overload
+    def outer_join(
+        self,
+        other: KStream,
+        joiner: JoinFunction | None,
+        /,
+        *,
+        windows: JoinWindows,
+        store: JoinStores,
+        name: str | None = None,
+        retention: timedelta | None = None,
     ) -> KStream: ...
 
     def outer_join(
@@ -444,7 +514,9 @@ class KStream(StreamOperations):
         /,
         *,
         windows: JoinWindows | None = None,
-        store: str | None = None,
+        store: JoinStores | None = None,
+        name: str | None = None,
+        retention: timedelta | None = None,
     ) -> KStream:
         """Like ``left_join`` with a stream, but for the records of both sides.
 
@@ -460,7 +532,7 @@ class KStream(StreamOperations):
             >>> driver.create_output_table("both").read_rows()
             [{'user': 'ann', 'ad': None, 'page': '/shoes'}]
         """
-        return self._join("outer", other, joiner, windows=windows, store=store)
+        return self._join("outer", other, joiner, windows=windows, store=store, name=name, retention=retention)
 
     def _join(
         self,
@@ -469,13 +541,14 @@ class KStream(StreamOperations):
         joiner: JoinFunction | None,
         *,
         windows: JoinWindows | None,
-        store: str | None,
+        store: JoinStores | None,
         name: str | None = None,
         key: KeySelector | None = None,
         grace: timedelta | None = None,
+        retention: timedelta | None = None,
     ) -> KStream:
         graph = self._graph
-        options = dict(windows=windows, store=store, name=name, key=key, grace=grace)
+        options = dict(windows=windows, store=store, name=name, key=key, grace=grace, retention=retention)
         given = {option for option, argument in options.items() if argument is not None}
         if isinstance(other, (KStream, KTable, GlobalKTable)):
             graph.check_meets(self._node, other._graph, other._node)
@@ -486,14 +559,16 @@ class KStream(StreamOperations):
             )
         if isinstance(other, GlobalKTable) and given <= {"key"}:
             return self._then(add_global_join(graph, self._node, other._node, joiner, key, is_left=kind == "left"))
-        if isinstance(other, KStream) and given <= {"windows", "store"}:
+        if isinstance(other, KStream) and given <= {"windows", "store", "name", "retention"}:
+            if name is not None:
+                check_name("join", name)
             left, right = (
-                repartition(graph, stream._node, f"{store}-{side}", after=stream._node.name)
+                repartition(graph, stream._node, edge, after=stream._node.name if name is None else "")
                 if stream._has_new_key
                 else stream._node
-                for stream, side in ((self, "left"), (other, "right"))
+                for stream, edge in zip((self, other), repartition_names(store, name), strict=True)
             )
-            node = add_stream_join(graph, left, right, joiner, windows, store, kind)
+            node = add_stream_join(graph, left, right, joiner, windows, store, kind, name=name, retention=retention)
         elif isinstance(other, KTable) and given <= {"name", "store", "grace"} and (store is None) == (grace is None):
             left = repartition(graph, self._node, name or self._node.name) if self._has_new_key else self._node
             node = add_stream_table_join(
@@ -503,7 +578,7 @@ class KStream(StreamOperations):
             raise TopologyError(
                 f"a stream cannot join a {type(other).__name__} this way; pass a stream with windows= and store=, "
                 "a table without them, a versioned table with grace= and store=, or a global table with key=; "
-                "name= is for tables that are not global"
+                "name= is for streams, and for tables that are not global, retention= for streams"
             )
         return self._then(node, has_new_key=False)
 

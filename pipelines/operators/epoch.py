@@ -27,6 +27,8 @@ class Epoch:
     """The clocks when the batch began."""
     late: dict[str, pl.DataFrame] = field(default_factory=dict)
     """Late records by the node that receives them, with the bounds of the window that they are late for."""
+    moments: dict[str, pl.DataFrame] = field(default_factory=dict)
+    """By windowed store, the stream time at the turns of this batch's records, as ``closing.note`` puts it."""
 
     @property
     def before(self) -> StateView:

@@ -319,7 +319,7 @@ class EpochRunner:
                 counts={
                     **output.counts,
                     "dead_letters": len(read.dead),
-                    "invalid_timestamps": len(read.skipped),
+                    "invalid_timestamps": len(read.skipped) + output.counts.get("invalid_timestamps", 0),
                     "records_in": (
                         sum(frame.height for frame in read.frames.values())
                         if sub_topology.sources

@@ -254,9 +254,7 @@ def _placed(
         ).arg_true()
         if at.len():
             offset = given[topic].get_column("_offset")[at[0]]
-            return UserFunctionError(
-                error.function, error.node, error.reason, replace(record, topic=topic, offset=offset)
-            )
+            return type(error)(error.function, error.node, error.reason, replace(record, topic=topic, offset=offset))
     return error
 
 

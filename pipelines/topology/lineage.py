@@ -31,6 +31,8 @@ _NUMBERS_BETWEEN = 8
 _LONGEST_TEXT = 200
 _ALSO_TEXT = ("kind", "exploded")
 """The fields of nodes that hold text other than names."""
+_UNLESS_SET = ("restarts",)
+"""Fields that nodes did not have when lineages were first committed: a node without them has the lineage of then."""
 
 
 def is_made_up(name: str) -> bool:
@@ -142,6 +144,7 @@ def _settings(node: Node) -> list[Any]:
             if not isinstance(value := getattr(node, each.name), Node)
             and (not isinstance(value, str) or each.name in _ALSO_TEXT)
             and each.name not in ("children", "others", "place", "record", "names")
+            and (each.name not in _UNLESS_SET or value)
         ),
     ]
 

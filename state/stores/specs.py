@@ -18,7 +18,10 @@ VALID_FROM = "valid_from"
 """The time from which a version is valid; the last key column of versioned stores."""
 SINCE = "_since"
 """A row's position in a suppression's buffer, as a time; a value column of such stores."""
-BOOKKEEPING = (WRITTEN, GONE, SINCE)
+SHOWN = "_shown"
+"""What a suppression that is looked up has last forwarded of a key that it holds: a struct of the value columns and
+``_ts``, null for nothing; a value column of such stores."""
+BOOKKEEPING = (WRITTEN, GONE, SINCE, SHOWN)
 
 
 def key_value_spec(

@@ -17,10 +17,11 @@ from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.stateless import Filter, MapValues, Peek
 from weir.pipelines.operators.suppress import Suppression
 from weir.pipelines.operators.tables import Materialization, VersionedMaterialization
+from weir.pipelines.operators.timestamps import WithTimestamp
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from weir.pipelines.tasks.operator_factory.foreign_keys import subscription_send_of
 from weir.pipelines.tasks.operator_factory.several_inputs import cogroup_of
-from weir.pipelines.tasks.operator_factory.table_views import newest_rows_of, view_of
+from weir.pipelines.tasks.operator_factory.table_views import newest_rows_of, suppressed_table_of, view_of
 from weir.pipelines.topology.cogroups import CogroupNode
 from weir.pipelines.topology.foreign_key import SubscriptionSendNode
 from weir.pipelines.topology.global_tables import GlobalJoinNode
@@ -43,10 +44,12 @@ from weir.pipelines.topology.nodes import (
     TableNode,
     TableSinkNode,
     ToStreamNode,
+    WithTimestampNode,
 )
 from weir.pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
 from weir.pipelines.topology.updates import keeps_every_update
 from weir.state.engine.contract import StateView
+from weir.state.stores.specs import SHOWN
 from weir.state.types import StoreKind, StoreSpec
 
 
@@ -69,6 +72,16 @@ def operator_of(node: Node) -> Operator | None:
                 value=record.value,
                 result=node.record.value,
                 is_table=node.is_table,
+            )
+        case WithTimestampNode():
+            return WithTimestamp(
+                node=node.name,
+                time=node.time,
+                takes_time=node.takes_time,
+                key=record.key_type,
+                value=record.value,
+                result=node.result,
+                skips_invalid=node.skips_invalid,
             )
         case SelectKeyNode():
             return SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
@@ -137,7 +150,14 @@ def operator_of(node: Node) -> Operator | None:
                 every_update=keeps_every_update(node),
             )
         case SuppressNode() if node.fused_with is None:
-            return Suppression(store=node.store, delay_ms=node.delay_ms, is_final=node.is_final, limits=node.limits)
+            return Suppression(
+                store=node.store,
+                delay_ms=node.delay_ms,
+                is_final=node.is_final,
+                limits=node.limits,
+                restarts=node.restarts,
+                looked_up=suppressed_table_of(node, operator_of) if SHOWN in node.store.value else None,
+            )
         case (
             SourceNode()
             | LateRecordsNode()

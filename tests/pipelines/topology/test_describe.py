@@ -113,6 +113,17 @@ def stream_join_of_new_keys(builder: StreamsBuilder) -> None:
     clicks.join(orders, windows=NEAR, store="near").to_delta("out")
 
 
+def named_stream_join(builder: StreamsBuilder) -> None:
+    clicks = stream(builder, "clicks").select_key(user="value")
+    orders = stream(builder, "orders").select_key(user="value")
+    clicks.outer_join(orders, windows=NEAR, store="near", name="bought").to_delta("out")
+
+
+def stream_join_of_two_stores(builder: StreamsBuilder) -> None:
+    left, right = stream(builder, "left"), stream(builder, "right")
+    left.left_join(right, windows=NEAR, store=("shown", "clicked")).to_delta("out")
+
+
 def stream_table_join(builder: StreamsBuilder) -> None:
     orders = stream(builder, "orders")
     customers = table(builder, "customers")
@@ -122,6 +133,29 @@ def stream_table_join(builder: StreamsBuilder) -> None:
 def table_join(builder: StreamsBuilder) -> None:
     names, cities = table(builder, "names"), table(builder, "cities")
     names.left_join(cities.map_values(city="value")).to_stream().to_delta("out")
+
+
+def kept_tables(builder: StreamsBuilder) -> None:
+    names, cities = table(builder, "names"), table(builder, "cities")
+    known = names.filter(col("value") != "", store="known")
+    rest = names.filter_not(col("value") != "", store="rest")
+    places = cities.map_values(city="value", store="places")
+    known.left_join(places).to_stream().to_delta("out")
+    rest.to_stream().to_delta("others")
+
+
+def windowed_table_join(builder: StreamsBuilder) -> None:
+    minute = TimeWindows.of_size_with_no_grace(timedelta(minutes=1))
+    seen, clicked = (
+        stream(builder, topic).group_by_key().windowed_by(minute).count(topic) for topic in ("views", "clicks")
+    )
+    seen.left_join(clicked.map_values(clicked="count")).to_stream().to_delta("out")
+
+
+def suppressed_table_join(builder: StreamsBuilder) -> None:
+    names, cities = table(builder, "names"), table(builder, "cities")
+    held = names.suppress(Suppressed.until_time_limit(timedelta(seconds=1), BufferConfig.unbounded()))
+    held.join(cities, first).to_stream().to_delta("out")
 
 
 def foreign_key_join(builder: StreamsBuilder) -> None:
@@ -195,8 +229,13 @@ def balanced_children(builder: StreamsBuilder) -> None:
         global_table_between,
         stream_join,
         stream_join_of_new_keys,
+        named_stream_join,
+        stream_join_of_two_stores,
         stream_table_join,
         table_join,
+        kept_tables,
+        windowed_table_join,
+        suppressed_table_join,
         foreign_key_join,
         named_foreign_key_join,
         table_of_a_new_key,

@@ -20,6 +20,9 @@ import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.Suppressed;
 import org.apache.kafka.streams.kstream.TableJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.kstream.Windowed;
+import org.apache.kafka.streams.state.Stores;
+import org.apache.kafka.streams.state.WindowBytesStoreSupplier;
 
 /**
  * The programs of test_describe.py in Kafka Streams. Writes what it prints for each to NAME.txt in the folder given:
@@ -70,6 +73,17 @@ public class Descriptions {
             final KStream<String, String> orders = stream(builder, "orders").selectKey((key, value) -> value);
             clicks.join(orders, (value, other) -> value, NEAR, StreamJoined.as("near")).to("out");
         });
+        write("named_stream_join", builder -> {
+            final KStream<String, String> clicks = stream(builder, "clicks").selectKey((key, value) -> value);
+            final KStream<String, String> orders = stream(builder, "orders").selectKey((key, value) -> value);
+            clicks.outerJoin(orders, (value, other) -> value, NEAR,
+                StreamJoined.<String, String, String>as("near").withName("bought")).to("out");
+        });
+        write("stream_join_of_two_stores", builder -> {
+            final KStream<String, String> left = stream(builder, "left"), right = stream(builder, "right");
+            left.leftJoin(right, (value, other) -> value, NEAR,
+                StreamJoined.with(joinStore("shown"), joinStore("clicked"))).to("out");
+        });
         write("stream_table_join", builder -> {
             final KStream<String, String> orders = stream(builder, "orders");
             final KTable<String, String> customers = table(builder, "customers");
@@ -79,6 +93,23 @@ public class Descriptions {
         write("table_join", builder -> {
             final KTable<String, String> names = table(builder, "names"), cities = table(builder, "cities");
             names.leftJoin(cities.mapValues(value -> value), (value, other) -> value).toStream().to("out");
+        });
+        write("kept_tables", builder -> {
+            final KTable<String, String> names = table(builder, "names"), cities = table(builder, "cities");
+            final KTable<String, String> known = names.filter((key, value) -> true, Materialized.as("known"));
+            final KTable<String, String> rest = names.filterNot((key, value) -> true, Materialized.as("rest"));
+            final KTable<String, String> places = cities.mapValues(value -> value, Materialized.as("places"));
+            known.leftJoin(places, (value, other) -> value).toStream().to("out");
+            rest.toStream().to("others");
+        });
+        write("windowed_table_join", builder -> {
+            final KTable<Windowed<String>, Long> seen = minutes(builder, "views"), clicked = minutes(builder, "clicks");
+            seen.leftJoin(clicked.mapValues(value -> value), (value, other) -> value).toStream().to("out");
+        });
+        write("suppressed_table_join", builder -> {
+            final KTable<String, String> names = table(builder, "names"), cities = table(builder, "cities");
+            names.suppress(Suppressed.untilTimeLimit(Duration.ofSeconds(1), Suppressed.BufferConfig.unbounded()))
+                .join(cities, (value, other) -> value).toStream().to("out");
         });
         write("foreign_key_join", builder -> {
             final KTable<String, String> orders = table(builder, "orders"), customers = table(builder, "customers");
@@ -130,6 +161,15 @@ public class Descriptions {
             clicks.groupBy((key, value) -> value).count(Materialized.as("counts"));
             clicks.foreach((key, value) -> { });
         });
+    }
+
+    private static WindowBytesStoreSupplier joinStore(final String name) {
+        return Stores.persistentWindowStore(name, Duration.ofSeconds(2), Duration.ofSeconds(2), true);
+    }
+
+    private static KTable<Windowed<String>, Long> minutes(final StreamsBuilder builder, final String topic) {
+        return stream(builder, topic).groupByKey()
+            .windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofMinutes(1))).count(Materialized.as(topic));
     }
 
     private static KStream<String, String> stream(final StreamsBuilder builder, final String topic) {
