@@ -36,6 +36,16 @@ from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sketches import ApproxDistinct, ApproxQuantiles, Collect
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.processors.processor import (
+    BatchProcessor,
+    Cancellable,
+    FixedKeyProcessor,
+    Processor,
+    ProcessorContext,
+    Punctuation,
+)
+from weir.pipelines.processors.records import FixedKeyRecord, Record, RecordMetadata
+from weir.pipelines.processors.stores import KeyValueStore, OpenKeyValueStore
 from weir.pipelines.serdes import (
     Avro,
     Boolean,
@@ -73,11 +83,13 @@ __all__ = [
     "ApproxQuantiles",
     "Avro",
     "BadInputError",
+    "BatchProcessor",
     "Boolean",
     "BranchedKStream",
     "BufferConfig",
     "BufferFullError",
     "Bytes",
+    "Cancellable",
     "CoPartitioningError",
     "CogroupedKStream",
     "Collect",
@@ -87,6 +99,8 @@ __all__ = [
     "EmitStrategy",
     "FailOnInvalidTimestamp",
     "First",
+    "FixedKeyProcessor",
+    "FixedKeyRecord",
     "Float32",
     "Float64",
     "FollowingStore",
@@ -100,6 +114,7 @@ __all__ = [
     "KStream",
     "KTable",
     "KeyValueBytesStore",
+    "KeyValueStore",
     "Last",
     "LogAndSkipOnInvalidTimestamp",
     "Materialized",
@@ -107,10 +122,16 @@ __all__ = [
     "Mean",
     "Min",
     "Msgpack",
+    "OpenKeyValueStore",
     "PartitionerError",
+    "Processor",
+    "ProcessorContext",
     "Protobuf",
+    "Punctuation",
     "Query",
     "QueryError",
+    "Record",
+    "RecordMetadata",
     "SchemaRegistryError",
     "SessionWindowed",
     "SessionWindowedCogroupedKStream",

@@ -6,7 +6,7 @@ They refer to each other, so one module defines them all. What a kind can do wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, overload
 
@@ -29,6 +29,7 @@ from weir.pipelines.dsl.grouped import (
     repartition,
 )
 from weir.pipelines.dsl.joins import JoinFunction, add_stream_join, add_stream_table_join
+from weir.pipelines.dsl.processing import add_processor
 from weir.pipelines.dsl.stream_operations import StreamOperations
 from weir.pipelines.dsl.table_grouped import GroupedTable, add_table_group
 from weir.pipelines.dsl.table_operations import TableOperations, TtlClock, add_table
@@ -40,6 +41,7 @@ from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.table_table_join import JoinKind
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.processors.stores import StoreDeclaration
 from weir.pipelines.topology.nodes import AggregateNode, Windows
 
 
@@ -295,6 +297,56 @@ class KStream(StreamOperations):
             [{'order': '1', 'cents': 20000}]
         """
         return BranchedKStream(self._graph, self._node, name, self._then)
+
+    def process(
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration] = (), name: str | None = None
+    ) -> KStream:
+        """Pass the records to a processor, which forwards any others: see ``weir.Processor``.
+
+        ``supplier`` is its class, or a function that makes a new one at each call. ``stores`` are kept beside those
+        that the class declares. ``name`` names the node, and begins the names of the stores of its timers.
+
+        Raises:
+            TopologyError: It is no processor, or its types do not fit the records.
+
+        Examples:
+            >>> class Twice(Processor[str, int, str, int]):
+            ...     def init(self, context):
+            ...         self.context = context
+            ...     def process(self, record):
+            ...         self.context.forward(record)
+            ...         self.context.forward(record.with_key(record.key.upper()))
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("user"), value=Int64("cents")).process(Twice).to_delta("twice")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("orders").pipe_input("ann", 5)
+            >>> driver.create_output_table("twice").read_key_values_to_list()
+            [('ann', 5), ('ANN', 5)]
+        """
+        node = add_processor(self._graph, self._node, supplier, stores=stores, name=name, is_fixed_key=False)
+        return KStream(self._graph, node, has_new_key=True)
+
+    def process_values(
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration] = (), name: str | None = None
+    ) -> KStream:
+        """Like ``process``, with a ``weir.FixedKeyProcessor``: what follows needs no repartition.
+
+        Examples:
+            >>> class Length(FixedKeyProcessor[str, str, int]):
+            ...     def init(self, context):
+            ...         self.context = context
+            ...     def process(self, record):
+            ...         self.context.forward(record.with_value(len(record.value)))
+            >>> builder = StreamsBuilder()
+            >>> words = builder.stream("words", key=String("author"), value=String("word"))
+            >>> words.process_values(Length).to_delta("lengths")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("words").pipe_input("ann", "tea")
+            >>> driver.create_output_table("lengths").read_key_values_to_list()
+            [('ann', 3)]
+        """
+        node = add_processor(self._graph, self._node, supplier, stores=stores, name=name, is_fixed_key=True)
+        return self._then(node)
 
     @overload
     def join(

@@ -72,6 +72,7 @@ class _Task:
         )
         self._state: StateId | None = None
         self._clocks: dict[str, int] = {}
+        self._instances: dict[str, object] = {}
 
     def close(self) -> None:
         """Close the users' stores and remove their files."""
@@ -83,7 +84,9 @@ class _Task:
         """Run one epoch, apply and commit it."""
         state = StateId(_GENERATION, self._state.epoch + 1 if self._state else 1)
         with self.store.session() as session:
-            output = self._processor.run(Arrivals(parts).turns, session, self._clocks, now_ms, lets_idle=True)
+            output = self._processor.run(
+                Arrivals(parts).turns, session, self._clocks, now_ms, lets_idle=True, instances=self._instances
+            )
             applied = self.store.apply(
                 session,
                 state=state,

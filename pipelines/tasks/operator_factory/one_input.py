@@ -8,16 +8,18 @@ from weir.pipelines.operators.changes import ChangeAggregation, SelectChanges
 from weir.pipelines.operators.data_windows import DataWindowedAggregation
 from weir.pipelines.operators.epoch import Operator
 from weir.pipelines.operators.final_results import FinalResults
-from weir.pipelines.operators.functions import UserFunction
+from weir.pipelines.operators.functions import KeyType, UserFunction
 from weir.pipelines.operators.global_join import GlobalTableJoin
 from weir.pipelines.operators.join_buffer import JoinBuffer
 from weir.pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs, PairExpressions, SelectKey
+from weir.pipelines.operators.process import Process
 from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.stateless import Filter, MapValues, Peek
 from weir.pipelines.operators.suppress import Suppression
 from weir.pipelines.operators.tables import Materialization, VersionedMaterialization
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.processors.running import Shape
 from weir.pipelines.tasks.operator_factory.foreign_keys import subscription_send_of
 from weir.pipelines.tasks.operator_factory.several_inputs import cogroup_of
 from weir.pipelines.tasks.operator_factory.table_views import newest_rows_of, view_of
@@ -44,6 +46,7 @@ from weir.pipelines.topology.nodes import (
     TableSinkNode,
     ToStreamNode,
 )
+from weir.pipelines.topology.processors import ProcessorNode
 from weir.pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
 from weir.pipelines.topology.updates import keeps_every_update
 from weir.state.engine.contract import StateView
@@ -148,6 +151,24 @@ def operator_of(node: Node) -> Operator | None:
             | GlobalJoinNode()
         ):
             return None
+        case ProcessorNode():
+            return Process(
+                shape=Shape(
+                    node=node.name,
+                    supplier=node.supplier,
+                    key=node.key_taken,
+                    stores=node.declared,
+                    timers=node.timers,
+                    is_fixed_key=node.is_fixed_key,
+                    children=tuple(child.name for child in node.children),
+                    forwards=node.forwards,
+                ),
+                key=KeyType(node.key_taken, record.is_windowed),
+                value=node.value_taken,
+                key_result=node.record.key,
+                result=node.record.value,
+                is_batch=node.is_batch,
+            )
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")
 
 

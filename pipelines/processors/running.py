@@ -1,0 +1,251 @@
+"""One instance of a processor at work in one task: its context, its stores, its punctuations and its timers.
+
+It lives as long as the task goes on in one process and every epoch counts. What must survive is in the epoch: stores
+in its session, and the times at which punctuations are due next among its clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from weir.pipelines.arguments import positive_ms
+from weir.pipelines.processors.processor import Punctuation
+from weir.pipelines.processors.records import FixedKeyRecord, Record, RecordMetadata
+from weir.pipelines.processors.stores import OpenStore, StoreDeclaration
+from weir.pipelines.serdes.plain import PlainRows
+from weir.pipelines.serdes.row_type import RowType
+from weir.state.engine.contract import StateSession
+from weir.state.stores.access import StoreTime
+from weir.state.stores.timers import TimerStore
+from weir.state.types import StoreSpec
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+STREAM, WALL = Punctuation.STREAM_TIME, Punctuation.WALL_CLOCK_TIME
+
+
+class Cause(NamedTuple):
+    """What a processor is called for."""
+
+    partition: int
+    offset: int
+    time_ms: int
+    metadata: RecordMetadata | None
+
+
+class Forwarded(NamedTuple):
+    """A record that a processor has sent on."""
+
+    record: Record[Any, Any] | FixedKeyRecord[Any, Any]
+    cause: Cause
+    child: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What is the same for all instances of a processor."""
+
+    node: str
+    supplier: Callable[[], Any]
+    key: RowType
+    stores: tuple[StoreDeclaration, ...]
+    timers: Mapping[Punctuation, StoreSpec]
+    is_fixed_key: bool
+    children: Sequence[str]
+    forwards: bool
+
+
+@dataclass(eq=False)
+class _Schedule:
+    """A punctuation; ``clock`` is where its next time is kept, None if ``init`` did not schedule it."""
+
+    punctuation: Punctuation
+    call: Callable[[datetime], object]
+    interval_ms: int | None
+    clock: str | None
+    next_ms: int
+    owner: Running
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.owner.forget(self)
+
+
+@dataclass(eq=False)
+class Running:
+    """An instance and its context; ``enter`` an epoch before each use."""
+
+    shape: Shape
+    task: str
+    _schedules: list[_Schedule] = field(default_factory=list)
+    _is_in_init: bool = False
+
+    def __post_init__(self) -> None:
+        self.stores: dict[str, OpenStore] = {
+            declared.name: declared.opened(lambda: self._cause.time_ms) for declared in self.shape.stores
+        }
+        self._keys = PlainRows(self.shape.key) if self.shape.timers else None
+        self.processor: Any = None
+
+    def enter(self, session: StateSession, clocks: dict[str, int], now_ms: int, out: list[Forwarded]) -> None:
+        """Work on this epoch; what the processor forwards is appended to ``out``."""
+        self.clocks, self.now_ms, self.out = clocks, now_ms, out
+        self.wants_commit = False
+        self._cause = Cause(-1, -1, clocks.get(self.shape.node, now_ms), None)
+        for store in self.stores.values():
+            store.enter(session, StoreTime(clocks=clocks, now_ms=now_ms))
+        self._timers = {kind: TimerStore(spec, session) for kind, spec in self.shape.timers.items()}
+        for schedule in self._schedules:
+            if schedule.clock is not None:
+                schedule.next_ms = clocks.get(schedule.clock, schedule.next_ms)
+        if self.processor is None:
+            self.processor = self.shape.supplier()
+            self._is_in_init = True
+            self.processor.init(self)
+            self._is_in_init = False
+
+    # what a processor calls
+
+    @property
+    def task_id(self) -> str:
+        return self.task
+
+    @property
+    def record_metadata(self) -> RecordMetadata | None:
+        return self._cause.metadata
+
+    @property
+    def current_stream_time(self) -> datetime | None:
+        time_ms = self.clocks.get(self.shape.node)
+        return None if time_ms is None else as_time(time_ms)
+
+    @property
+    def current_system_time(self) -> datetime:
+        return as_time(self.now_ms)
+
+    def forward(self, record: Any, child: str | None = None) -> None:
+        wanted = FixedKeyRecord if self.shape.is_fixed_key else Record
+        if type(record) is not wanted:
+            raise TypeError(f"forward takes a {wanted.__name__}, but got {record!r}")
+        if not self.shape.forwards:
+            raise TypeError("the processor declares that it forwards nothing: its last types are None")
+        if child is not None and child not in self.shape.children:
+            known = ", ".join(map(repr, self.shape.children)) or "no nodes"
+            raise LookupError(f"forward names the child {child!r}, but {known} follow")
+        self.out.append(Forwarded(record, self._cause, None if child is None else self.shape.children.index(child)))
+
+    def schedule(self, interval: timedelta, punctuation: Punctuation, call: Callable[[datetime], object]) -> _Schedule:
+        interval_ms = positive_ms(interval, "interval")
+        first_ms = 0 if Punctuation(punctuation) is STREAM else self.now_ms + interval_ms
+        return self._scheduled(Punctuation(punctuation), call, interval_ms, first_ms)
+
+    def schedule_once(self, at: datetime, punctuation: Punctuation, call: Callable[[datetime], object]) -> _Schedule:
+        return self._scheduled(Punctuation(punctuation), call, None, as_ms(at))
+
+    def timer(self, key: Any, at: datetime, punctuation: Punctuation = STREAM) -> None:
+        self._timer_store(punctuation).set(self._timer_key(key), as_ms(at))
+
+    def cancel_timer(self, key: Any, punctuation: Punctuation = STREAM) -> None:
+        self._timer_store(punctuation).cancel(self._timer_key(key))
+
+    def commit(self) -> None:
+        self.wants_commit = True
+
+    def state_store(self, name: str) -> OpenStore:
+        if name not in self.stores:
+            known = ", ".join(map(repr, self.stores)) or "none"
+            raise LookupError(f"{self.shape.node} has no store {name!r}; its stores are {known}")
+        return self.stores[name]
+
+    # what the operator calls
+
+    def cause(self, cause: Cause) -> None:
+        """What the processor is called for from now on."""
+        self._cause = cause
+
+    def next_ms(self, punctuation: Punctuation) -> int | None:
+        """When, by this clock, the processor is to be called next; None if never."""
+        due = [each.next_ms for each in self._schedules if each.punctuation is punctuation]
+        if punctuation in self._timers and (timer_ms := self._timers[punctuation].next_ms()) is not None:
+            due.append(timer_ms)
+        return min(due, default=None)
+
+    def punctuate(self, punctuation: Punctuation, time_ms: int) -> None:
+        """Call what is scheduled up to ``time_ms``, by time."""
+        due = [each for each in self._schedules if each.punctuation is punctuation and each.next_ms <= time_ms]
+        for each in sorted(due, key=lambda each: each.next_ms):
+            if each.is_cancelled:
+                continue
+            if each.interval_ms is None:
+                each.cancel()
+                if each.clock is not None:
+                    self.clocks[each.clock] = NEVER_MS
+            else:
+                each.next_ms += (1 + (time_ms - each.next_ms) // each.interval_ms) * each.interval_ms
+                if each.clock is not None:
+                    self.clocks[each.clock] = each.next_ms
+            each.call(as_time(time_ms))
+
+    def due_timers(self, punctuation: Punctuation, time_ms: int) -> list[tuple[Any, int]]:
+        """Take out the timers up to ``time_ms``: keys and times, in order."""
+        timers = self._timers.get(punctuation)
+        if timers is None:
+            return []
+        assert self._keys is not None
+        return [
+            (self._keys.item(list(key.values()) if isinstance(key, dict) else [key]), at_ms)
+            for key, at_ms in timers.take(time_ms)
+        ]
+
+    def forget(self, schedule: _Schedule) -> None:
+        """Call a punctuation no more."""
+        if schedule in self._schedules:
+            self._schedules.remove(schedule)
+        if schedule.clock is not None:
+            self.clocks.pop(schedule.clock, None)
+
+    def _scheduled(
+        self, punctuation: Punctuation, call: Callable[[datetime], object], interval_ms: int | None, first_ms: int
+    ) -> _Schedule:
+        clock = f"_due:{self.shape.node}:{self._count}" if self._is_in_init else None
+        self._count += self._is_in_init
+        next_ms = first_ms if clock is None else self.clocks.setdefault(clock, first_ms)
+        made = _Schedule(punctuation, call, interval_ms, clock, next_ms, self)
+        self._schedules.append(made)
+        return made
+
+    _count: int = 0
+    """How many punctuations ``init`` has scheduled."""
+
+    def _timer_store(self, punctuation: Punctuation) -> TimerStore:
+        if not self.shape.timers:
+            raise TypeError("the processor sets a timer but has no on_timer; write one")
+        return self._timers[Punctuation(punctuation)]
+
+    def _timer_key(self, key: Any) -> Any:
+        assert self._keys is not None
+        values = tuple(self._keys.plain(key))
+        return values if len(values) > 1 else values[0]
+
+
+NEVER_MS = 1 << 62
+"""The time of a single punctuation that has been."""
+
+
+def as_time(time_ms: int) -> datetime:
+    """A time that Python can hold: ``datetime.max`` in UTC after the year 9999."""
+    try:
+        return EPOCH + time_ms * _MILLISECOND
+    except OverflowError:
+        return (datetime.max if time_ms > 0 else datetime.min).replace(tzinfo=UTC)
+
+
+def as_ms(time: datetime) -> int:
+    """Milliseconds since 1970; raises ``TypeError`` for a time without a time zone."""
+    if time.tzinfo is None:
+        raise TypeError(f"{time!r} has no time zone; use UTC, for example datetime(2026, 1, 1, tzinfo=UTC)")
+    return (time - EPOCH) // _MILLISECOND
