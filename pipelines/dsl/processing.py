@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from weir.pipelines.arguments import positive_ms
 from weir.pipelines.dsl.graph import Graph, check_name
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.processors.processor import BatchProcessor, FixedKeyProcessor, Processor, Punctuation
@@ -55,6 +56,7 @@ def add_processor(
             value_taken=_taken(node, "value", value_in, record.value),
             is_fixed_key=is_fixed_key,
             is_batch=isinstance(made, BatchProcessor),
+            timer_resolution_ms=_timer_resolution_ms(node, made),
             forwards=forwards,
             record=graph.record(
                 node,
@@ -122,6 +124,12 @@ def _overrides(cls: type, *methods: str) -> bool:
         if issubclass(cls, kind)
         for name in methods
     )
+
+
+def _timer_resolution_ms(node: str, made: Any) -> int:
+    if not isinstance(made, BatchProcessor):
+        return 1
+    return positive_ms(made.timer_resolution, f"{node}: {type(made).__name__}.timer_resolution")
 
 
 def _timers(node: str, name: str | None, cls: type, key: RowType) -> dict[Punctuation, Any]:

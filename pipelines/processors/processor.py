@@ -61,6 +61,11 @@ class ProcessorContext(Protocol[KOut, VOut]):
         """Send a record to all nodes behind the processor, or to the one that is named ``child``."""
         ...
 
+    def forward_rows(self, rows: pl.DataFrame, child: str | None = None) -> None:
+        """Of a batch processor: send rows, as ``BatchProcessor.process_batch`` returns them, to all nodes behind it or
+        to the one that is named ``child``. They come before the rows that the call returns."""
+        ...
+
     def schedule(
         self, interval: timedelta, punctuation: Punctuation, call: Callable[[datetime], object]
     ) -> Cancellable:
@@ -85,8 +90,16 @@ class ProcessorContext(Protocol[KOut, VOut]):
         """
         ...
 
+    def timers(self, rows: pl.DataFrame, at: pl.Expr, punctuation: Punctuation = Punctuation.STREAM_TIME) -> None:
+        """Set the timers of the keys in ``rows``, in order, to the times that ``at`` gives: in ms, or in UTC."""
+        ...
+
     def cancel_timer(self, key: Any, punctuation: Punctuation = Punctuation.STREAM_TIME) -> None:
         """Forget the timer of ``key``, if there is one."""
+        ...
+
+    def cancel_timers(self, rows: pl.DataFrame, punctuation: Punctuation = Punctuation.STREAM_TIME) -> None:
+        """Forget the timers of the keys in ``rows``."""
         ...
 
     def commit(self) -> None:
@@ -160,18 +173,39 @@ class FixedKeyProcessor(_Base[KIn, VOut], Generic[KIn, VIn, VOut]):
 
 
 class BatchProcessor(_Base[KOut, VOut], Generic[KIn, VIn, KOut, VOut]):
-    """Gets records as columns, at column speed."""
+    """Gets records as columns, at column speed.
+
+    A batch is what has arrived, and where it is cut does not show if ``process_batch`` gives what a loop over its rows
+    would give. What stream time makes due comes in between: a batch ends with the record that makes a punctuation due,
+    and the punctuation follows. Timers by stream time are called after the record that takes it to the next multiple
+    of ``timer_resolution``, or past it.
+
+    Examples:
+        >>> class Length(BatchProcessor[str, str, str, int]):
+        ...     def process_batch(self, rows):
+        ...         return rows.with_columns(value=col("word").str.len_chars())
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("words", key=String("author"), value=String("word")).process(Length).to_delta("lengths")
+        >>> driver = TopologyTestDriver(Application("example", builder))
+        >>> driver.create_input_topic("words").pipe_input("ann", "tea")
+        >>> driver.create_output_table("lengths").read_key_values_to_list()
+        [('ann', 3)]
+    """
+
+    timer_resolution: ClassVar[timedelta] = timedelta(seconds=1)
+    """How exact timers by stream time are. Batches end at each multiple of it, so a finer one makes them smaller."""
 
     def process_batch(self, rows: pl.DataFrame) -> pl.DataFrame | None:
         """Called with records in order: key columns, value columns, ``_ts`` (Int64, ms), ``_deleted`` and the columns
         of their place, ``_partition`` and ``_offset``.
 
-        Returns what to forward, with the columns of the declared key and value. Rows that keep the other columns keep
-        their time and place; without them they have those of the last record.
+        Returns what to forward, None for nothing: the columns of the declared key and value, and ``_ts``; others are
+        ignored. Rows that keep ``_deleted`` and the columns of their place stay tombstones and keep their place;
+        without these columns they are values in the place of the batch's last record.
         """
         raise NotImplementedError
 
     def on_timers(self, rows: pl.DataFrame) -> pl.DataFrame | None:
-        """Called with the keys whose timers are due, in order: key columns and ``_ts`` (Int64, ms), the times that the
-        timers were set to."""
+        """Called with the keys whose timers are due, by time, then key: key columns and ``_ts`` (Int64, ms), the times
+        that the timers were set to. Returns what to forward, as ``process_batch``."""
         raise NotImplementedError

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
+
+import polars as pl
 
 from weir.pipelines.arguments import positive_ms
+from weir.pipelines.processors.forwarding import Cause, Forwarded, ForwardedRows, forwarded_rows
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.records import FixedKeyRecord, Record, RecordMetadata
 from weir.pipelines.processors.stores import OpenStore, StoreDeclaration
@@ -27,21 +30,8 @@ _MILLISECOND = timedelta(milliseconds=1)
 STREAM, WALL = Punctuation.STREAM_TIME, Punctuation.WALL_CLOCK_TIME
 
 
-class Cause(NamedTuple):
-    """What a processor is called for."""
-
-    partition: int
-    offset: int
-    time_ms: int
-    metadata: RecordMetadata | None
-
-
-class Forwarded(NamedTuple):
-    """A record that a processor has sent on."""
-
-    record: Record[Any, Any] | FixedKeyRecord[Any, Any]
-    cause: Cause
-    child: int | None
+MetadataOf = Callable[[int, int], RecordMetadata | None]
+"""Where the record with this ``_partition`` and ``_offset`` was read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +43,13 @@ class Shape:
     key: RowType
     stores: tuple[StoreDeclaration, ...]
     timers: Mapping[Punctuation, StoreSpec]
+    timer_resolution_ms: int
+    """Of a batch processor; of no meaning to others."""
     is_fixed_key: bool
+    is_batch: bool
     children: Sequence[str]
-    forwards: bool
+    given: pl.Schema | None
+    """The key and value columns of what it forwards; None if it forwards nothing."""
 
 
 @dataclass(eq=False)
@@ -91,11 +85,14 @@ class Running:
         self._keys = PlainRows(self.shape.key) if self.shape.timers else None
         self.processor: Any = None
 
-    def enter(self, session: StateSession, clocks: dict[str, int], now_ms: int, out: list[Forwarded]) -> None:
-        """Work on this epoch; what the processor forwards is appended to ``out``."""
-        self.clocks, self.now_ms, self.out = clocks, now_ms, out
+    def enter(
+        self, session: StateSession, clocks: dict[str, int], now_ms: int, metadata_of: MetadataOf, out: Out
+    ) -> None:
+        """Work on this epoch until ``leave``; what the processor forwards is appended to ``out``."""
+        self.clocks, self.now_ms, self.out, self._metadata_of = clocks, now_ms, out, metadata_of
         self.wants_commit = False
-        self._cause = Cause(-1, -1, clocks.get(self.shape.node, now_ms), None)
+        self._is_called = True
+        self._cause = Cause(-1, -1, clocks.get(self.shape.node, now_ms))
         for store in self.stores.values():
             store.enter(session, StoreTime(clocks=clocks, now_ms=now_ms))
         self._timers = {kind: TimerStore(spec, session) for kind, spec in self.shape.timers.items()}
@@ -108,6 +105,12 @@ class Running:
             self.processor.init(self)
             self._is_in_init = False
 
+    def leave(self) -> None:
+        """The epoch goes on without the processor: until the next one nothing but its own attributes is there."""
+        self._is_called = False
+        for store in self.stores.values():
+            store.leave()
+
     # what a processor calls
 
     @property
@@ -116,7 +119,7 @@ class Running:
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        return self._cause.metadata
+        return self._metadata_of(*self._cause[:2]) if self._is_called and self._cause.is_record else None
 
     @property
     def current_stream_time(self) -> datetime | None:
@@ -128,29 +131,55 @@ class Running:
         return as_time(self.now_ms)
 
     def forward(self, record: Any, child: str | None = None) -> None:
+        self._check_call("forward")
+        if self.shape.is_batch:
+            raise TypeError("a batch processor forwards rows; return them, or call forward_rows(frame)")
         wanted = FixedKeyRecord if self.shape.is_fixed_key else Record
         if type(record) is not wanted:
-            raise TypeError(f"forward takes a {wanted.__name__}, but got {record!r}")
-        if not self.shape.forwards:
-            raise TypeError("the processor declares that it forwards nothing: its last types are None")
-        if child is not None and child not in self.shape.children:
-            known = ", ".join(map(repr, self.shape.children)) or "no nodes"
-            raise LookupError(f"forward names the child {child!r}, but {known} follow")
-        self.out.append(Forwarded(record, self._cause, None if child is None else self.shape.children.index(child)))
+            made = "record.with_value(...)" if self.shape.is_fixed_key else "Record(key, value, timestamp)"
+            raise TypeError(f"forward takes a {wanted.__name__}, but got {record!r}; pass {made}")
+        self._columns()
+        if record.timestamp.tzinfo is None:
+            as_ms(record.timestamp)
+        self.out.append(Forwarded(record, self._cause, self._child(child)))
+
+    def forward_rows(self, rows: pl.DataFrame, child: str | None = None) -> None:
+        self._check_call("forward_rows")
+        if not self.shape.is_batch:
+            raise TypeError("forward_rows is for batch processors; call forward(record)")
+        found = forwarded_rows(rows, self._columns(), self._cause)
+        self.out.append(ForwardedRows(found, self._child(child)))
 
     def schedule(self, interval: timedelta, punctuation: Punctuation, call: Callable[[datetime], object]) -> _Schedule:
+        self._check_call("schedule")
         interval_ms = positive_ms(interval, "interval")
         first_ms = 0 if Punctuation(punctuation) is STREAM else self.now_ms + interval_ms
         return self._scheduled(Punctuation(punctuation), call, interval_ms, first_ms)
 
     def schedule_once(self, at: datetime, punctuation: Punctuation, call: Callable[[datetime], object]) -> _Schedule:
+        self._check_call("schedule_once")
         return self._scheduled(Punctuation(punctuation), call, None, as_ms(at))
 
     def timer(self, key: Any, at: datetime, punctuation: Punctuation = STREAM) -> None:
-        self._timer_store(punctuation).set(self._timer_key(key), as_ms(at))
+        self._timer_store("timer", punctuation).set(self._timer_key(key), as_ms(at))
+
+    def timers(self, rows: pl.DataFrame, at: pl.Expr, punctuation: Punctuation = STREAM) -> None:
+        store = self._timer_store("timers", punctuation)
+        times = rows.select(at.alias("_at")).to_series()
+        if isinstance(times.dtype, pl.Datetime) and times.dtype.time_zone is not None:
+            times = times.dt.timestamp("ms")
+        if not times.dtype.is_integer() or times.null_count():
+            raise TypeError(
+                f"timers got times of type {times.dtype} with {times.null_count()} nulls; give each row a time in ms "
+                'or in UTC, for example col("_ts") + 30_000'
+            )
+        store.set_rows(self._timer_keys(rows), times)
 
     def cancel_timer(self, key: Any, punctuation: Punctuation = STREAM) -> None:
-        self._timer_store(punctuation).cancel(self._timer_key(key))
+        self._timer_store("cancel_timer", punctuation).cancel(self._timer_key(key))
+
+    def cancel_timers(self, rows: pl.DataFrame, punctuation: Punctuation = STREAM) -> None:
+        self._timer_store("cancel_timers", punctuation).cancel_rows(self._timer_keys(rows))
 
     def commit(self) -> None:
         self.wants_commit = True
@@ -169,10 +198,17 @@ class Running:
 
     def next_ms(self, punctuation: Punctuation) -> int | None:
         """When, by this clock, the processor is to be called next; None if never."""
-        due = [each.next_ms for each in self._schedules if each.punctuation is punctuation]
-        if punctuation in self._timers and (timer_ms := self._timers[punctuation].next_ms()) is not None:
-            due.append(timer_ms)
-        return min(due, default=None)
+        due = (self.next_punctuation_ms(punctuation), self.next_timer_ms(punctuation))
+        return min((each for each in due if each is not None), default=None)
+
+    def next_punctuation_ms(self, punctuation: Punctuation) -> int | None:
+        """When, by this clock, the first of what is scheduled is due; None if nothing is."""
+        return min((each.next_ms for each in self._schedules if each.punctuation is punctuation), default=None)
+
+    def next_timer_ms(self, punctuation: Punctuation) -> int | None:
+        """When, by this clock, the first timer is due; None if there is none."""
+        timers = self._timers.get(punctuation)
+        return None if timers is None else timers.next_ms()
 
     def punctuate(self, punctuation: Punctuation, time_ms: int) -> None:
         """Call what is scheduled up to ``time_ms``, by time."""
@@ -201,12 +237,42 @@ class Running:
             for key, at_ms in timers.take(time_ms)
         ]
 
+    def due_timer_rows(self, punctuation: Punctuation, time_ms: int) -> pl.DataFrame | None:
+        """``due_timers`` as key columns and ``_ts`` (Int64, ms); None if there are none."""
+        timers = self._timers.get(punctuation)
+        found = None if timers is None else timers.take_rows(time_ms)
+        return None if found is None or found.is_empty() else found
+
     def forget(self, schedule: _Schedule) -> None:
         """Call a punctuation no more."""
         if schedule in self._schedules:
             self._schedules.remove(schedule)
         if schedule.clock is not None:
             self.clocks.pop(schedule.clock, None)
+
+    def _check_call(self, call: str) -> None:
+        if not self._is_called:
+            raise RuntimeError(
+                f"{call} was called while Weir does not call the processor; call it in init, process, on_timer, close "
+                "or what you schedule, not in a thread of your own"
+            )
+
+    def _columns(self) -> pl.Schema:
+        """The columns of what it forwards."""
+        if self.shape.given is None:
+            raise TypeError(
+                "the processor forwards, but its types say that it forwards nothing: the last ones are None; give the "
+                "types of the key and value that it forwards"
+            )
+        return self.shape.given
+
+    def _child(self, child: str | None) -> int | None:
+        if child is None:
+            return None
+        if child not in self.shape.children:
+            known = ", ".join(map(repr, self.shape.children)) or "no nodes"
+            raise LookupError(f"forward names the child {child!r}, but {known} follow")
+        return self.shape.children.index(child)
 
     def _scheduled(
         self, punctuation: Punctuation, call: Callable[[datetime], object], interval_ms: int | None, first_ms: int
@@ -221,9 +287,11 @@ class Running:
     _count: int = 0
     """How many punctuations ``init`` has scheduled."""
 
-    def _timer_store(self, punctuation: Punctuation) -> TimerStore:
+    def _timer_store(self, call: str, punctuation: Punctuation) -> TimerStore:
+        self._check_call(call)
         if not self.shape.timers:
-            raise TypeError("the processor sets a timer but has no on_timer; write one")
+            written = "on_timers(self, rows)" if self.shape.is_batch else "on_timer(self, record)"
+            raise TypeError(f"the processor sets a timer, but has nothing to call when it is due; write def {written}")
         return self._timers[Punctuation(punctuation)]
 
     def _timer_key(self, key: Any) -> Any:
@@ -231,7 +299,17 @@ class Running:
         values = tuple(self._keys.plain(key))
         return values if len(values) > 1 else values[0]
 
+    def _timer_keys(self, rows: pl.DataFrame) -> pl.DataFrame:
+        names = list(self.shape.key.columns)
+        if missing := [name for name in names if name not in rows.columns]:
+            raise TypeError(
+                f"timers are set by key, which has the columns {', '.join(names)}, but the rows lack "
+                f"{', '.join(missing)}"
+            )
+        return rows.select(names)
 
+
+Out = list[Forwarded | ForwardedRows]
 NEVER_MS = 1 << 62
 """The time of a single punctuation that has been."""
 

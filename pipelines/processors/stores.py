@@ -26,7 +26,11 @@ class OpenStore(Protocol):
     """A store that a processor has in its hands, over whichever epoch runs."""
 
     def enter(self, session: StateSession, time: StoreTime) -> None:
-        """Work on this epoch from now on."""
+        """Work on this epoch until ``leave``."""
+        ...
+
+    def leave(self) -> None:
+        """The epoch goes on without the processor; using the store then raises ``RuntimeError``."""
         ...
 
 
@@ -84,6 +88,9 @@ class OpenKeyValueStore(Generic[K, V]):
 
     def enter(self, session: StateSession, time: StoreTime) -> None:
         self._store = StateKeyValueStore(self._spec, session, time)
+
+    def leave(self) -> None:
+        self._store = None
 
     def get(self, key: K) -> V | None:
         """The value of ``key``; None if there is none."""

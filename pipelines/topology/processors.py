@@ -28,6 +28,7 @@ class ProcessorNode(ChildNode):
     value_taken: RowType
     is_fixed_key: bool
     is_batch: bool
+    timer_resolution_ms: int
     forwards: bool
     """Whether it forwards records at all."""
 

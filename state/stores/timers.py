@@ -55,6 +55,31 @@ class TimerStore(Store):
             self.columns.delete([held])
             self._is_next_known = False
 
+    def set_rows(self, keys: pl.DataFrame, at_ms: pl.Series) -> None:
+        """Set or move the timers of ``keys`` (key columns) to ``at_ms`` (ms, no nulls), in order: a key's last row
+        wins.
+
+        Raises:
+            ValueError: A key is null.
+        """
+        rows = keys.with_columns(at_ms.cast(pl.Int64).alias("_ts")).unique(
+            self.spec.key.names(), keep="last", maintain_order=True
+        )
+        held = self._held(rows)
+        values = self.columns.rows.encode(rows.with_columns(pl.col("_ts").cast(TIME).alias(SINCE)))
+        times = rows.get_column("_ts").to_list()
+        found = zip(held, values, times, self._view.get_many(self.spec.name, held), strict=True)
+        new = [each for each in found if each[1] != each[3]]
+        self._index.remove((key, self._time_of(old)) for key, _, _, old in new if old is not None)
+        self._index.put((key, time_ms) for key, _, time_ms, _ in new)
+        self.columns.write_bytes([key for key, *_ in new], [value for _, value, *_ in new])
+        self._is_next_known = False
+
+    def cancel_rows(self, keys: pl.DataFrame) -> None:
+        """Forget the timers of ``keys`` (key columns); absent ones are harmless."""
+        rows = self._held_rows(self._held(keys.unique(maintain_order=True)))
+        self._drop([(held, self._time_of(value)) for held, value in rows])
+
     def next_ms(self) -> int | None:
         """When the first timer is due; None if there is none."""
         if not self._is_next_known:
@@ -63,11 +88,31 @@ class TimerStore(Store):
 
     def take(self, through_ms: int) -> list[tuple[Key, int]]:
         """Take out the timers up to ``through_ms``: keys and times, by time, then key."""
-        due = sorted(self._index.between(None, through_ms), key=lambda entry: (entry[1], entry[0]))
-        self._index.remove(due)
-        self.columns.delete([held for held, _ in due])
+        due = self._due(through_ms)
+        found = [(self._key_of(self._whole(held))[0], at_ms) for held, at_ms in due]
+        self._drop(due)
+        return found
+
+    def take_rows(self, through_ms: int) -> pl.DataFrame:
+        """``take`` as key columns and ``_ts`` (Int64, ms)."""
+        due = self._due(through_ms)
+        times = pl.Series("_ts", [at_ms for _, at_ms in due], dtype=pl.Int64)
+        found = self.columns.decode([held for held, _ in due]).with_columns(times)
+        self._drop(due)
+        return found
+
+    def _due(self, through_ms: int) -> list[tuple[bytes, int]]:
+        return sorted(self._index.between(None, through_ms), key=lambda entry: (entry[1], entry[0]))
+
+    def _drop(self, timers: list[tuple[bytes, int]]) -> None:
+        self._index.remove(timers)
+        self.columns.delete([held for held, _ in timers])
         self._is_next_known = False
-        return [(self._key_of(self._whole(held))[0], at_ms) for held, at_ms in due]
+
+    def _held(self, keys: pl.DataFrame) -> list[bytes]:
+        if not keys.is_empty() and keys.select(pl.all_horizontal(pl.col(self.spec.key.names()).is_null()).any()).item():
+            raise ValueError(f"store {self.spec.name!r} has no row for a null key; filter out the rows without a key")
+        return self.columns.encode(keys)
 
     def _time_of(self, value: bytes) -> int:
         _, at_ms = self._rows.decode(value)

@@ -12,7 +12,8 @@ from weir.pipelines.operators.functions import KeyType, UserFunction
 from weir.pipelines.operators.global_join import GlobalTableJoin
 from weir.pipelines.operators.join_buffer import JoinBuffer
 from weir.pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs, PairExpressions, SelectKey
-from weir.pipelines.operators.process import Process
+from weir.pipelines.operators.process_batches import ProcessBatches
+from weir.pipelines.operators.process_records import ProcessRecords
 from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.stateless import Filter, MapValues, Peek
@@ -152,22 +153,23 @@ def operator_of(node: Node) -> Operator | None:
         ):
             return None
         case ProcessorNode():
-            return Process(
+            return (ProcessBatches if node.is_batch else ProcessRecords)(
                 shape=Shape(
                     node=node.name,
                     supplier=node.supplier,
                     key=node.key_taken,
                     stores=node.declared,
                     timers=node.timers,
+                    timer_resolution_ms=node.timer_resolution_ms,
                     is_fixed_key=node.is_fixed_key,
+                    is_batch=node.is_batch,
                     children=tuple(child.name for child in node.children),
-                    forwards=node.forwards,
+                    given=node.record.columns if node.forwards else None,
                 ),
                 key=KeyType(node.key_taken, record.is_windowed),
                 value=node.value_taken,
                 key_result=node.record.key,
                 result=node.record.value,
-                is_batch=node.is_batch,
             )
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")
 

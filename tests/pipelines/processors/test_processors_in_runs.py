@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
 
-from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.processors.runs import disturbed_run, records, written
 from weir import Application, FixedKeyProcessor, Int64, KeyValueStore, Punctuation, StreamsBuilder, String
-from weir.state.commit.tables import read_rows
 
 SECOND = timedelta(seconds=1)
 
@@ -54,18 +51,6 @@ def application() -> Application:
     return Application("quiet", builder, commit_interval=timedelta(milliseconds=1))
 
 
-def records(seed: int, count: int) -> list[tuple[bytes, bytes, int]]:
-    chance = random.Random(seed)
-    rows, time_ms = [], 0
-    for number in range(count):
-        time_ms += chance.choice([0, 100, 900, 2_000, 20_000, 31_000] if number % 20 == 0 else [0, 100, 900])
-        late_ms = chance.choice([0, 0, 5_000])
-        rows.append(
-            (b"user-%d" % chance.randrange(12), number.to_bytes(8, "big", signed=True), max(0, time_ms - late_ms))
-        )
-    return rows
-
-
 def expected(rows: list[tuple[bytes, bytes, int]]) -> list[tuple[str, str, int]]:
     """One record after the other: the record, then the minute that it completes, then the timers that it makes due."""
     out, counts, known, timers = [], {}, set(), {}
@@ -87,44 +72,8 @@ def expected(rows: list[tuple[bytes, bytes, int]]) -> list[tuple[str, str, int]]
     return out
 
 
-def written(place: Place) -> list[tuple[str, str, int]]:
-    rows = read_rows(place.warehouse / "quiet" / "out").sort("_epoch", "_seq")
-    return [
-        (user, value, round(at.timestamp() * 1000))
-        for user, value, at in rows.select("user", "value", "_ts").iter_rows()
-    ]
-
-
-class CrashError(Exception):
-    pass
-
-
-@dataclass
-class CrashesAt:
-    steps: int
-
-    def __call__(self, name: str) -> None:
-        self.steps -= 1
-        if self.steps == 0:
-            raise CrashError(name)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_crashes_restarts_and_the_size_of_epochs_change_nothing(tmp_path, seed):
-    chance = random.Random(seed)
     rows = records(seed, 200)
-    place = Place(application(), Topics({("numbers", 0): []}), tmp_path, max_records=chance.choice([7, 50, 1000]))
-    given = 0
-    while given < len(rows):
-        given = min(len(rows), given + chance.choice([20, 90]))
-        place.topics.rows["numbers", 0] = rows[:given]
-        place.max_records = chance.choice([7, 50, 1000])
-        try:
-            place.run(CrashesAt(chance.randrange(1, 40)))
-        except Exception:
-            place.run()
-        if chance.random() < 0.3:
-            for folder in place.state_folder.iterdir():
-                folder.rename(folder.with_name(f"{folder.name}.gone"))
-    place.run()
-    assert written(place) == expected(rows)
+    place = disturbed_run(application(), rows, tmp_path, seed)
+    assert written(place, "out", "user", "value") == expected(rows)
