@@ -36,6 +36,7 @@ from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sketches import ApproxDistinct, ApproxQuantiles, Collect
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.processors.list_store import ListStore, OpenListStore
 from weir.pipelines.processors.processor import (
     BatchProcessor,
     Cancellable,
@@ -45,7 +46,14 @@ from weir.pipelines.processors.processor import (
     Punctuation,
 )
 from weir.pipelines.processors.records import FixedKeyRecord, Record, RecordMetadata
+from weir.pipelines.processors.session_store import OpenSessionStore, SessionStore
 from weir.pipelines.processors.stores import KeyValueStore, OpenKeyValueStore
+from weir.pipelines.processors.versioned_store import (
+    OpenVersionedKeyValueStore,
+    VersionedKeyValueStore,
+    VersionedRecord,
+)
+from weir.pipelines.processors.window_store import OpenWindowStore, WindowStore
 from weir.pipelines.serdes import (
     Avro,
     Boolean,
@@ -116,6 +124,7 @@ __all__ = [
     "KeyValueBytesStore",
     "KeyValueStore",
     "Last",
+    "ListStore",
     "LogAndSkipOnInvalidTimestamp",
     "Materialized",
     "Max",
@@ -123,6 +132,10 @@ __all__ = [
     "Min",
     "Msgpack",
     "OpenKeyValueStore",
+    "OpenListStore",
+    "OpenSessionStore",
+    "OpenVersionedKeyValueStore",
+    "OpenWindowStore",
     "PartitionerError",
     "Processor",
     "ProcessorContext",
@@ -133,6 +146,7 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "SchemaRegistryError",
+    "SessionStore",
     "SessionWindowed",
     "SessionWindowedCogroupedKStream",
     "SessionWindowedKStream",
@@ -155,7 +169,10 @@ __all__ = [
     "UsePartitionTimeOnInvalidTimestamp",
     "UserFunctionError",
     "Uuid",
+    "VersionedKeyValueStore",
+    "VersionedRecord",
     "WallclockTimestampExtractor",
+    "WindowStore",
     "Windowed",
     "load_application",
     "read_table",

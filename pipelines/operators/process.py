@@ -101,7 +101,8 @@ class Process(ABC):
         try:
             yield running
         finally:
-            running.leave()
+            if expired := running.leave():
+                epoch.counts["expired_records"] += expired
         epoch.wants_commit = epoch.wants_commit or running.wants_commit
 
     def _pass_wall_clock(self, running: Running, epoch: Epoch) -> None:

@@ -15,7 +15,8 @@ from weir.pipelines.operators.process import CHILD, Process
 from weir.pipelines.processors.forwarding import Cause, Forwarded
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.records import FixedKeyRecord, Record
-from weir.pipelines.processors.running import STREAM, Out, Running, as_time
+from weir.pipelines.processors.running import STREAM, Out, Running
+from weir.pipelines.processors.times import as_time
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.serdes.values import as_datetimes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -18,6 +18,7 @@ from weir.pipelines.processors.forwarding import Cause, Forwarded, ForwardedRows
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.records import FixedKeyRecord, Record, RecordMetadata
 from weir.pipelines.processors.stores import OpenStore, StoreDeclaration
+from weir.pipelines.processors.times import as_ms, as_time
 from weir.pipelines.serdes.plain import PlainRows
 from weir.pipelines.serdes.row_type import RowType
 from weir.state.engine.contract import StateSession
@@ -25,8 +26,6 @@ from weir.state.stores.access import StoreTime
 from weir.state.stores.timers import TimerStore
 from weir.state.types import StoreSpec
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 STREAM, WALL = Punctuation.STREAM_TIME, Punctuation.WALL_CLOCK_TIME
 
 
@@ -105,11 +104,11 @@ class Running:
             self.processor.init(self)
             self._is_in_init = False
 
-    def leave(self) -> None:
-        """The epoch goes on without the processor: until the next one nothing but its own attributes is there."""
+    def leave(self) -> int:
+        """The epoch goes on without the processor: until the next one it has nothing but its own attributes. Returns
+        how many puts its stores have dropped as expired."""
         self._is_called = False
-        for store in self.stores.values():
-            store.leave()
+        return sum(store.leave() for store in self.stores.values())
 
     # what a processor calls
 
@@ -312,18 +311,3 @@ class Running:
 Out = list[Forwarded | ForwardedRows]
 NEVER_MS = 1 << 62
 """The time of a single punctuation that has been."""
-
-
-def as_time(time_ms: int) -> datetime:
-    """A time that Python can hold: ``datetime.max`` in UTC after the year 9999."""
-    try:
-        return EPOCH + time_ms * _MILLISECOND
-    except OverflowError:
-        return (datetime.max if time_ms > 0 else datetime.min).replace(tzinfo=UTC)
-
-
-def as_ms(time: datetime) -> int:
-    """Milliseconds since 1970; raises ``TypeError`` for a time without a time zone."""
-    if time.tzinfo is None:
-        raise TypeError(f"{time!r} has no time zone; use UTC, for example datetime(2026, 1, 1, tzinfo=UTC)")
-    return (time - EPOCH) // _MILLISECOND
