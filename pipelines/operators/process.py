@@ -31,11 +31,14 @@ class Process(ABC):
     """A processor's node. A record is processed before the punctuations and timers that it makes due."""
 
     shape: Shape
-    key: KeyType
-    """As the processor takes it."""
     value: RowType
-    key_result: RowType
+    key_result: KeyType
     result: RowType
+
+    @property
+    def key(self) -> KeyType:
+        """As the processor takes it."""
+        return self.shape.key
 
     @property
     def clock(self) -> str:

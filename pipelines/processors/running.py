@@ -14,13 +14,13 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.arguments import positive_ms
+from weir.pipelines.operators.functions import KeyType, Windowed
 from weir.pipelines.processors.forwarding import Cause, Forwarded, ForwardedRows, forwarded_rows
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.records import FixedKeyRecord, Record, RecordMetadata
 from weir.pipelines.processors.stores import OpenStore, StoreDeclaration
 from weir.pipelines.processors.times import as_ms, as_time
 from weir.pipelines.serdes.plain import PlainRows
-from weir.pipelines.serdes.row_type import RowType
 from weir.state.engine.contract import StateSession
 from weir.state.stores.access import StoreTime
 from weir.state.stores.timers import TimerStore
@@ -39,7 +39,7 @@ class Shape:
 
     node: str
     supplier: Callable[[], Any]
-    key: RowType
+    key: KeyType
     stores: tuple[StoreDeclaration, ...]
     timers: Mapping[Punctuation, StoreSpec]
     timer_resolution_ms: int
@@ -47,8 +47,10 @@ class Shape:
     is_fixed_key: bool
     is_batch: bool
     children: Sequence[str]
-    given: pl.Schema | None
-    """The key and value columns of what it forwards; None if it forwards nothing."""
+    given: pl.Schema
+    """The key and value columns of what it forwards."""
+    forwards: bool
+    """Whether it forwards anything at all."""
 
 
 @dataclass(eq=False)
@@ -81,7 +83,7 @@ class Running:
         self.stores: dict[str, OpenStore] = {
             declared.name: declared.opened(lambda: self._cause.time_ms) for declared in self.shape.stores
         }
-        self._keys = PlainRows(self.shape.key) if self.shape.timers else None
+        self._keys = PlainRows(self.shape.key.row_type) if self.shape.timers else None
         self.processor: Any = None
 
     def enter(
@@ -232,7 +234,7 @@ class Running:
             return []
         assert self._keys is not None
         return [
-            (self._keys.item(list(key.values()) if isinstance(key, dict) else [key]), at_ms)
+            (self._timer_item(list(key.values()) if isinstance(key, dict) else [key]), at_ms)
             for key, at_ms in timers.take(time_ms)
         ]
 
@@ -258,7 +260,7 @@ class Running:
 
     def _columns(self) -> pl.Schema:
         """The columns of what it forwards."""
-        if self.shape.given is None:
+        if not self.shape.forwards:
             raise TypeError(
                 "the processor forwards, but its types say that it forwards nothing: the last ones are None; give the "
                 "types of the key and value that it forwards"
@@ -295,11 +297,22 @@ class Running:
 
     def _timer_key(self, key: Any) -> Any:
         assert self._keys is not None
-        values = tuple(self._keys.plain(key))
-        return values if len(values) > 1 else values[0]
+        if not self.shape.key.is_windowed:
+            values = tuple(self._keys.plain(key))
+            return values if len(values) > 1 else values[0]
+        if not isinstance(key, Windowed):
+            raise TypeError(f"timers are set by windowed key, but got {key!r}; pass a Windowed(key, start, end)")
+        return (*self._keys.plain(key.key), key.window_start, key.window_end)
+
+    def _timer_item(self, values: list[Any]) -> Any:
+        """The key of a timer as the processor takes it."""
+        assert self._keys is not None
+        if not self.shape.key.is_windowed:
+            return self._keys.item(values)
+        return Windowed(self._keys.item(values[:-2]), *values[-2:])
 
     def _timer_keys(self, rows: pl.DataFrame) -> pl.DataFrame:
-        names = list(self.shape.key.columns)
+        names = self.shape.key.names
         if missing := [name for name in names if name not in rows.columns]:
             raise TypeError(
                 f"timers are set by key, which has the columns {', '.join(names)}, but the rows lack "

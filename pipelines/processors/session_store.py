@@ -123,9 +123,7 @@ class OpenSessionStore(Opened[StateSessionStore], Generic[K, V]):
 
     def _place(self, session: Windowed) -> tuple[Any, int, int]:
         if not isinstance(session, Windowed):
-            raise TypeError(
-                f"store {self._spec.name!r} got the session {session!r}; pass a Windowed(key, start, end)"
-            )
+            raise TypeError(f"store {self._spec.name!r} got the session {session!r}; pass a Windowed(key, start, end)")
         return self._of(session.key), as_ms(session.window_start), as_ms(session.window_end)
 
     def _entries(self, found: Iterable[tuple[WindowKey, Any]]) -> Iterator[tuple[Windowed, V]]:

@@ -10,9 +10,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import polars as pl
 
 from weir.pipelines.arguments import positive_ms
+from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.plain import PlainRows
 from weir.pipelines.serdes.row_type import RowType, row_type_of
-from weir.pipelines.errors import TopologyError
 from weir.state.engine.contract import StateSession
 from weir.state.stores.access import Store, StoreTime
 from weir.state.stores.key_value import KeyValueStore as StateKeyValueStore
@@ -84,13 +84,17 @@ def types_of(store: str, key: Any, value: Any, *reserved: str) -> tuple[RowType,
     types = row_type_of(key, "key"), row_type_of(value, "value")
     for name, dtype in types[0].columns.items():
         if dtype.is_nested():
-            raise TopologyError(f"store {store!r}: the key has {name!r}, a {dtype}; use single values, which have an order")
+            raise TopologyError(
+                f"store {store!r}: the key has {name!r}, a {dtype}; use single values, which have an order"
+            )
     names = [name for each in types for name in each.columns]
     for name in names:
         if name.startswith("_") or name in reserved:
             raise TopologyError(f"store {store!r}: the column name {name!r} is reserved; rename the field")
         if names.count(name) > 1:
-            raise TopologyError(f"store {store!r}: {name!r} is a column of the key and of the value; rename one of them")
+            raise TopologyError(
+                f"store {store!r}: {name!r} is a column of the key and of the value; rename one of them"
+            )
     return types
 
 
@@ -130,7 +134,9 @@ class Opened(Generic[S]):
         try:
             values = tuple(self._key.plain(key))
         except TypeError as error:
-            raise TypeError(f"store {self._spec.name!r} got the key {key!r}, which is of another type: {error}") from None
+            raise TypeError(
+                f"store {self._spec.name!r} got the key {key!r}, which is of another type: {error}"
+            ) from None
         return values if len(values) > 1 else values[0]
 
     def _bound(self, key: Any) -> Any:

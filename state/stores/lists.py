@@ -12,8 +12,8 @@ from itertools import groupby
 import polars as pl
 
 from weir.state.engine.contract import StateView
-from weir.state.stores.access import HeldRow, Key, Row, Store, StoreTime
 from weir.state.engine.task_store import MAX_KEY_BYTES
+from weir.state.stores.access import HeldRow, Key, Row, Store, StoreTime
 from weir.state.stores.codec import AFTER_FLAGS, PRESENT, TIME_BYTES, time_bytes
 from weir.state.stores.long_keys import HASH_BYTES
 from weir.state.stores.specs import PLACE
@@ -114,7 +114,9 @@ class ListStore(Store):
         values = key if isinstance(key, Mapping | tuple) else (key,)
         named = dict(values) if isinstance(values, Mapping) else dict(zip(self._names, values, strict=False))
         if named.keys() != set(self._names) or len(values) != len(self._names):
-            raise TypeError(f"a key of store {self.spec.name!r} has the columns {', '.join(self._names)}, but got {key!r}")
+            raise TypeError(
+                f"a key of store {self.spec.name!r} has the columns {', '.join(self._names)}, but got {key!r}"
+            )
         if all(part is None for part in named.values()):
             raise self._null_key()
         return self._body({**named, PLACE: 0})[:-_PLACE_BYTES]
