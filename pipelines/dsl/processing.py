@@ -51,7 +51,7 @@ def add_processor(
             name=node,
             parent=parent,
             supplier=supplier,
-            declared=(*made.stores, *stores),
+            declared=_declared(node, made, stores),
             timers=_timers(node, name, cls, record.key_columns) if _overrides(cls, "on_timer", "on_timers") else {},
             key_taken=key_taken,
             value_taken=_taken(node, "value", value_in, record.value),
@@ -77,10 +77,35 @@ def _made(node: str, supplier: Any, is_fixed_key: bool) -> Any:
         raise TopologyError(f"{node}: {supplier!r} makes {made!r}, which is no processor; subclass weir.Processor")
     if supplier() is made:
         raise TopologyError(f"{node}: {supplier!r} gives the same processor twice; make a new one at each call")
+    called = "process_batch" if isinstance(made, BatchProcessor) else "process"
+    if not _overrides(type(made), called):
+        argument = "rows" if isinstance(made, BatchProcessor) else "record"
+        raise TopologyError(f"{node}: {type(made).__name__} has no {called}; write def {called}(self, {argument})")
     if isinstance(made, FixedKeyProcessor) is not is_fixed_key:
         right = "process_values" if isinstance(made, FixedKeyProcessor) else "process"
         raise TopologyError(f"{node}: {type(made).__name__} is for {right}; call that")
     return made
+
+
+def _declared(node: str, made: Any, stores: Sequence[StoreDeclaration]) -> tuple[StoreDeclaration, ...]:
+    """The stores of a processor, checked."""
+    name, found = type(made).__name__, list[StoreDeclaration]()
+    for where, given in ((f"{name}.stores", made.stores), ("stores=", stores)):
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise TopologyError(f"{node}: {where} is {given!r}; list the stores, for example ({given!r},)")
+        for each in given:
+            if not callable(getattr(each, "opened", None)):
+                raise TopologyError(
+                    f"{node}: {where} has {each!r}, which is no store; declare one, for example "
+                    'KeyValueStore("counts", key=str, value=int)'
+                )
+            check_name("store", each.name)
+            each.spec()
+            found.append(each)
+    names = [each.name for each in found]
+    if twice := sorted({each for each in names if names.count(each) > 1}):
+        raise TopologyError(f"{node}: {name} declares the store {twice[0]!r} twice; give each its own name")
+    return tuple(found)
 
 
 def _types(node: str, cls: type) -> tuple[Any, ...]:

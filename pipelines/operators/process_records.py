@@ -95,7 +95,7 @@ class ProcessRecords(Process):
             raise UserFunctionError(
                 f"{self._name}.process",
                 self.shape.node,
-                f"it forwarded a {what} that does not fit the declared type: {reason}",
+                f"it forwarded a {what} of another type than it declares: {reason.replace('it returned', 'got')}",
                 place,
             ) from error
 
