@@ -49,8 +49,7 @@ class ProcessRecords(Process):
                 process(record)
             except Exception as error:
                 raise self._failed("process", error, given, index) from error
-            due_ms = running.next_ms(STREAM)
-            if due_ms is not None and due_ms <= time_ms:
+            if running.is_due(STREAM, time_ms):
                 self._fire(STREAM, time_ms, running, cause[:2])
 
     def _call_timers(self, punctuation: Punctuation, time_ms: int, running: Running, place: Sequence[int]) -> None:
