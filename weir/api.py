@@ -37,6 +37,24 @@ from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sketches import ApproxDistinct, ApproxQuantiles, Collect
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.processors.list_store import ListStore, OpenListStore
+from weir.pipelines.processors.processor import (
+    BatchProcessor,
+    Cancellable,
+    FixedKeyProcessor,
+    Processor,
+    ProcessorContext,
+    Punctuation,
+)
+from weir.pipelines.processors.records import FixedKeyRecord, Record, RecordMetadata
+from weir.pipelines.processors.session_store import OpenSessionStore, SessionStore
+from weir.pipelines.processors.stores import KeyValueStore, OpenKeyValueStore
+from weir.pipelines.processors.versioned_store import (
+    OpenVersionedKeyValueStore,
+    VersionedKeyValueStore,
+    VersionedRecord,
+)
+from weir.pipelines.processors.window_store import OpenWindowStore, WindowStore
 from weir.pipelines.serdes import (
     Avro,
     Boolean,
@@ -74,11 +92,13 @@ __all__ = [
     "ApproxQuantiles",
     "Avro",
     "BadInputError",
+    "BatchProcessor",
     "Boolean",
     "BranchedKStream",
     "BufferConfig",
     "BufferFullError",
     "Bytes",
+    "Cancellable",
     "CoPartitioningError",
     "CogroupedKStream",
     "Collect",
@@ -88,6 +108,8 @@ __all__ = [
     "EmitStrategy",
     "FailOnInvalidTimestamp",
     "First",
+    "FixedKeyProcessor",
+    "FixedKeyRecord",
     "Float32",
     "Float64",
     "FollowingStore",
@@ -102,18 +124,31 @@ __all__ = [
     "KStream",
     "KTable",
     "KeyValueBytesStore",
+    "KeyValueStore",
     "Last",
+    "ListStore",
     "LogAndSkipOnInvalidTimestamp",
     "Materialized",
     "Max",
     "Mean",
     "Min",
     "Msgpack",
+    "OpenKeyValueStore",
+    "OpenListStore",
+    "OpenSessionStore",
+    "OpenVersionedKeyValueStore",
+    "OpenWindowStore",
     "PartitionerError",
+    "Processor",
+    "ProcessorContext",
     "Protobuf",
+    "Punctuation",
     "Query",
     "QueryError",
+    "Record",
+    "RecordMetadata",
     "SchemaRegistryError",
+    "SessionStore",
     "SessionWindowed",
     "SessionWindowedCogroupedKStream",
     "SessionWindowedKStream",
@@ -136,7 +171,10 @@ __all__ = [
     "UsePartitionTimeOnInvalidTimestamp",
     "UserFunctionError",
     "Uuid",
+    "VersionedKeyValueStore",
+    "VersionedRecord",
     "WallclockTimestampExtractor",
+    "WindowStore",
     "Windowed",
     "load_application",
     "read_table",

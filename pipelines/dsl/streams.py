@@ -6,7 +6,7 @@ They refer to each other, so one module defines them all. What a kind can do wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, overload
 
@@ -35,6 +35,7 @@ from weir.pipelines.dsl.joins import (
     add_stream_table_join,
     repartition_names,
 )
+from weir.pipelines.dsl.processing import add_processor
 from weir.pipelines.dsl.stream_operations import StreamOperations
 from weir.pipelines.dsl.table_grouped import GroupedTable, add_table_group
 from weir.pipelines.dsl.table_operations import TableOperations, TtlClock, add_table
@@ -46,6 +47,7 @@ from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.table_table_join import JoinKind
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.processors.stores import StoreDeclaration
 from weir.pipelines.topology.nodes import AggregateNode, Windows
 
 
@@ -65,6 +67,51 @@ class KTable(TableOperations):
             [{'item': 'tea', 'pieces': 0}]
         """
         return KStream(self._graph, self._add_to_stream(), has_new_key=False)
+
+    def process(
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration] = (), name: str | None = None
+    ) -> KStream:
+        """Pass every update to a processor, as ``to_stream().process(...)``; the value of a tombstone is None.
+
+        Examples:
+            >>> class Changes(Processor[str, int, str, int]):
+            ...     stores = (KeyValueStore("before", key=str, value=int),)
+            ...     def init(self, context):
+            ...         self.context, self.before = context, context.state_store("before")
+            ...     def process(self, record):
+            ...         change = (record.value or 0) - (self.before.get(record.key) or 0)
+            ...         self.before.put(record.key, record.value)
+            ...         self.context.forward(record.with_value(change))
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.process(Changes).to_delta("changes")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("tea", 5), ("tea", None)])
+            >>> driver.create_output_table("changes").read_key_values_to_list()
+            [('tea', 2), ('tea', 3), ('tea', -5)]
+        """
+        return self.to_stream().process(supplier, stores=stores, name=name)
+
+    def process_values(
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration] = (), name: str | None = None
+    ) -> KStream:
+        """Like ``process``, with a ``weir.FixedKeyProcessor``: what follows needs no repartition.
+
+        Examples:
+            >>> class IsThere(FixedKeyProcessor[str, int, bool]):
+            ...     def init(self, context):
+            ...         self.context = context
+            ...     def process(self, record):
+            ...         self.context.forward(record.with_value(record.value is not None))
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.process_values(IsThere).to_delta("there")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("tea", None)])
+            >>> driver.create_output_table("there").read_key_values_to_list()
+            [('tea', True), ('tea', False)]
+        """
+        return self.to_stream().process_values(supplier, stores=stores, name=name)
 
     def group_by(self, *selector: str | pl.Expr | Callable[[Any, Any], Any], **columns: str | pl.Expr) -> KGroupedTable:
         """Group the rows by a new key, given as for ``KStream.group_by``. A row whose new key is null is in no group.
@@ -301,6 +348,56 @@ class KStream(StreamOperations):
             [{'order': '1', 'cents': 20000}]
         """
         return BranchedKStream(self._graph, self._node, name, self._then)
+
+    def process(
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration] = (), name: str | None = None
+    ) -> KStream:
+        """Pass the records to a processor, which forwards any others: see ``weir.Processor``.
+
+        ``supplier`` is its class, or a function that makes a new one at each call. ``stores`` are kept beside those
+        that the class declares. ``name`` names the node, and begins the names of the stores of its timers.
+
+        Raises:
+            TopologyError: It is no processor, or its types do not fit the records.
+
+        Examples:
+            >>> class Twice(Processor[str, int, str, int]):
+            ...     def init(self, context):
+            ...         self.context = context
+            ...     def process(self, record):
+            ...         self.context.forward(record)
+            ...         self.context.forward(record.with_key(record.key.upper()))
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("user"), value=Int64("cents")).process(Twice).to_delta("twice")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("orders").pipe_input("ann", 5)
+            >>> driver.create_output_table("twice").read_key_values_to_list()
+            [('ann', 5), ('ANN', 5)]
+        """
+        node = add_processor(self._graph, self._node, supplier, stores=stores, name=name, is_fixed_key=False)
+        return KStream(self._graph, node, has_new_key=True)
+
+    def process_values(
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration] = (), name: str | None = None
+    ) -> KStream:
+        """Like ``process``, with a ``weir.FixedKeyProcessor``: what follows needs no repartition.
+
+        Examples:
+            >>> class Length(FixedKeyProcessor[str, str, int]):
+            ...     def init(self, context):
+            ...         self.context = context
+            ...     def process(self, record):
+            ...         self.context.forward(record.with_value(len(record.value)))
+            >>> builder = StreamsBuilder()
+            >>> words = builder.stream("words", key=String("author"), value=String("word"))
+            >>> words.process_values(Length).to_delta("lengths")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("words").pipe_input("ann", "tea")
+            >>> driver.create_output_table("lengths").read_key_values_to_list()
+            [('ann', 3)]
+        """
+        node = add_processor(self._graph, self._node, supplier, stores=stores, name=name, is_fixed_key=True)
+        return self._then(node)
 
     @overload
     def join(

@@ -35,6 +35,7 @@ from weir.pipelines.topology import SubTopology, Topology
 from weir.pipelines.topology.changes import Fate, TopologyChange
 from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.pipelines.topology.naming import lacks_lineages
+from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.changelog.forgetting import forget_stores
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.changelog.rows import changelog_spec
@@ -294,6 +295,42 @@ class Coordinator:
         if result is not None:
             self._has_uncommitted |= result.moved
         return result
+
+    def close_processors(self, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int) -> None:
+        """Run one more epoch, without input, in which all processors are closed; what they forward is committed with
+        the rest. A task that fails is only logged: its processor is then not closed, as after a kill."""
+        indices = {
+            sub_topology.index
+            for sub_topology in self.application.topology.sub_topologies
+            if any(isinstance(node, ProcessorNode) for node in sub_topology.nodes)
+        }
+        state = StateId(self.generation, self.epoch + 1)
+        frontiers = Frontiers(self.application.topology, self.tasks, ends, set())
+        plans = [
+            planned
+            for task in self.tasks.values()
+            if task.id.sub_topology in indices and task.state is TaskState.RUNNING and task.visited
+            if (
+                planned := plan_task(
+                    task,
+                    state=state,
+                    ends=ends,
+                    frontiers=frontiers,
+                    limits=limits,
+                    now_ms=now_ms,
+                    until_time_ms=None,
+                    stops=True,
+                )
+            )
+        ]
+        if not plans:
+            return
+        self.epoch, result = state.epoch, EpochResult()
+        for receipt in self._job(self.slots.run, self._with_global_tables(plans, ends)):
+            self._accept(receipt, result)
+        for receipt in result.failures:
+            log.warning("task %s: its processors were not closed: %s", receipt.task, receipt.error)
+        self._has_uncommitted |= result.moved
 
     @property
     def has_ended(self) -> bool:

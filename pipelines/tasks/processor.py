@@ -6,8 +6,9 @@ Reading, settling and writing files belong to ``epoch``; there is neither I/O no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -16,7 +17,9 @@ from weir.pipelines.errors import UserFunctionError
 from weir.pipelines.operators.batch_session import BatchSession
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.idle import Closing, Following, Idleness
+from weir.pipelines.operators.process import CHILD, Process
 from weir.pipelines.operators.suppress import HELD_BYTES
+from weir.pipelines.processors.records import RecordMetadata
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.tasks.metrics import EpochMetrics, lateness
 from weir.pipelines.tasks.operator_factory import global_join_of, operator_of, several_inputs_of
@@ -64,6 +67,7 @@ class TaskProcessor:
                 self._idleness[node] = Following(operator=operator, aggregation=aggregation.store.name)
             elif (after_ms := idle_after_ms(node)) is not None:
                 self._idleness[node] = Idleness(operator=operator, after_ms=after_ms)
+        self._processes = {node: each for node, each in operators.items() if isinstance(each, Process)}
         self._looked_into = {store.name for node in sub_topology.nodes for store in node.foreign_stores}
         self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]
         self._window_stores = [
@@ -86,12 +90,17 @@ class TaskProcessor:
         partition: int = 0,
         lets_idle: bool = False,
         end_time_ms: int | None = None,
+        instances: MutableMapping[str, object] | None = None,
+        passes_wall_clock: bool = True,
+        stops: bool = False,
     ) -> EpochOutput:
         """Process the rows of an epoch, or a batch of them.
 
         With ``lets_idle`` inputs without records are idle: time passes for operators that define what idle input means.
-        With ``end_time_ms`` the input has ended, and after the rows stream time advances to it, node by node. Writes go
-        to ``session``. ``clocks`` are those of the task's last epoch and stay unchanged; ``partition`` is the task's.
+        With ``end_time_ms`` the input has ended, and after the rows stream time advances to it, node by node.
+        ``instances`` are the task's processors, made where there are none; with ``stops`` they are closed after the
+        rows. Without ``passes_wall_clock`` nothing that they do by the wall clock is due. Writes go to ``session``.
+        ``clocks`` are those of the task's last epoch and stay unchanged; ``partition`` is the task's.
         """
         if self._looked_into:
             session = BatchSession(session, self._looked_into)
@@ -101,12 +110,16 @@ class TaskProcessor:
             now_ms=now_ms,
             counts=Counter(),
             clocks_before=clocks,
+            task=f"{self._sub_topology.index}_{partition}",
+            instances={} if instances is None else instances,
+            passes_wall_clock=passes_wall_clock,
         )
         inputs, causes = self._in_turn(turns, epoch)
+        epoch.metadata_of = partial(self._metadata_of, turns, causes)
         if self._sub_topology.edges_out and len(turns):
             epoch.clocks.update(zip(LAST_KEY, (int(turns.merge_ms[-1]), int(turns.origins[-1])), strict=True))
         try:
-            output = self._run(inputs, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms)
+            output = self._run(inputs, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms, stops=stops)
         except UserFunctionError as error:
             raise _placed(error, self._sub_topology.sources, turns.frames, inputs) from error.__cause__
         edges = {
@@ -119,7 +132,13 @@ class TaskProcessor:
         return replace(output, edges=edges)
 
     def _run(
-        self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch, *, lets_idle: bool, end_time_ms: int | None
+        self,
+        inputs: Mapping[str, pl.DataFrame],
+        epoch: Epoch,
+        *,
+        lets_idle: bool,
+        end_time_ms: int | None,
+        stops: bool,
     ) -> EpochOutput:
         """``run`` with rows that have turns; what it gives to edges is not yet in the form in which it is sent."""
         session = epoch.session
@@ -145,6 +164,8 @@ class TaskProcessor:
                 continue
             else:
                 rows = self._process(node, arrived, end_time_ms, epoch)
+            if stops and node in self._processes:
+                rows = _both(rows, self._processes[node].stop(epoch))
             if rows is None:
                 continue
             forwarded[node] = rows
@@ -156,6 +177,7 @@ class TaskProcessor:
         due_ms = [
             *self._forget(epoch),
             *(due for each in self._idleness.values() if (due := each.due_ms(epoch)) is not None),
+            *(due for each in self._processes.values() if not stops and (due := each.due_ms(epoch)) is not None),
         ]
         return EpochOutput(
             sinks=sinks,
@@ -164,6 +186,7 @@ class TaskProcessor:
             clocks=epoch.clocks,
             gauges={"open_windows": sum(session.count(store) for store in self._window_stores)},
             next_punctuation_ms=min(due_ms, default=None),
+            wants_commit=epoch.wants_commit,
             metrics=EpochMetrics(
                 records=sum(rows.height for rows in inputs.values()),
                 lateness_ms=behind_ms,
@@ -173,7 +196,9 @@ class TaskProcessor:
             ),
         )
 
-    def _process(self, node: Node, arrived: list[pl.DataFrame], end_time_ms: int | None, epoch: Epoch) -> pl.DataFrame:
+    def _process(
+        self, node: Node, arrived: list[pl.DataFrame], end_time_ms: int | None, epoch: Epoch
+    ) -> pl.DataFrame | None:
         """What a node forwards for the rows of its parents or its topic."""
         if node in self._joins:
             forwarded = self._joins[node].process_all(arrived, epoch)
@@ -182,12 +207,12 @@ class TaskProcessor:
             forwarded = operator.process(arrived[0], epoch) if operator else arrived[0]
         if idleness := self._idleness.get(node):
             idleness.hear(pl.concat([rows.get_column("_ts") for rows in arrived]), epoch)
-        if (closed := self._end(node, end_time_ms, epoch)) is not None:
-            forwarded = pl.concat([forwarded, closed]) if forwarded.height else closed
-        return forwarded
+        return _both(forwarded, self._end(node, end_time_ms, epoch))
 
     def _while_idle(self, node: Node, end_time_ms: int | None, epoch: Epoch, *, lets_idle: bool) -> pl.DataFrame | None:
         """What a node without input forwards; None for nothing."""
+        if node in self._processes:
+            return _both(self._processes[node].pass_time(epoch), self._end(node, end_time_ms, epoch))
         idleness = self._idleness.get(node)
         return idleness.pass_time(epoch) if idleness and lets_idle else self._end(node, end_time_ms, epoch)
 
@@ -221,6 +246,21 @@ class TaskProcessor:
                 due_ms += [due for due in (store.next_expiry_ms(),) if due is not None]
         return due_ms
 
+    def _metadata_of(self, turns: Turns, causes: np.ndarray, partition: int, offset: int) -> RecordMetadata | None:
+        """Where the record with this place, as ``_in_turn`` gives it, was read; None behind a repartition."""
+        turn = int(np.searchsorted(causes, offset))
+        if turn == len(causes) or causes[turn] != offset:
+            return None
+        for source in self._sub_topology.sources:
+            places = turns.places.get(source.topic)
+            if places is None:
+                continue
+            row = int(np.searchsorted(places, turn))
+            if row < len(places) and places[row] == turn:
+                frame = turns.frames[source.topic]
+                return RecordMetadata(source.topic, frame["_partition"][row], frame["_offset"][row])
+        return None
+
     def _in_turn(self, turns: Turns, epoch: Epoch) -> tuple[Mapping[str, pl.DataFrame], np.ndarray]:
         """The frames with each row's turn as its offset, if they have no such order of their own, as one topic has;
         and the offsets by turn."""
@@ -235,6 +275,12 @@ class TaskProcessor:
             name: frame.with_columns(pl.Series("_offset", first + turns.places[name]))
             for name, frame in turns.frames.items()
         }, first + np.arange(len(turns))
+
+
+def _both(first: pl.DataFrame | None, then: pl.DataFrame | None) -> pl.DataFrame | None:
+    """The rows of both; None for nothing."""
+    found = [rows for rows in (first, then) if rows is not None and rows.height]
+    return pl.concat(found, how="diagonal") if found else first
 
 
 def _placed(
@@ -258,6 +304,14 @@ def _placed(
     return error
 
 
+def _meant_for(node: Node, rows: pl.DataFrame | None, parent: Node) -> pl.DataFrame | None:
+    """Of a processor's rows, those that are for all nodes behind it or for ``node``."""
+    if rows is None or CHILD not in rows.columns:
+        return rows
+    is_meant = pl.col(CHILD).is_null() | (pl.col(CHILD) == [child.name for child in parent.children].index(node.name))
+    return rows.filter(is_meant).drop(CHILD)
+
+
 def _arrived(
     node: Node, inputs: Mapping[str, pl.DataFrame], forwarded: Mapping[Node, pl.DataFrame], epoch: Epoch
 ) -> list[pl.DataFrame]:
@@ -269,7 +323,9 @@ def _arrived(
             found = [epoch.late.get(node.name)]
         case _:
             found = [
-                inputs.get(parent.name) if isinstance(parent, RepartitionNode) else forwarded.get(parent)
+                inputs.get(parent.name)
+                if isinstance(parent, RepartitionNode)
+                else _meant_for(node, forwarded.get(parent), parent)
                 for parent in node.parents
             ]
     if all(rows is None or rows.is_empty() for rows in found):

@@ -27,6 +27,7 @@ from weir.pipelines.topology.nodes import (
     SuppressNode,
     TableSinkNode,
 )
+from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.commit.record import StoreIdentity
 from weir.state.types import StoreSpec
 
@@ -203,7 +204,9 @@ class SubTopology:
 def inputs_of(node: Node, *, under_own_key: bool = False) -> set[str]:
     """The topics and edges whose rows reach ``node`` in memory; with ``under_own_key``, only those whose keys no node
     on the way may have changed."""
-    if under_own_key and isinstance(node, MapNode | SelectKeyNode):
+    if under_own_key and (
+        isinstance(node, MapNode | SelectKeyNode) or (isinstance(node, ProcessorNode) and not node.is_fixed_key)
+    ):
         return set()
     if isinstance(node, SourceNode):
         return {node.topic}
