@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 import polars as pl
 
 from weir.pipelines.arguments import positive_ms
-from weir.pipelines.dsl.graph import Graph, check_name
+from weir.pipelines.dsl.graph import Graph
+from weir.pipelines.dsl.merging import check_same_columns
+from weir.pipelines.dsl.shared_stores import shared_store
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.processors.processor import BatchProcessor, FixedKeyProcessor, Processor, Punctuation
 from weir.pipelines.processors.stores import StoreDeclaration
@@ -23,34 +25,46 @@ KINDS = (Processor, FixedKeyProcessor, BatchProcessor)
 
 def add_processor(
     graph: Graph,
-    parent: Node,
+    parents: Sequence[Node],
     supplier: Callable[[], Any],
     *,
-    stores: Sequence[StoreDeclaration],
+    stores: Sequence[StoreDeclaration | str],
     name: str | None,
-    is_fixed_key: bool,
+    is_fixed_key: bool | None = None,
 ) -> ProcessorNode:
-    """A processor over the records of ``parent``.
+    """A processor over the records of ``parents``; ``is_fixed_key`` is whether it has to be one that keeps keys.
 
     Raises:
-        TopologyError: The supplier makes no processor of this kind, or its types do not fit the records.
+        TopologyError: The supplier makes no processor of this kind, its types do not fit the records, the parents'
+            records differ, or the name is taken.
     """
-    node = graph.new_name("KSTREAM-PROCESSVALUES-" if is_fixed_key else "KSTREAM-PROCESSOR-")
-    if name is not None:
-        node = check_name("processor", name)
+    if name is None:
+        node = graph.new_name("KSTREAM-PROCESSVALUES-" if is_fixed_key else "KSTREAM-PROCESSOR-")
+    else:
+        node = graph.check_new("processor", name)
+    parent, *others = parents
+    for other in others:
+        check_same_columns(f"the processor {node!r} takes", parent, other)
     made = _made(node, supplier, is_fixed_key)
+    is_fixed_key = isinstance(made, FixedKeyProcessor)
     cls, record = type(made), parent.record
     types = _types(node, cls)
     key_in, value_in, key_out, value_out = types if len(types) == 4 else (types[0], types[1], types[0], types[2])
     key_taken = _taken(node, "key", key_in, record.key)
     forwards = value_out is not type(None)
     value = row_type_of(value_out, "value") if forwards else RowType(pl.Schema())
+    wanted = (*made.stores, *stores)
     return graph.add(
         ProcessorNode(
             name=node,
             parent=parent,
+            others=tuple(others),
             supplier=supplier,
-            declared=(*made.stores, *stores),
+            declared=tuple(each for each in wanted if not isinstance(each, str)),
+            shared=tuple(
+                shared_store(graph, node, each)
+                for each in dict.fromkeys(each for each in wanted if isinstance(each, str))
+            ),
             timers=_timers(node, name, cls, record.key) if _overrides(cls, "on_timer", "on_timers") else {},
             key_taken=key_taken,
             value_taken=_taken(node, "value", value_in, record.value),
@@ -68,7 +82,7 @@ def add_processor(
     )
 
 
-def _made(node: str, supplier: Any, is_fixed_key: bool) -> Any:
+def _made(node: str, supplier: Any, is_fixed_key: bool | None) -> Any:
     if not callable(supplier):
         raise TopologyError(f"{node} got {supplier!r}; pass a class of processors, or a function that makes one")
     made = supplier()
@@ -76,7 +90,7 @@ def _made(node: str, supplier: Any, is_fixed_key: bool) -> Any:
         raise TopologyError(f"{node}: {supplier!r} makes {made!r}, which is no processor; subclass weir.Processor")
     if supplier() is made:
         raise TopologyError(f"{node}: {supplier!r} gives the same processor twice; make a new one at each call")
-    if isinstance(made, FixedKeyProcessor) is not is_fixed_key:
+    if is_fixed_key is not None and isinstance(made, FixedKeyProcessor) is not is_fixed_key:
         right = "process_values" if isinstance(made, FixedKeyProcessor) else "process"
         raise TopologyError(f"{node}: {type(made).__name__} is for {right}; call that")
     return made

@@ -299,12 +299,13 @@ class KStream(StreamOperations):
         return BranchedKStream(self._graph, self._node, name, self._then)
 
     def process(
-        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration] = (), name: str | None = None
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration | str] = (), name: str | None = None
     ) -> KStream:
         """Pass the records to a processor, which forwards any others: see ``weir.Processor``.
 
         ``supplier`` is its class, or a function that makes a new one at each call. ``stores`` are kept beside those
-        that the class declares. ``name`` names the node, and begins the names of the stores of its timers.
+        that the class declares; one that is given by name is shared: see ``StreamsBuilder.add_state_store``. ``name``
+        names the node, and begins the names of the stores of its timers.
 
         Raises:
             TopologyError: It is no processor, or its types do not fit the records.
@@ -323,11 +324,11 @@ class KStream(StreamOperations):
             >>> driver.create_output_table("twice").read_key_values_to_list()
             [('ann', 5), ('ANN', 5)]
         """
-        node = add_processor(self._graph, self._node, supplier, stores=stores, name=name, is_fixed_key=False)
+        node = add_processor(self._graph, [self._node], supplier, stores=stores, name=name, is_fixed_key=False)
         return KStream(self._graph, node, has_new_key=True)
 
     def process_values(
-        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration] = (), name: str | None = None
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration | str] = (), name: str | None = None
     ) -> KStream:
         """Like ``process``, with a ``weir.FixedKeyProcessor``: what follows needs no repartition.
 
@@ -345,7 +346,7 @@ class KStream(StreamOperations):
             >>> driver.create_output_table("lengths").read_key_values_to_list()
             [('ann', 3)]
         """
-        node = add_processor(self._graph, self._node, supplier, stores=stores, name=name, is_fixed_key=True)
+        node = add_processor(self._graph, [self._node], supplier, stores=stores, name=name, is_fixed_key=True)
         return self._then(node)
 
     @overload

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -50,7 +51,7 @@ class ProcessRecords(Process):
                 raise self._failed("process", error, given, index) from error
             due_ms = running.next_ms(STREAM)
             if due_ms is not None and due_ms <= time_ms:
-                self._fire(STREAM, time_ms, running, cause[:2])
+                self._when_through(epoch, "all", partial(self._fire, STREAM, time_ms, running, cause[:2]))
 
     def _call_timers(self, punctuation: Punctuation, time_ms: int, running: Running, place: Sequence[int]) -> None:
         partition, offset = place

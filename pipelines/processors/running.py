@@ -84,6 +84,7 @@ class Running:
         }
         self._keys = PlainRows(self.shape.key) if self.shape.timers else None
         self.processor: Any = None
+        self.is_called = False
 
     def enter(
         self, session: StateSession, clocks: dict[str, int], now_ms: int, metadata_of: MetadataOf, out: Out
@@ -91,7 +92,7 @@ class Running:
         """Work on this epoch until ``leave``; what the processor forwards is appended to ``out``."""
         self.clocks, self.now_ms, self.out, self._metadata_of = clocks, now_ms, out, metadata_of
         self.wants_commit = False
-        self._is_called = True
+        self.is_called = True
         self._cause = Cause(-1, -1, clocks.get(self.shape.node, now_ms))
         for store in self.stores.values():
             store.enter(session, StoreTime(clocks=clocks, now_ms=now_ms))
@@ -107,7 +108,7 @@ class Running:
 
     def leave(self) -> None:
         """The epoch goes on without the processor: until the next one nothing but its own attributes is there."""
-        self._is_called = False
+        self.is_called = False
         for store in self.stores.values():
             store.leave()
 
@@ -119,7 +120,7 @@ class Running:
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        return self._metadata_of(*self._cause[:2]) if self._is_called and self._cause.is_record else None
+        return self._metadata_of(*self._cause[:2]) if self.is_called and self._cause.is_record else None
 
     @property
     def current_stream_time(self) -> datetime | None:
@@ -251,7 +252,7 @@ class Running:
             self.clocks.pop(schedule.clock, None)
 
     def _check_call(self, call: str) -> None:
-        if not self._is_called:
+        if not self.is_called:
             raise RuntimeError(
                 f"{call} was called while Weir does not call the processor; call it in init, process, on_timer, close "
                 "or what you schedule, not in a thread of your own"
