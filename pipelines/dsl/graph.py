@@ -54,9 +54,9 @@ class Graph:
         """The node with this name; raises ``KeyError`` when none has it."""
         return {node.name: node for node in self.nodes}[name]
 
-    def check_new(self, what: str, name: Any) -> str:
+    def check_new(self, what: str, given: Any) -> str:
         """The name that the program gives to a node; raises ``TopologyError`` when another has it."""
-        check_name(what, name)
+        name = check_name(what, given)
         if is_made_up(name):
             raise TopologyError(
                 f"the {what} name {name!r} is one that Weir makes up for nodes without a name; choose another"

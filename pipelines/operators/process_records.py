@@ -34,11 +34,13 @@ class ProcessRecords(Process):
             self.value.to_objects(rows, rows.get_column("_deleted")),
             as_datetimes(rows.get_column("_ts").cast(TIME)).to_list(),
         )
-        causes = zip(
-            rows.get_column("_partition").to_list(),
-            rows.get_column("_offset").to_list(),
-            rows.get_column("_ts").to_list(),
-            strict=True,
+        causes = list(
+            zip(
+                rows.get_column("_partition").to_list(),
+                rows.get_column("_offset").to_list(),
+                rows.get_column("_ts").to_list(),
+                strict=True,
+            )
         )
         process, clocks, clock = running.processor.process, running.clocks, self.clock
         given = Records(rows, self.key.names)
@@ -49,6 +51,8 @@ class ProcessRecords(Process):
                 process(record)
             except Exception as error:
                 raise self._failed("process", error, given, index) from error
+            if index + 1 < len(causes) and causes[index + 1][:2] == cause[:2]:
+                continue  # the record that caused it is not through yet
             due_ms = running.next_ms(STREAM)
             if due_ms is not None and due_ms <= time_ms:
                 self._when_through(epoch, "all", partial(self._fire, STREAM, time_ms, running, cause[:2]))

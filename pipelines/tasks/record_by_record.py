@@ -77,9 +77,10 @@ class Walk:
                 for node in reversed(processes):  # a processor is up to date before anything reaches it
                     self._calls.processes[node].pass_time(epoch)
                 self._call_due()
-                for feeder, row in self._in_turn(fed):
+                for feeder, row, is_last in self._in_turn(fed):
                     self._deliver(feeder, row)
-                    self._call_due()
+                    if is_last:
+                        self._call_due()
                 for node in self._part.nodes:
                     is_over = node in self._heard or node in self._calls.processes
                     self._forward(node, (self._calls.end if is_over else self._calls.while_idle)(node, epoch))
@@ -96,17 +97,21 @@ class Walk:
         epoch.late.update(self._late_outside)
         return {node: rows for node in self._part.nodes if (rows := self._all_given(node)) is not None}
 
-    def _in_turn(self, fed: Mapping[Node, Rows]) -> Iterator[tuple[Node, pl.DataFrame]]:
-        """Rows of the feeders one by one, in the order in which the task has taken the records that caused them."""
+    def _in_turn(self, fed: Mapping[Node, Rows]) -> Iterator[tuple[Node, pl.DataFrame, bool]]:
+        """Rows of the feeders one by one, in the order in which the task has taken the records that caused them, and
+        whether each is the last of its record."""
         frames = [(node, rows) for node, rows in fed.items() if rows is not None and rows.height]
-        if len(frames) == 1:
-            yield from ((frames[0][0], row) for row in _each(frames[0][1]))
-        elif frames:
-            offsets = np.concatenate([rows.get_column("_offset").to_numpy() for _, rows in frames])
-            feeders = np.repeat(np.arange(len(frames)), [rows.height for _, rows in frames])
-            rest = [_each(rows) for _, rows in frames]
-            for index in feeders[np.argsort(offsets, kind="stable")]:
-                yield frames[index][0], next(rest[index])
+        if not frames:
+            return
+        offsets = np.concatenate([rows.get_column("_offset").to_numpy() for _, rows in frames])
+        feeders = np.repeat(np.arange(len(frames)), [rows.height for _, rows in frames])
+        if len(frames) > 1:
+            order = np.argsort(offsets, kind="stable")
+            offsets, feeders = offsets[order], feeders[order]
+        are_last = [*(offsets[1:] != offsets[:-1]).tolist(), True]
+        rest = [_each(rows) for _, rows in frames]
+        for index, is_last in zip(feeders.tolist(), are_last, strict=True):
+            yield frames[index][0], next(rest[index]), is_last
 
     def _deliver(self, parent: Node, row: pl.DataFrame) -> None:
         """Pass one row of ``parent`` to each child inside, and so to all below."""
@@ -165,7 +170,7 @@ class Walk:
             raise
 
     def _call_due(self) -> None:
-        """Call what is due, node by node, and what comes of it; a failure that a processor has hidden ends the epoch."""
+        """Call what is due, node by node, with what comes of it; a failure that a processor hides ends the epoch."""
         due = self._epoch.due
         assert due is not None
         while due:
