@@ -37,6 +37,7 @@ from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sketches import ApproxDistinct, ApproxQuantiles, Collect
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.processors.list_store import ListStore, OpenListStore
 from weir.pipelines.processors.processor import (
     BatchProcessor,
     Cancellable,
@@ -46,7 +47,14 @@ from weir.pipelines.processors.processor import (
     Punctuation,
 )
 from weir.pipelines.processors.records import FixedKeyRecord, Record, RecordMetadata
+from weir.pipelines.processors.session_store import OpenSessionStore, SessionStore
 from weir.pipelines.processors.stores import KeyValueStore, OpenKeyValueStore
+from weir.pipelines.processors.versioned_store import (
+    OpenVersionedKeyValueStore,
+    VersionedKeyValueStore,
+    VersionedRecord,
+)
+from weir.pipelines.processors.window_store import OpenWindowStore, WindowStore
 from weir.pipelines.serdes import (
     Avro,
     Boolean,
@@ -117,6 +125,7 @@ __all__ = [
     "KeyValueBytesStore",
     "KeyValueStore",
     "Last",
+    "ListStore",
     "LogAndSkipOnInvalidTimestamp",
     "Materialized",
     "Max",
@@ -124,6 +133,10 @@ __all__ = [
     "Min",
     "Msgpack",
     "OpenKeyValueStore",
+    "OpenListStore",
+    "OpenSessionStore",
+    "OpenVersionedKeyValueStore",
+    "OpenWindowStore",
     "PartitionerError",
     "Processor",
     "ProcessorContext",
@@ -134,6 +147,7 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "SchemaRegistryError",
+    "SessionStore",
     "SessionWindowed",
     "SessionWindowedCogroupedKStream",
     "SessionWindowedKStream",
@@ -157,7 +171,10 @@ __all__ = [
     "UsePartitionTimeOnInvalidTimestamp",
     "UserFunctionError",
     "Uuid",
+    "VersionedKeyValueStore",
+    "VersionedRecord",
     "WallclockTimestampExtractor",
+    "WindowStore",
     "Windowed",
     "load_application",
     "read_table",

@@ -13,10 +13,11 @@ from weir.pipelines.dsl.graph import Graph
 from weir.pipelines.dsl.merging import check_same_columns
 from weir.pipelines.dsl.shared_stores import shared_store
 from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.functions import Windowed
 from weir.pipelines.processors.processor import BatchProcessor, FixedKeyProcessor, Processor, Punctuation
 from weir.pipelines.processors.stores import StoreDeclaration
 from weir.pipelines.serdes.row_type import RowType, row_type_of
-from weir.pipelines.topology.nodes import Node
+from weir.pipelines.topology.nodes import Node, RecordType
 from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.stores.timers import timer_spec
 
@@ -50,7 +51,7 @@ def add_processor(
     cls, record = type(made), parent.record
     types = _types(node, cls)
     key_in, value_in, key_out, value_out = types if len(types) == 4 else (types[0], types[1], types[0], types[2])
-    key_taken = _taken(node, "key", key_in, record.key)
+    key_taken = _key_taken(node, key_in, record)
     forwards = value_out is not type(None)
     value = row_type_of(value_out, "value") if forwards else RowType(pl.Schema())
     wanted = (*made.stores, *stores)
@@ -65,7 +66,7 @@ def add_processor(
                 shared_store(graph, node, each)
                 for each in dict.fromkeys(each for each in wanted if isinstance(each, str))
             ),
-            timers=_timers(node, name, cls, record.key) if _overrides(cls, "on_timer", "on_timers") else {},
+            timers=_timers(node, name, cls, record.key_columns) if _overrides(cls, "on_timer", "on_timers") else {},
             key_taken=key_taken,
             value_taken=_taken(node, "value", value_in, record.value),
             is_fixed_key=is_fixed_key,
@@ -74,7 +75,7 @@ def add_processor(
             forwards=forwards,
             record=graph.record(
                 node,
-                record.key if is_fixed_key or not forwards else _given_key(key_out, record.key),
+                record.key if is_fixed_key or not forwards else _given_key(node, key_out, record.key),
                 value,
                 is_windowed=record.is_windowed and is_fixed_key,
             ),
@@ -110,6 +111,21 @@ def _types(node: str, cls: type) -> tuple[Any, ...]:
     )
 
 
+def _key_taken(node: str, annotation: Any, record: RecordType) -> RowType:
+    if annotation is Windowed and record.is_windowed:
+        return record.key
+    if record.is_windowed and annotation is not Any and not isinstance(annotation, TypeVar):
+        raise TopologyError(
+            f"{node} takes a key of {annotation!r}, but the records' keys are windowed; declare Windowed"
+        )
+    if annotation is Windowed:
+        raise TopologyError(
+            f"{node} takes windowed keys, but the key of the records is {', '.join(record.key.columns)}; declare its "
+            "type"
+        )
+    return _taken(node, "key", annotation, record.key)
+
+
 def _taken(node: str, what: str, annotation: Any, given: RowType) -> RowType:
     """How the processor takes a key or value; the columns are the stream's."""
     if annotation is Any or isinstance(annotation, TypeVar):
@@ -123,8 +139,13 @@ def _taken(node: str, what: str, annotation: Any, given: RowType) -> RowType:
     return taken
 
 
-def _given_key(annotation: Any, before: RowType) -> RowType:
+def _given_key(node: str, annotation: Any, before: RowType) -> RowType:
     """The key that a processor gives; a scalar of the type of the key before keeps its name."""
+    if annotation is Windowed:
+        raise TopologyError(
+            f"{node} gives windowed keys, which only process_values keeps; declare the type of the key within, and the "
+            "window's bounds as fields of the value"
+        )
     given = row_type_of(annotation, "key")
     if given.is_scalar and before.is_scalar and list(given.columns.values()) == list(before.columns.values()):
         return before
@@ -146,13 +167,13 @@ def _timer_resolution_ms(node: str, made: Any) -> int:
     return positive_ms(made.timer_resolution, f"{node}: {type(made).__name__}.timer_resolution")
 
 
-def _timers(node: str, name: str | None, cls: type, key: RowType) -> dict[Punctuation, Any]:
+def _timers(node: str, name: str | None, cls: type, key: pl.Schema) -> dict[Punctuation, Any]:
     if name is None:
         raise TopologyError(
             f"{node}: {cls.__name__} has timers, which are kept under the processor's name; pass one, for example "
             f'process({cls.__name__}, name="{cls.__name__.lower()}")'
         )
     return {
-        Punctuation.STREAM_TIME: timer_spec(f"{name}-timers", key.columns),
-        Punctuation.WALL_CLOCK_TIME: timer_spec(f"{name}-wall-clock-timers", key.columns),
+        Punctuation.STREAM_TIME: timer_spec(f"{name}-timers", key),
+        Punctuation.WALL_CLOCK_TIME: timer_spec(f"{name}-wall-clock-timers", key),
     }

@@ -62,6 +62,51 @@ class KTable(TableOperations):
         """
         return KStream(self._graph, self._add_to_stream(), has_new_key=False)
 
+    def process(
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration | str] = (), name: str | None = None
+    ) -> KStream:
+        """Pass every update to a processor, as ``to_stream().process(...)``; the value of a tombstone is None.
+
+        Examples:
+            >>> class Changes(Processor[str, int, str, int]):
+            ...     stores = (KeyValueStore("before", key=str, value=int),)
+            ...     def init(self, context):
+            ...         self.context, self.before = context, context.state_store("before")
+            ...     def process(self, record):
+            ...         change = (record.value or 0) - (self.before.get(record.key) or 0)
+            ...         self.before.put(record.key, record.value)
+            ...         self.context.forward(record.with_value(change))
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.process(Changes).to_delta("changes")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("tea", 5), ("tea", None)])
+            >>> driver.create_output_table("changes").read_key_values_to_list()
+            [('tea', 2), ('tea', 3), ('tea', -5)]
+        """
+        return self.to_stream().process(supplier, stores=stores, name=name)
+
+    def process_values(
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration | str] = (), name: str | None = None
+    ) -> KStream:
+        """Like ``process``, with a ``weir.FixedKeyProcessor``: what follows needs no repartition.
+
+        Examples:
+            >>> class IsThere(FixedKeyProcessor[str, int, bool]):
+            ...     def init(self, context):
+            ...         self.context = context
+            ...     def process(self, record):
+            ...         self.context.forward(record.with_value(record.value is not None))
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.process_values(IsThere).to_delta("there")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("tea", None)])
+            >>> driver.create_output_table("there").read_key_values_to_list()
+            [('tea', True), ('tea', False)]
+        """
+        return self.to_stream().process_values(supplier, stores=stores, name=name)
+
     def group_by(self, *selector: str | pl.Expr | Callable[[Any, Any], Any], **columns: str | pl.Expr) -> KGroupedTable:
         """Group the rows by a new key, given as for ``KStream.group_by``. A row whose new key is null is in no group.
 

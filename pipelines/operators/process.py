@@ -31,11 +31,14 @@ class Process(ABC):
     """A processor's node. A record is processed before the punctuations and timers that it makes due."""
 
     shape: Shape
-    key: KeyType
-    """As the processor takes it."""
     value: RowType
-    key_result: RowType
+    key_result: KeyType
     result: RowType
+
+    @property
+    def key(self) -> KeyType:
+        """As the processor takes it."""
+        return self.shape.key
 
     @property
     def clock(self) -> str:
@@ -113,7 +116,8 @@ class Process(ABC):
                 running.enter(epoch.session, epoch.clocks, epoch.now_ms, epoch.metadata_of, epoch.outlets.get(node, []))
             yield running
         finally:
-            running.leave()
+            if expired := running.leave():
+                epoch.counts["expired_records"] += expired
         epoch.wants_commit = epoch.wants_commit or running.wants_commit
 
     def _pass_wall_clock(self, running: Running, epoch: Epoch) -> None:

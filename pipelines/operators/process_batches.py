@@ -60,8 +60,9 @@ class ProcessBatches(Process):
             if next_call < len(calls):
                 last = min(last, int(calls[next_call]))
             place, time_ms = places.row(last), int(times[last])
+            partition, offset = place
             running.clocks[self.clock] = time_ms
-            self._process(rows[first : last + 1], Cause(*place, time_ms), running)
+            self._process(rows[first : last + 1], Cause(partition, offset, time_ms), running)
             due_ms = running.next_punctuation_ms(STREAM)
             if due_ms is not None and due_ms <= time_ms:
                 self._when_through(epoch, "punctuation", partial(self._punctuate, STREAM, time_ms, running, place))
@@ -94,7 +95,7 @@ class ProcessBatches(Process):
     def _rows(self, forwarded: Out) -> pl.DataFrame:
         sent = [each for each in forwarded if isinstance(each, ForwardedRows) and each.rows.height]
         if not sent:
-            return pl.DataFrame(schema={**self.key_result.columns, **self.result.columns, **RESERVED})
+            return pl.DataFrame(schema={**self.shape.given, **RESERVED})
         has_child = any(each.child is not None for each in sent)
         rows = pl.concat(
             [
@@ -102,4 +103,4 @@ class ProcessBatches(Process):
                 for each in sent
             ]
         )
-        return with_tombstones(rows, self.result, self.key_result.columns, rows.get_column("_deleted"))
+        return with_tombstones(rows, self.result, self.key_result.names, rows.get_column("_deleted"))

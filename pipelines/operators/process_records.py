@@ -16,7 +16,8 @@ from weir.pipelines.operators.process import CHILD, Process
 from weir.pipelines.processors.forwarding import Cause, Forwarded
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.records import FixedKeyRecord, Record
-from weir.pipelines.processors.running import STREAM, Out, Running, as_time
+from weir.pipelines.processors.running import STREAM, Out, Running
+from weir.pipelines.processors.times import as_time
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.serdes.values import as_datetimes
@@ -68,7 +69,7 @@ class ProcessRecords(Process):
         sent = [each for each in forwarded if isinstance(each, Forwarded)]
         frame = pl.DataFrame(
             [
-                *self._columns("key", self.key_result, [each.record.key for each in sent], sent),
+                *self._key_columns(sent),
                 *self._columns("value", self.result, [each.record.value for each in sent], sent),
                 pl.Series("_ts", [each.record.timestamp for each in sent], dtype=TIME).dt.timestamp("ms"),
                 pl.Series("_partition", [each.cause.partition for each in sent], dtype=pl.Int32),
@@ -79,6 +80,16 @@ class ProcessRecords(Process):
         if any(each.child is not None for each in sent):
             frame = frame.with_columns(pl.Series(CHILD, [each.child for each in sent], dtype=pl.Int32))
         return frame
+
+    def _key_columns(self, sent: Sequence[Forwarded]) -> list[pl.Series]:
+        keys, types = [each.record.key for each in sent], self.key_result
+        if not types.is_windowed:
+            return self._columns("key", types.row_type, keys, sent)
+        return [
+            *self._columns("key", types.row_type, [key.key for key in keys], sent),
+            pl.Series("window_start", [key.window_start for key in keys], dtype=TIME),
+            pl.Series("window_end", [key.window_end for key in keys], dtype=TIME),
+        ]
 
     def _columns(self, what: str, types: RowType, items: Sequence[Any], sent: Sequence[Forwarded]) -> list[pl.Series]:
         try:

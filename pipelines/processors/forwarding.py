@@ -50,7 +50,8 @@ def forwarded_rows(given: Any, columns: pl.Schema, cause: Cause) -> pl.DataFrame
         raise TypeError(f"a batch processor gives a polars DataFrame, but got {type(given).__name__}{way_out}")
     if missing := [name for name in (*columns, "_ts") if name not in given.columns]:
         raise TypeError(
-            f"the rows to forward lack {' and '.join(map(repr, missing))}; they have {', '.join(given.columns) or 'none'}"
+            f"the rows to forward lack {' and '.join(map(repr, missing))}; they have "
+            + (", ".join(given.columns) or "no columns")
             + (", and each needs its time in _ts (Int64, ms)" if "_ts" in missing else "")
         )
     if given.get_column("_ts").null_count():

@@ -44,7 +44,8 @@ class ProcessorContext(Protocol[KOut, VOut]):
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        """Where the record in process was read; None in punctuations, in timers and in ``close``."""
+        """Where the record in process was read, or the record that it is a result of; None behind a repartition, in
+        batches, punctuations and timers, and in ``close``."""
         ...
 
     @property

@@ -57,7 +57,5 @@ class RecordMetadata(NamedTuple):
     """Where a record was read."""
 
     topic: str
-    """Behind a repartition, the name of the repartition."""
     partition: int
     offset: int
-    """Behind a repartition, the record's turn among those that the task took."""

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
 
 from weir.pipelines.arguments import positive_ms
+from weir.pipelines.operators.functions import KeyType, Windowed
 from weir.pipelines.processors.forwarding import Cause, Forwarded, ForwardedRows, forwarded_rows
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.records import FixedKeyRecord, Record, RecordMetadata
 from weir.pipelines.processors.stores import OpenStore, StoreDeclaration
+from weir.pipelines.processors.times import as_ms, as_time
 from weir.pipelines.serdes.plain import PlainRows
-from weir.pipelines.serdes.row_type import RowType
 from weir.state.engine.contract import StateSession
 from weir.state.stores.access import StoreTime
 from weir.state.stores.timers import TimerStore
 from weir.state.types import StoreSpec
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 STREAM, WALL = Punctuation.STREAM_TIME, Punctuation.WALL_CLOCK_TIME
 
 
@@ -40,7 +39,7 @@ class Shape:
 
     node: str
     supplier: Callable[[], Any]
-    key: RowType
+    key: KeyType
     stores: tuple[StoreDeclaration, ...]
     timers: Mapping[Punctuation, StoreSpec]
     timer_resolution_ms: int
@@ -48,8 +47,10 @@ class Shape:
     is_fixed_key: bool
     is_batch: bool
     children: Sequence[str]
-    given: pl.Schema | None
-    """The key and value columns of what it forwards; None if it forwards nothing."""
+    given: pl.Schema
+    """The key and value columns of what it forwards."""
+    forwards: bool
+    """Whether it forwards anything at all."""
 
 
 @dataclass(eq=False)
@@ -82,7 +83,7 @@ class Running:
         self.stores: dict[str, OpenStore] = {
             declared.name: declared.opened(lambda: self._cause.time_ms) for declared in self.shape.stores
         }
-        self._keys = PlainRows(self.shape.key) if self.shape.timers else None
+        self._keys = PlainRows(self.shape.key.row_type) if self.shape.timers else None
         self.processor: Any = None
         self.is_called = False
 
@@ -106,11 +107,11 @@ class Running:
             self.processor.init(self)
             self._is_in_init = False
 
-    def leave(self) -> None:
-        """The epoch goes on without the processor: until the next one nothing but its own attributes is there."""
+    def leave(self) -> int:
+        """The epoch goes on without the processor: until the next one it has nothing but its own attributes. Returns
+        how many puts its stores have dropped as expired."""
         self.is_called = False
-        for store in self.stores.values():
-            store.leave()
+        return sum(store.leave() for store in self.stores.values())
 
     # what a processor calls
 
@@ -234,7 +235,7 @@ class Running:
             return []
         assert self._keys is not None
         return [
-            (self._keys.item(list(key.values()) if isinstance(key, dict) else [key]), at_ms)
+            (self._timer_item(list(key.values()) if isinstance(key, dict) else [key]), at_ms)
             for key, at_ms in timers.take(time_ms)
         ]
 
@@ -260,7 +261,7 @@ class Running:
 
     def _columns(self) -> pl.Schema:
         """The columns of what it forwards."""
-        if self.shape.given is None:
+        if not self.shape.forwards:
             raise TypeError(
                 "the processor forwards, but its types say that it forwards nothing: the last ones are None; give the "
                 "types of the key and value that it forwards"
@@ -297,11 +298,22 @@ class Running:
 
     def _timer_key(self, key: Any) -> Any:
         assert self._keys is not None
-        values = tuple(self._keys.plain(key))
-        return values if len(values) > 1 else values[0]
+        if not self.shape.key.is_windowed:
+            values = tuple(self._keys.plain(key))
+            return values if len(values) > 1 else values[0]
+        if not isinstance(key, Windowed):
+            raise TypeError(f"timers are set by windowed key, but got {key!r}; pass a Windowed(key, start, end)")
+        return (*self._keys.plain(key.key), key.window_start, key.window_end)
+
+    def _timer_item(self, values: list[Any]) -> Any:
+        """The key of a timer as the processor takes it."""
+        assert self._keys is not None
+        if not self.shape.key.is_windowed:
+            return self._keys.item(values)
+        return Windowed(self._keys.item(values[:-2]), *values[-2:])
 
     def _timer_keys(self, rows: pl.DataFrame) -> pl.DataFrame:
-        names = list(self.shape.key.columns)
+        names = self.shape.key.names
         if missing := [name for name in names if name not in rows.columns]:
             raise TypeError(
                 f"timers are set by key, which has the columns {', '.join(names)}, but the rows lack "
@@ -313,18 +325,3 @@ class Running:
 Out = list[Forwarded | ForwardedRows]
 NEVER_MS = 1 << 62
 """The time of a single punctuation that has been."""
-
-
-def as_time(time_ms: int) -> datetime:
-    """A time that Python can hold: ``datetime.max`` in UTC after the year 9999."""
-    try:
-        return EPOCH + time_ms * _MILLISECOND
-    except OverflowError:
-        return (datetime.max if time_ms > 0 else datetime.min).replace(tzinfo=UTC)
-
-
-def as_ms(time: datetime) -> int:
-    """Milliseconds since 1970; raises ``TypeError`` for a time without a time zone."""
-    if time.tzinfo is None:
-        raise TypeError(f"{time!r} has no time zone; use UTC, for example datetime(2026, 1, 1, tzinfo=UTC)")
-    return (time - EPOCH) // _MILLISECOND

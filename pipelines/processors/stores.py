@@ -1,4 +1,4 @@
-"""Stores that processors declare and open."""
+"""Stores that processors declare and open: what all kinds share, and key-value stores."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import polars as pl
 
 from weir.pipelines.arguments import positive_ms
+from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.plain import PlainRows
 from weir.pipelines.serdes.row_type import RowType, row_type_of
 from weir.state.engine.contract import StateSession
-from weir.state.stores.access import StoreTime
+from weir.state.stores.access import Store, StoreTime
 from weir.state.stores.key_value import KeyValueStore as StateKeyValueStore
 from weir.state.stores.specs import key_value_spec
 from weir.state.types import StoreClock, StoreSpec
@@ -29,8 +30,9 @@ class OpenStore(Protocol):
         """Work on this epoch until ``leave``."""
         ...
 
-    def leave(self) -> None:
-        """The epoch goes on without the processor; using the store then raises ``RuntimeError``."""
+    def leave(self) -> int:
+        """The epoch goes on without the processor: using the store now raises ``RuntimeError``. Returns how many puts
+        were dropped since ``enter`` because they came after the store's retention."""
         ...
 
 
@@ -64,33 +66,105 @@ class KeyValueStore:
     ttl_clock: StoreClock = StoreClock.STREAM_TIME
 
     def spec(self) -> StoreSpec:
-        key, value = self._types()
+        key, value = types_of(self.name, self.key, self.value)
         ttl_ms = None if self.ttl is None else positive_ms(self.ttl, f"store {self.name!r}: ttl")
         return key_value_spec(self.name, key.columns, value.columns, ttl_ms=ttl_ms, expires_by=self.ttl_clock)
 
     def opened(self, now_ms: Callable[[], int | None]) -> OpenKeyValueStore[Any, Any]:
-        return OpenKeyValueStore(self.spec(), *self._types(), now_ms)
-
-    def _types(self) -> tuple[RowType, RowType]:
-        return row_type_of(self.key, "key"), row_type_of(self.value, "value")
+        types = types_of(self.name, self.key, self.value)
+        return OpenKeyValueStore(self.spec(), StateKeyValueStore, *types, now_ms)
 
 
-class OpenKeyValueStore(Generic[K, V]):
+def types_of(store: str, key: Any, value: Any, *reserved: str) -> tuple[RowType, RowType]:
+    """The types of a store's keys and values; a scalar is the column ``key`` or ``value``.
+
+    Raises:
+        TopologyError: A type has no columns, a key cannot be ordered, or a column's name is taken.
+    """
+    types = row_type_of(key, "key"), row_type_of(value, "value")
+    for name, dtype in types[0].columns.items():
+        if dtype.is_nested():
+            raise TopologyError(
+                f"store {store!r}: the key has {name!r}, a {dtype}; use single values, which have an order"
+            )
+    names = [name for each in types for name in each.columns]
+    for name in names:
+        if name.startswith("_") or name in reserved:
+            raise TopologyError(f"store {store!r}: the column name {name!r} is reserved; rename the field")
+        if names.count(name) > 1:
+            raise TopologyError(
+                f"store {store!r}: {name!r} is a column of the key and of the value; rename one of them"
+            )
+    return types
+
+
+S = TypeVar("S", bound=Store)
+
+
+class Opened(Generic[S]):
+    """What all stores in a processor's hands share: keys and values as the program declares them."""
+
+    def __init__(
+        self, spec: StoreSpec, store: type[S], key: RowType, value: RowType, now_ms: Callable[[], int | None]
+    ) -> None:
+        self._spec, self._class, self._now_ms = spec, store, now_ms
+        self._key, self._value = PlainRows(key), PlainRows(value)
+        self._names = list(value.columns)
+        self._store: S | None = None
+
+    def enter(self, session: StateSession, time: StoreTime) -> None:
+        self._store = self._class(self._spec, session, time)
+
+    def leave(self) -> int:
+        expired = 0 if self._store is None else self._store.expired_puts
+        self._store = None
+        return expired
+
+    @property
+    def _open(self) -> S:
+        if self._store is None:
+            raise RuntimeError(
+                f"store {self._spec.name!r} is used while Weir does not call the processor; use it in init, process, "
+                "on_timer, close or what you schedule, not in a thread of your own"
+            )
+        return self._store
+
+    def _of(self, key: Any) -> Any:
+        """A key as the store takes it."""
+        try:
+            values = tuple(self._key.plain(key))
+        except TypeError as error:
+            raise TypeError(
+                f"store {self._spec.name!r} got the key {key!r}, which is of another type: {error}"
+            ) from None
+        return values if len(values) > 1 else values[0]
+
+    def _bound(self, key: Any) -> Any:
+        return None if key is None else self._of(key)
+
+    def _row(self, value: Any) -> Any:
+        """A value as the store takes it; None stays None."""
+        if value is None:
+            return None
+        try:
+            return dict(zip(self._names, self._value.plain(value), strict=True))
+        except TypeError as error:
+            raise TypeError(
+                f"store {self._spec.name!r} got the value {value!r}, which is of another type: {error}"
+            ) from None
+
+    def _key_item(self, key: Any) -> Any:
+        return self._key.item(list(key.values()) if isinstance(key, dict) else [key])
+
+    def _item(self, row: Any) -> Any:
+        return self._value.item([row] if len(self._names) == 1 else [row[name] for name in self._names])
+
+
+class OpenKeyValueStore(Opened[StateKeyValueStore], Generic[K, V]):
     """A key-value store in a processor's hands: it reads its own writes, which belong to the epoch.
 
     Ranges are inclusive at both ends and in key order: columns one after another, text by its UTF-8 bytes.
     """
-
-    def __init__(self, spec: StoreSpec, key: RowType, value: RowType, now_ms: Callable[[], int | None]) -> None:
-        self._spec, self._key, self._value, self._now_ms = spec, PlainRows(key), PlainRows(value), now_ms
-        self._names = list(value.columns)
-        self._store: StateKeyValueStore | None = None
-
-    def enter(self, session: StateSession, time: StoreTime) -> None:
-        self._store = StateKeyValueStore(self._spec, session, time)
-
-    def leave(self) -> None:
-        self._store = None
 
     def get(self, key: K) -> V | None:
         """The value of ``key``; None if there is none."""
@@ -104,7 +178,7 @@ class OpenKeyValueStore(Generic[K, V]):
             ValueError: The key is null.
             TypeError: The key or value does not fit the store's types.
         """
-        self._open.put(self._of(key), None if value is None else self._row(value), self._now_ms())
+        self._open.put(self._of(key), self._row(value), self._now_ms())
 
     def put_if_absent(self, key: K, value: V) -> V | None:
         """The existing value, or else put ``value`` and return None."""
@@ -125,11 +199,11 @@ class OpenKeyValueStore(Generic[K, V]):
 
     def range(self, lower: K | None = None, upper: K | None = None) -> Iterator[tuple[K, V]]:
         """Entries with keys from ``lower`` through ``upper``; None means no bound."""
-        return self._entries(self._open.range(*self._bounds(lower, upper)))
+        return self._entries(self._open.range(self._bound(lower), self._bound(upper)))
 
     def reverse_range(self, lower: K | None = None, upper: K | None = None) -> Iterator[tuple[K, V]]:
         """Like ``range``, greatest key first."""
-        return self._entries(self._open.reverse_range(*self._bounds(lower, upper)))
+        return self._entries(self._open.reverse_range(self._bound(lower), self._bound(upper)))
 
     def prefix_scan(self, *prefix: Any) -> Iterator[tuple[K, V]]:
         """Entries whose first key columns have these values; the last of them, if text, may be a prefix itself."""
@@ -160,26 +234,5 @@ class OpenKeyValueStore(Generic[K, V]):
         """Delete the rows of ``keys``; absent ones are harmless."""
         self._open.delete_rows(keys)
 
-    @property
-    def _open(self) -> StateKeyValueStore:
-        if self._store is None:
-            raise RuntimeError(f"store {self._spec.name!r} is not open; use it while Weir calls the processor")
-        return self._store
-
-    def _of(self, key: Any) -> tuple[Any, ...]:
-        values = tuple(self._key.plain(key))
-        return values if len(values) > 1 else values[0]
-
-    def _row(self, value: Any) -> Any:
-        return dict(zip(self._names, self._value.plain(value), strict=True))
-
-    def _item(self, row: Any) -> Any:
-        return self._value.item([row] if len(self._names) == 1 else [row[name] for name in self._names])
-
-    def _bounds(self, lower: Any, upper: Any) -> tuple[Any, Any]:
-        return (None if lower is None else self._of(lower)), (None if upper is None else self._of(upper))
-
-    def _entries(self, found: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        for key, row in found:
-            values = list(key.values()) if isinstance(key, dict) else [key]
-            yield self._key.item(values), self._item(row)
+    def _entries(self, found: Iterable[tuple[Any, Any]]) -> Iterator[tuple[K, V]]:
+        return ((self._key_item(key), self._item(row)) for key, row in found)

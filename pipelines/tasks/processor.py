@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,7 @@ from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.idle import Closing, Following, Idleness
 from weir.pipelines.operators.process import Process
 from weir.pipelines.operators.suppress import HELD_BYTES
+from weir.pipelines.processors.records import RecordMetadata
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.tasks.metrics import EpochMetrics, lateness
 from weir.pipelines.tasks.operator_factory import global_join_of, merge_of, operator_of, several_inputs_of
@@ -149,6 +151,7 @@ class TaskProcessor:
             passes_wall_clock=passes_wall_clock,
         )
         inputs, causes = self._in_turn(turns, epoch)
+        epoch.metadata_of = partial(self._metadata_of, turns, causes)
         if self._sub_topology.edges_out and len(turns):
             epoch.clocks.update(zip(LAST_KEY, (int(turns.merge_ms[-1]), int(turns.origins[-1])), strict=True))
         try:
@@ -293,6 +296,21 @@ class TaskProcessor:
             if isinstance(store, KeyValueStore) and spec.expires_by is StoreClock.WALL_CLOCK:
                 due_ms += [due for due in (store.next_expiry_ms(),) if due is not None]
         return due_ms
+
+    def _metadata_of(self, turns: Turns, causes: np.ndarray, partition: int, offset: int) -> RecordMetadata | None:
+        """Where the record with this place, as ``_in_turn`` gives it, was read; None behind a repartition."""
+        turn = int(np.searchsorted(causes, offset))
+        if turn == len(causes) or causes[turn] != offset:
+            return None
+        for source in self._sub_topology.sources:
+            places = turns.places.get(source.topic)
+            if places is None:
+                continue
+            row = int(np.searchsorted(places, turn))
+            if row < len(places) and places[row] == turn:
+                frame = turns.frames[source.topic]
+                return RecordMetadata(source.topic, frame["_partition"][row], frame["_offset"][row])
+        return None
 
     def _in_turn(self, turns: Turns, epoch: Epoch) -> tuple[Mapping[str, pl.DataFrame], np.ndarray]:
         """The frames with each row's turn as its offset, if they have no such order of their own, as one topic has;

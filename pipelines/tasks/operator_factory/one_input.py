@@ -157,18 +157,18 @@ def operator_of(node: Node) -> Operator | None:
                 shape=Shape(
                     node=node.name,
                     supplier=node.supplier,
-                    key=node.key_taken,
+                    key=KeyType(node.key_taken, record.is_windowed),
                     stores=node.connected,
                     timers=node.timers,
                     timer_resolution_ms=node.timer_resolution_ms,
                     is_fixed_key=node.is_fixed_key,
                     is_batch=node.is_batch,
                     children=tuple(child.name for child in node.children),
-                    given=node.record.columns if node.forwards else None,
+                    given=node.record.columns,
+                    forwards=node.forwards,
                 ),
-                key=KeyType(node.key_taken, record.is_windowed),
                 value=node.value_taken,
-                key_result=node.record.key,
+                key_result=node.record.key_type,
                 result=node.record.value,
             )
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")

@@ -63,7 +63,4 @@ def disturbed_run(
 def written(place: Place, table: str, *columns: str) -> list[tuple]:
     """The rows of a table in the order of writing: ``columns`` and the time in ms."""
     rows = read_rows(place.warehouse / place.application.id / table).sort("_epoch", "_seq")
-    return [
-        (*values, round(at.timestamp() * 1000))
-        for *values, at in rows.select(*columns, "_ts").iter_rows()
-    ]
+    return [(*values, round(at.timestamp() * 1000)) for *values, at in rows.select(*columns, "_ts").iter_rows()]

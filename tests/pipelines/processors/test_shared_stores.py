@@ -158,9 +158,7 @@ def build(steps: list[Step]) -> StreamsBuilder:
     for step in steps:
         match step.kind:
             case "source":
-                streams[step.name] = topology.add_source(
-                    step.name, step.name, key=String("key"), value=Int64("value")
-                )
+                streams[step.name] = topology.add_source(step.name, step.name, key=String("key"), value=Int64("value"))
             case "processor":
                 made = processor_of(step, processors_below(steps, step.name))
                 streams[step.name] = topology.add_processor(step.name, made, *(streams[each] for each in step.parents))
@@ -284,9 +282,7 @@ def records(seed: int, topics: list[str], count: int) -> list[Taken]:
             time_ms += chance.choice([0, 1, 3, 30 if offset % 10 == 0 else 5])
             own_ms = max(0, time_ms - chance.choice([0, 0, 8]))
             merge_ms = max(merge_ms, own_ms)
-            rows.append(
-                ((merge_ms, rank, offset), (topic, offset, chance.choice(KEYS), chance.randrange(100), own_ms))
-            )
+            rows.append(((merge_ms, rank, offset), (topic, offset, chance.choice(KEYS), chance.randrange(100), own_ms)))
     return [row for _, row in sorted(rows)]
 
 
@@ -304,18 +300,29 @@ def run(steps: list[Step], batches: list[list[Taken]]) -> tuple[dict, dict]:
         for number, batch in enumerate(batches):
             frames = {
                 source.topic: pl.DataFrame(
-                    [(key, value, ms, 0, offset, False) for topic, offset, key, value, ms in batch if topic == source.topic],
+                    [
+                        (key, value, ms, 0, offset, False)
+                        for topic, offset, key, value, ms in batch
+                        if topic == source.topic
+                    ],
                     orient="row",
                     schema={
-                        "key": pl.String, "value": pl.Int64, "_ts": pl.Int64,
-                        "_partition": pl.Int32, "_offset": pl.Int64, "_deleted": pl.Boolean,
+                        "key": pl.String,
+                        "value": pl.Int64,
+                        "_ts": pl.Int64,
+                        "_partition": pl.Int32,
+                        "_offset": pl.Int64,
+                        "_deleted": pl.Boolean,
                     },
                 )
                 for source in sub_topology.sources
             }
             output = processor.run(
                 in_turn({name: rows for name, rows in frames.items() if rows.height}, sub_topology.inputs, merge_ms),
-                session, clocks, number * 40, instances=instances,
+                session,
+                clocks,
+                number * 40,
+                instances=instances,
             )
             clocks = output.clocks
             for table, rows in output.sinks.items():
