@@ -189,7 +189,10 @@ class Running:
     def state_store(self, name: str) -> OpenStore:
         if name not in self.stores:
             known = ", ".join(map(repr, self.stores)) or "none"
-            raise LookupError(f"{self.shape.node} has no store {name!r}; its stores are {known}")
+            raise LookupError(
+                f"{self.shape.node} has no store {name!r}; its stores are {known}; connect it with stores=[{name!r}] "
+                "where the program adds the processor, or declare it in its class"
+            )
         return self.stores[name]
 
     # what the operator calls
