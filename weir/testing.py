@@ -3,6 +3,7 @@
 from weir.pipelines.testing.driver import TopologyTestDriver
 from weir.pipelines.testing.stores import (
     ReadOnlyKeyValueStore,
+    ReadOnlyListStore,
     ReadOnlySessionStore,
     ReadOnlyVersionedStore,
     ReadOnlyWindowStore,
@@ -12,6 +13,7 @@ from weir.pipelines.testing.streams import OutputRecord, TestInputTopic, TestOut
 __all__ = [
     "OutputRecord",
     "ReadOnlyKeyValueStore",
+    "ReadOnlyListStore",
     "ReadOnlySessionStore",
     "ReadOnlyVersionedStore",
     "ReadOnlyWindowStore",

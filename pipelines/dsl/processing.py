@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from weir.pipelines.arguments import positive_ms
-from weir.pipelines.dsl.graph import Graph
+from weir.pipelines.dsl.graph import Graph, check_name
 from weir.pipelines.dsl.merging import check_same_columns
 from weir.pipelines.dsl.shared_stores import shared_store
 from weir.pipelines.errors import TopologyError
@@ -18,7 +18,7 @@ from weir.pipelines.processors.processor import BatchProcessor, FixedKeyProcesso
 from weir.pipelines.processors.stores import StoreDeclaration
 from weir.pipelines.serdes.row_type import RowType, row_type_of
 from weir.pipelines.topology.nodes import Node, RecordType
-from weir.pipelines.topology.processors import ProcessorNode
+from weir.pipelines.topology.processors import ProcessorNode, SharedStore
 from weir.state.stores.timers import timer_spec
 
 KINDS = (Processor, FixedKeyProcessor, BatchProcessor)
@@ -54,18 +54,15 @@ def add_processor(
     key_taken = _key_taken(node, key_in, record)
     forwards = value_out is not type(None)
     value = row_type_of(value_out, "value") if forwards else RowType(pl.Schema())
-    wanted = (*made.stores, *stores)
+    declared, shared = _stores(graph, node, made, stores)
     return graph.add(
         ProcessorNode(
             name=node,
             parent=parent,
             others=tuple(others),
             supplier=supplier,
-            declared=tuple(each for each in wanted if not isinstance(each, str)),
-            shared=tuple(
-                shared_store(graph, node, each)
-                for each in dict.fromkeys(each for each in wanted if isinstance(each, str))
-            ),
+            declared=declared,
+            shared=shared,
             timers=_timers(node, name, cls, record.key_columns) if _overrides(cls, "on_timer", "on_timers") else {},
             key_taken=key_taken,
             value_taken=_taken(node, "value", value_in, record.value),
@@ -91,10 +88,40 @@ def _made(node: str, supplier: Any, is_fixed_key: bool | None) -> Any:
         raise TopologyError(f"{node}: {supplier!r} makes {made!r}, which is no processor; subclass weir.Processor")
     if supplier() is made:
         raise TopologyError(f"{node}: {supplier!r} gives the same processor twice; make a new one at each call")
+    called = "process_batch" if isinstance(made, BatchProcessor) else "process"
+    if not _overrides(type(made), called):
+        argument = "rows" if isinstance(made, BatchProcessor) else "record"
+        raise TopologyError(f"{node}: {type(made).__name__} has no {called}; write def {called}(self, {argument})")
     if is_fixed_key is not None and isinstance(made, FixedKeyProcessor) is not is_fixed_key:
         right = "process_values" if isinstance(made, FixedKeyProcessor) else "process"
         raise TopologyError(f"{node}: {type(made).__name__} is for {right}; call that")
     return made
+
+
+def _stores(
+    graph: Graph, node: str, made: Any, stores: Sequence[StoreDeclaration | str]
+) -> tuple[tuple[StoreDeclaration, ...], tuple[SharedStore, ...]]:
+    """The stores that a processor keeps alone, checked, and those that it shares."""
+    name, found, shared = type(made).__name__, list[StoreDeclaration](), dict[str, SharedStore]()
+    for where, given in ((f"{name}.stores", made.stores), ("stores=", stores)):
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise TopologyError(f"{node}: {where} is {given!r}; list the stores, for example ({given!r},)")
+        for each in given:
+            if isinstance(each, str):
+                shared[each] = shared_store(graph, node, each)
+                continue
+            if not callable(getattr(each, "opened", None)):
+                raise TopologyError(
+                    f"{node}: {where} has {each!r}, which is no store; declare one, for example "
+                    'KeyValueStore("counts", key=str, value=int)'
+                )
+            check_name("store", each.name)
+            each.spec()
+            found.append(each)
+    names = [*(each.name for each in found), *shared]
+    if twice := sorted({each for each in names if names.count(each) > 1}):
+        raise TopologyError(f"{node}: {name} declares the store {twice[0]!r} twice; give each its own name")
+    return tuple(found), tuple(shared.values())
 
 
 def _types(node: str, cls: type) -> tuple[Any, ...]:

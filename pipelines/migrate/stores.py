@@ -26,6 +26,7 @@ from weir.pipelines.topology import Node, SubTopology
 from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode
 from weir.pipelines.topology.joins import JoinBufferNode, StreamJoinNode
 from weir.pipelines.topology.nodes import AggregateNode, SuppressNode, TableNode, Windows
+from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.stores.specs import GONE, WRITTEN
 from weir.state.types import StoreKind, StoreSpec
 
@@ -70,6 +71,8 @@ def format_of(node: Node, store: StoreSpec, given: StoreSerdes | None) -> Change
             raise NotMovedError(
                 store.name, "Kafka Streams numbers the records that wait for their table in a way of its own"
             )
+        case ProcessorNode():
+            raise NotMovedError(store.name, "what a processor keeps, and in which serdes, is up to its own code")
     raise NotMovedError(store.name, "Kafka Streams has no such store")
 
 

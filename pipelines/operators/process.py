@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from weir.pipelines.errors import UserFunctionError
+from weir.pipelines.errors import RecordPlace, UserFunctionError
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.functions import KeyType, Records
 from weir.pipelines.processors.forwarding import Cause
@@ -157,5 +157,7 @@ class Process(ABC):
             raise self._failed(what, error, None, None) from error
 
     def _failed(self, what: str, error: Exception, records: Records | None, index: int | None) -> UserFunctionError:
-        place = None if records is None or index is None else records.at(index)
+        return self._failed_at(what, error, None if records is None or index is None else records.at(index))
+
+    def _failed_at(self, what: str, error: Exception, place: RecordPlace | None) -> UserFunctionError:
         return UserFunctionError(f"{self._name}.{what}", self.shape.node, f"{type(error).__name__}: {error}", place)

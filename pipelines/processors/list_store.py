@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import polars as pl
 
 from weir.pipelines.processors.stores import Opened, types_of
+from weir.pipelines.serdes.row_type import RowType
 from weir.state.stores.lists import ListStore as StateListStore
 from weir.state.stores.specs import list_spec
 from weir.state.types import StoreSpec
@@ -28,12 +29,15 @@ class ListStore:
     key: Any
     value: Any
 
+    def types(self) -> tuple[RowType, RowType]:
+        return types_of(self.name, self.key, self.value)
+
     def spec(self) -> StoreSpec:
-        key, value = types_of(self.name, self.key, self.value)
+        key, value = self.types()
         return list_spec(self.name, key.columns, value.columns)
 
     def opened(self, now_ms: Callable[[], int | None]) -> OpenListStore[Any, Any]:
-        return OpenListStore(self.spec(), StateListStore, *types_of(self.name, self.key, self.value), now_ms)
+        return OpenListStore(self.spec(), StateListStore, *self.types(), now_ms)
 
 
 class OpenListStore(Opened[StateListStore], Generic[K, V]):

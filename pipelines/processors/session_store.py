@@ -14,6 +14,7 @@ from weir.pipelines.operators.functions import Windowed
 from weir.pipelines.processors.stores import Opened, types_of
 from weir.pipelines.processors.times import as_ms, bound_ms
 from weir.pipelines.processors.window_store import BOUNDS, windowed
+from weir.pipelines.serdes.row_type import RowType
 from weir.state.stores.session import SessionStore as StateSessionStore
 from weir.state.stores.specs import TIME, session_spec
 from weir.state.stores.window import WindowKey
@@ -36,14 +37,16 @@ class SessionStore:
     value: Any
     retention: timedelta
 
+    def types(self) -> tuple[RowType, RowType]:
+        return types_of(self.name, self.key, self.value, *BOUNDS)
+
     def spec(self) -> StoreSpec:
-        key, value = types_of(self.name, self.key, self.value, *BOUNDS)
+        key, value = self.types()
         retention_ms = positive_ms(self.retention, f"store {self.name!r}: retention")
         return session_spec(self.name, key.columns, value.columns, retention_ms=retention_ms)
 
     def opened(self, now_ms: Callable[[], int | None]) -> OpenSessionStore[Any, Any]:
-        types = types_of(self.name, self.key, self.value, *BOUNDS)
-        return OpenSessionStore(self.spec(), StateSessionStore, *types, now_ms)
+        return OpenSessionStore(self.spec(), StateSessionStore, *self.types(), now_ms)
 
 
 class OpenSessionStore(Opened[StateSessionStore], Generic[K, V]):

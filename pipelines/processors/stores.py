@@ -42,8 +42,12 @@ class StoreDeclaration(Protocol):
     @property
     def name(self) -> str: ...
 
+    def types(self) -> tuple[RowType, RowType]:
+        """The types of keys and values; raises ``TopologyError`` for types that cannot be kept."""
+        ...
+
     def spec(self) -> StoreSpec:
-        """What the task keeps; raises ``TopologyError`` for types that have no columns."""
+        """What the task keeps; raises ``TopologyError`` as ``types`` does."""
         ...
 
     def opened(self, now_ms: Callable[[], int | None]) -> OpenStore:
@@ -65,14 +69,16 @@ class KeyValueStore:
     ttl: timedelta | None = None
     ttl_clock: StoreClock = StoreClock.STREAM_TIME
 
+    def types(self) -> tuple[RowType, RowType]:
+        return types_of(self.name, self.key, self.value)
+
     def spec(self) -> StoreSpec:
-        key, value = types_of(self.name, self.key, self.value)
+        key, value = self.types()
         ttl_ms = None if self.ttl is None else positive_ms(self.ttl, f"store {self.name!r}: ttl")
         return key_value_spec(self.name, key.columns, value.columns, ttl_ms=ttl_ms, expires_by=self.ttl_clock)
 
     def opened(self, now_ms: Callable[[], int | None]) -> OpenKeyValueStore[Any, Any]:
-        types = types_of(self.name, self.key, self.value)
-        return OpenKeyValueStore(self.spec(), StateKeyValueStore, *types, now_ms)
+        return OpenKeyValueStore(self.spec(), StateKeyValueStore, *self.types(), now_ms)
 
 
 def types_of(store: str, key: Any, value: Any, *reserved: str) -> tuple[RowType, RowType]:

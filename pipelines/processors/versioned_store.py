@@ -12,6 +12,7 @@ import polars as pl
 from weir.pipelines.arguments import positive_ms
 from weir.pipelines.processors.stores import Opened, types_of
 from weir.pipelines.processors.times import as_ms, as_time, bound_ms
+from weir.pipelines.serdes.row_type import RowType
 from weir.state.stores.specs import VALID_FROM, versioned_spec
 from weir.state.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedRow
 from weir.state.stores.versioned import VersionedStore as StateVersionedStore
@@ -42,14 +43,16 @@ class VersionedKeyValueStore:
     value: Any
     history_retention: timedelta
 
+    def types(self) -> tuple[RowType, RowType]:
+        return types_of(self.name, self.key, self.value, VALID_FROM)
+
     def spec(self) -> StoreSpec:
-        key, value = types_of(self.name, self.key, self.value, VALID_FROM)
+        key, value = self.types()
         history_ms = positive_ms(self.history_retention, f"store {self.name!r}: history_retention")
         return versioned_spec(self.name, key.columns, value.columns, history_ms=history_ms)
 
     def opened(self, now_ms: Callable[[], int | None]) -> OpenVersionedKeyValueStore[Any, Any]:
-        types = types_of(self.name, self.key, self.value, VALID_FROM)
-        return OpenVersionedKeyValueStore(self.spec(), StateVersionedStore, *types, now_ms)
+        return OpenVersionedKeyValueStore(self.spec(), StateVersionedStore, *self.types(), now_ms)
 
 
 class OpenVersionedKeyValueStore(Opened[StateVersionedStore], Generic[K, V]):

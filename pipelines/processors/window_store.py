@@ -14,6 +14,7 @@ from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.functions import Windowed
 from weir.pipelines.processors.stores import Opened, types_of
 from weir.pipelines.processors.times import as_ms, as_time, bound_ms
+from weir.pipelines.serdes.row_type import RowType
 from weir.state.stores.specs import TIME, window_spec
 from weir.state.stores.window import WindowKey
 from weir.state.stores.window import WindowStore as StateWindowStore
@@ -38,8 +39,11 @@ class WindowStore:
     size: timedelta
     retention: timedelta
 
+    def types(self) -> tuple[RowType, RowType]:
+        return types_of(self.name, self.key, self.value, *BOUNDS)
+
     def spec(self) -> StoreSpec:
-        key, value = types_of(self.name, self.key, self.value, *BOUNDS)
+        key, value = self.types()
         size_ms = positive_ms(self.size, f"store {self.name!r}: size")
         retention_ms = positive_ms(self.retention, f"store {self.name!r}: retention")
         if retention_ms < size_ms:
@@ -50,8 +54,7 @@ class WindowStore:
         return window_spec(self.name, key.columns, value.columns, size_ms=size_ms, retention_ms=retention_ms)
 
     def opened(self, now_ms: Callable[[], int | None]) -> OpenWindowStore[Any, Any]:
-        types = types_of(self.name, self.key, self.value, *BOUNDS)
-        return OpenWindowStore(self.spec(), StateWindowStore, *types, now_ms)
+        return OpenWindowStore(self.spec(), StateWindowStore, *self.types(), now_ms)
 
 
 class OpenWindowStore(Opened[StateWindowStore], Generic[K, V]):

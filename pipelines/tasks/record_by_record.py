@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import polars as pl
 from weir.pipelines.operators.batch_session import BatchSession
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.process import CHILD, Process
-from weir.pipelines.processors.running import Out
+from weir.pipelines.operators.process_records import Given, ProcessRecords
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.topology.nodes import LateRecordsNode, Node, RepartitionNode, readers_of
 from weir.pipelines.topology.record_by_record import RecordByRecord
@@ -54,10 +55,10 @@ class Walk:
         self._late = {
             node: [child for child in node.children if isinstance(child, LateRecordsNode)] for node in part.nodes
         }
-        self._given: dict[Node, list[pl.DataFrame]] = {node: [] for node in part.nodes}
-        """What each node forwarded, in order."""
-        self._unseen: dict[Node, Out] = {node: [] for node in part.nodes}
-        """What processors have forwarded to nodes outside alone."""
+        self._given: dict[Node, list[Any]] = {node: [] for node in part.nodes}
+        """What each node forwarded, in order: rows, or what a processor has sent and nothing inside took as rows."""
+        self._prepared: dict[tuple[Node, Node], Iterator[Given]] = {}
+        """By feeder and child, the records that the child takes, if it takes each row."""
         self._late_outside: dict[str, pl.DataFrame] = {}
         self._heard = set[Node]()
         self._failure: Exception | None = None
@@ -77,6 +78,8 @@ class Walk:
                 for node in reversed(processes):  # a processor is up to date before anything reaches it
                     self._calls.processes[node].pass_time(epoch)
                 self._call_due()
+                for feeder, rows in fed.items():
+                    self._prepare(feeder, rows)
                 for feeder, row, is_last in self._in_turn(fed):
                     self._deliver(feeder, row)
                     if is_last:
@@ -113,14 +116,28 @@ class Walk:
         for index, is_last in zip(feeders.tolist(), are_last, strict=True):
             yield frames[index][0], next(rest[index]), is_last
 
+    def _prepare(self, feeder: Node, rows: Rows) -> None:
+        """Make the records that processors take of a feeder's rows, all at once."""
+        if rows is None or CHILD in rows.columns:
+            return
+        for child in self._below[feeder]:
+            process = self._calls.processes.get(child)
+            if isinstance(process, ProcessRecords):
+                self._prepared[feeder, child] = iter(process.given(rows))
+
     def _deliver(self, parent: Node, row: pl.DataFrame) -> None:
         """Pass one row of ``parent`` to each child inside, and so to all below."""
         for child in self._below[parent]:
+            process = self._calls.processes.get(child)
+            if isinstance(process, ProcessRecords) and (prepared := self._prepared.get((parent, child))) is not None:
+                self._heard.add(child)
+                process.process_given(next(prepared), self._epoch)
+                continue
             if (meant := meant_for(child, row, parent)) is None or meant.is_empty():
                 continue
             self._heard.add(child)
-            if child in self._calls.processes:
-                self._calls.processes[child].process_one(meant, self._epoch)
+            if process is not None:
+                process.process_one(meant, self._epoch)
             else:
                 self._process(child, parent, meant)
 
@@ -160,14 +177,32 @@ class Walk:
 
     def _leave(self, node: Node, sent: Any) -> None:
         """A processor has forwarded ``sent``."""
-        if not self._below[node]:
-            self._unseen[node].append(sent)
-            return
         try:
-            self._forward(node, self._calls.processes[node].sent([sent]))
+            if not self._pass_on(node, sent):
+                self._forward(node, self._calls.processes[node].sent([sent]))
         except Exception as error:
             self._failure = self._failure or error  # whatever the processor that forwarded makes of it
             raise
+
+    def _pass_on(self, node: Node, sent: Any) -> bool:
+        """Hand a record to the processors below as it is, without columns; False if something below needs these."""
+        process, targets = self._calls.processes[node], self._below[node]
+        if sent.child is not None:
+            name = process.shape.children[sent.child]
+            targets = [child for child in targets if child.name == name]
+        givens: list[tuple[Node, ProcessRecords, Given]] = []
+        for child in targets:
+            to = self._calls.processes.get(child)
+            if not (isinstance(process, ProcessRecords) and isinstance(to, ProcessRecords)):
+                return False
+            if (given := process.passed_on(sent, to)) is None:
+                return False
+            givens.append((child, to, given))
+        self._given[node].append(sent)
+        for child, to, given in givens:
+            self._heard.add(child)
+            to.process_given(given, self._epoch)
+        return True
 
     def _call_due(self) -> None:
         """Call what is due, node by node, with what comes of it; a failure that a processor hides ends the epoch."""
@@ -181,9 +216,10 @@ class Walk:
             raise self._failure
 
     def _all_given(self, node: Node) -> Rows:
-        parts = self._given[node]
-        if self._unseen[node]:
-            parts = [*parts, self._calls.processes[node].sent(self._unseen[node])]
+        parts: list[pl.DataFrame] = []
+        for is_rows, each in groupby(self._given[node], lambda each: isinstance(each, pl.DataFrame)):
+            found = list(each)
+            parts += found if is_rows else [self._calls.processes[node].sent(found)]
         return pl.concat(parts, how="diagonal") if parts else None
 
 
