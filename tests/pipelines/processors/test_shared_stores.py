@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tests.examples import examples
 from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from weir import Int64, KeyValueStore, KStream, Processor, Punctuation, Record, StreamsBuilder, String
@@ -336,7 +337,7 @@ def run(steps: list[Step], batches: list[list[Taken]]) -> tuple[dict, dict]:
     return dict(out), found
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(examples(100)))
 def test_records_pass_one_after_another_whatever_the_epochs(seed):
     steps = program(seed)
     batches = cut(records(seed, [step.name for step in steps if step.kind == "source"], 12), seed)
