@@ -121,8 +121,7 @@ class Process(ABC):
         epoch.wants_commit = epoch.wants_commit or running.wants_commit
 
     def _pass_wall_clock(self, running: Running, epoch: Epoch) -> None:
-        due_ms = running.next_ms(WALL) if epoch.passes_wall_clock else None
-        if due_ms is not None and due_ms <= epoch.now_ms:
+        if epoch.passes_wall_clock and running.is_due(WALL, epoch.now_ms):
             self._fire(WALL, epoch.now_ms, running)
 
     def _when_through(self, epoch: Epoch, kind: str, call: Callable[[], None]) -> None:

@@ -63,11 +63,11 @@ class ProcessRecords(Process):
         record = sent.record
         if self._plain_sent is None or to._plain_taken is None or record.timestamp.microsecond % 1000:
             return None
+        (sent_keys, sent_values), (keys, values) = self._plain_sent, to._plain_taken
         try:
-            key, value = (
-                None if item is None else back.item(rows.plain(item))
-                for item, rows, back in zip((record.key, record.value), self._plain_sent, to._plain_taken, strict=True)
-            )
+            parts = [] if record.key is None else sent_keys.plain(record.key)
+            key = None if all(part is None for part in parts) else keys.item(parts)
+            value = None if record.value is None else values.item(sent_values.plain(record.value))
         except TypeError:
             return None
         time_ms = as_ms(record.timestamp)
@@ -106,8 +106,7 @@ class ProcessRecords(Process):
             self._call_due(given, time_ms, running, epoch)
 
     def _call_due(self, given: Given, time_ms: int, running: Running, epoch: Epoch) -> None:
-        due_ms = running.next_ms(STREAM)
-        if due_ms is not None and due_ms <= time_ms:
+        if running.is_due(STREAM, time_ms):
             place = (given.partition, given.offset)
             self._when_through(epoch, "all", partial(self._fire, STREAM, time_ms, running, place))
 

@@ -206,6 +206,14 @@ class Running:
         due = (self.next_punctuation_ms(punctuation), self.next_timer_ms(punctuation))
         return min((each for each in due if each is not None), default=None)
 
+    def is_due(self, punctuation: Punctuation, time_ms: int) -> bool:
+        """Whether, by this clock, something is due at ``time_ms``."""
+        for each in self._schedules:
+            if each.next_ms <= time_ms and each.punctuation is punctuation:
+                return True
+        timers = self._timers.get(punctuation)
+        return timers is not None and timers.is_due(time_ms)
+
     def next_punctuation_ms(self, punctuation: Punctuation) -> int | None:
         """When, by this clock, the first of what is scheduled is due; None if nothing is."""
         return min((each.next_ms for each in self._schedules if each.punctuation is punctuation), default=None)

@@ -17,6 +17,8 @@ from weir.state.types import StoreSpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+NEVER_MS = 1 << 62
+"""Later than any timer."""
 
 
 def timer_spec(name: str, key: pl.Schema) -> StoreSpec:
@@ -30,8 +32,8 @@ class TimerStore(Store):
     def __init__(self, spec: StoreSpec, view: StateView) -> None:
         super().__init__(spec, view)
         self._index = ExpiryIndex(spec, view)
-        self._next: int | None = None
-        self._is_next_known = False
+        self._bound_ms: int | None = None
+        """No timer is earlier; None: not known. It saves searching for the first one, and among what is deleted."""
 
     def set(self, key: Key, at_ms: int) -> None:
         """Set or move the timer of ``key``."""
@@ -41,19 +43,15 @@ class TimerStore(Store):
             return
         if old is not None:
             self._index.remove([(held, self._time_of(old))])
-            self._is_next_known = False
         self._index.put([(held, at_ms)])
         self.columns.write_bytes([held], [value])
-        if self._next is None or at_ms < self._next:
-            self._next = at_ms
+        self._lower(at_ms)
 
     def cancel(self, key: Key) -> None:
         """Forget the timer of ``key``; an absent one is harmless."""
         held, old = self._get(self._body(key))
         if old is not None:
-            self._index.remove([(held, self._time_of(old))])
-            self.columns.delete([held])
-            self._is_next_known = False
+            self._drop([(held, self._time_of(old))])
 
     def set_rows(self, keys: pl.DataFrame, at_ms: pl.Series) -> None:
         """Set or move the timers of ``keys`` (key columns) to ``at_ms`` (ms, no nulls), in order: a key's last row
@@ -73,7 +71,7 @@ class TimerStore(Store):
         self._index.remove((key, self._time_of(old)) for key, _, _, old in new if old is not None)
         self._index.put((key, time_ms) for key, _, time_ms, _ in new)
         self.columns.write_bytes([key for key, *_ in new], [value for _, value, *_ in new])
-        self._is_next_known = False
+        self._lower(min((time_ms for _, _, time_ms, _ in new), default=NEVER_MS))
 
     def cancel_rows(self, keys: pl.DataFrame) -> None:
         """Forget the timers of ``keys`` (key columns); absent ones are harmless."""
@@ -82,15 +80,23 @@ class TimerStore(Store):
 
     def next_ms(self) -> int | None:
         """When the first timer is due; None if there is none."""
-        if not self._is_next_known:
-            self._next, self._is_next_known = self._index.oldest_ms(), True
-        return self._next
+        found = self._index.oldest_ms(self._bound_ms)
+        self._bound_ms = NEVER_MS if found is None else found
+        return found
+
+    def is_due(self, time_ms: int) -> bool:
+        """Whether there is a timer up to ``time_ms``; fast for times before the first."""
+        if self._bound_ms is not None and time_ms < self._bound_ms:
+            return False
+        next_ms = self.next_ms()
+        return next_ms is not None and next_ms <= time_ms
 
     def take(self, through_ms: int) -> list[tuple[Key, int]]:
         """Take out the timers up to ``through_ms``: keys and times, by time, then key."""
         due = self._due(through_ms)
         found = [(self._key_of(self._whole(held))[0], at_ms) for held, at_ms in due]
         self._drop(due)
+        self._bound_ms = through_ms + 1 if self._bound_ms is None else max(self._bound_ms, through_ms + 1)
         return found
 
     def take_rows(self, through_ms: int) -> pl.DataFrame:
@@ -99,15 +105,20 @@ class TimerStore(Store):
         times = pl.Series("_ts", [at_ms for _, at_ms in due], dtype=pl.Int64)
         found = self.columns.decode([held for held, _ in due]).with_columns(times)
         self._drop(due)
+        self._bound_ms = through_ms + 1 if self._bound_ms is None else max(self._bound_ms, through_ms + 1)
         return found
 
     def _due(self, through_ms: int) -> list[tuple[bytes, int]]:
-        return sorted(self._index.between(None, through_ms), key=lambda entry: (entry[1], entry[0]))
+        return sorted(self._index.between(self._bound_ms, through_ms), key=lambda entry: (entry[1], entry[0]))
 
     def _drop(self, timers: list[tuple[bytes, int]]) -> None:
         self._index.remove(timers)
         self.columns.delete([held for held, _ in timers])
-        self._is_next_known = False
+
+    def _lower(self, at_ms: int) -> None:
+        """A timer has been set to ``at_ms``."""
+        if self._bound_ms is not None:
+            self._bound_ms = min(self._bound_ms, at_ms)
 
     def _held(self, keys: pl.DataFrame) -> list[bytes]:
         if not keys.is_empty() and keys.select(pl.all_horizontal(pl.col(self.spec.key.names()).is_null()).any()).item():

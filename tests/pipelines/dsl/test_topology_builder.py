@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 import pytest
 from polars import col
@@ -130,10 +131,8 @@ def test_a_failure_below_ends_the_epoch_even_if_the_processor_above_hides_it():
         stores = ("counts",)
 
         def process(self, record):
-            try:
+            with suppress(Exception):
                 self.context.forward(record)
-            except Exception:
-                pass
 
     class Fails(Count):
         def process(self, record):
@@ -210,7 +209,9 @@ def test_topics_that_lead_into_one_store_need_equal_numbers_of_partitions():
             "value that it forwards",
         ),
         (
-            lambda builder: builder.topology.add_source("KSTREAM-X-0000000001", "t", key=String("k"), value=String("v")),
+            lambda builder: builder.topology.add_source(
+                "KSTREAM-X-0000000001", "t", key=String("k"), value=String("v")
+            ),
             "the source name 'KSTREAM-X-0000000001' is one that Weir makes up for nodes without a name; choose another",
         ),
         (
@@ -285,5 +286,8 @@ def test_a_processor_without_its_store_is_told_how_to_get_it():
     builder = StreamsBuilder().add_state_store(COUNTS)
     numbers(builder).process_values(Count)
     numbers(builder, "others").process(Lacks, name="lacks")
-    with pytest.raises(UserFunctionError, match=r"lacks has no store 'counts'; its stores are none; connect it with stores=\['counts'\]"):
+    with pytest.raises(
+        UserFunctionError,
+        match=r"lacks has no store 'counts'; its stores are none; connect it with stores=\['counts'\]",
+    ):
         driver(builder).create_input_topic("others").pipe_input("ann", 1)

@@ -200,7 +200,7 @@ def source(builder: StreamsBuilder, name: str, topic: str) -> None:
 def nodes_of_both_kinds(builder: StreamsBuilder) -> None:
     builder.add_state_store(store("seen"))
     kept = stream(builder, "clicks").filter(lambda key, value: True)
-    kept.process(Nothing, name="count", stores=["seen"])
+    kept.process(Nothing, name="count", stores=["seen"]).to_delta("counted")
     source(builder, "pages", "pages")
     topology = builder.topology
     topology.add_processor("learn", Nothing, "pages")

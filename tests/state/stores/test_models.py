@@ -536,8 +536,15 @@ class TimerMachine(StoreMachine):
         else:
             assert self.store.take(through_ms) == wanted
 
+    @rule(time_ms=TIMES)
+    def due(self, time_ms):
+        assert self.store.is_due(time_ms) == any(at_ms <= time_ms for at_ms in self.model.rows.values())
+
+    @rule()
+    def next(self):
+        assert self.store.next_ms() == min(self.model.rows.values(), default=None)
+
     def compare(self, store, model):
-        assert store.next_ms() == min(model.rows.values(), default=None)
         keys, rows = store.columns.scan()
         found = store.columns.decode(keys).with_columns(rows["_ts"])
         assert dict(found.select("user", "_ts").rows()) == model.rows

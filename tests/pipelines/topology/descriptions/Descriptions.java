@@ -139,7 +139,8 @@ public class Descriptions {
         });
         write("nodes_of_both_kinds", builder -> {
             builder.addStateStore(store("seen"));
-            stream(builder, "clicks").filter((key, value) -> true).process(Nothing::new, Named.as("count"), "seen");
+            stream(builder, "clicks").filter((key, value) -> true).process(Nothing::new, Named.as("count"), "seen")
+                .to("counted");
         }, topology -> topology
             .addSource("pages", "pages")
             .addProcessor("learn", Nothing::new, "pages")
