@@ -164,7 +164,8 @@ class StreamsBuilder:
             ...     def process(self, record):
             ...         self.context.forward(record.with_value(record.value * self.prices.get(record.key)))
             >>> builder = StreamsBuilder().add_state_store(KeyValueStore("prices", key=str, value=int))
-            >>> builder.stream("prices", key=String("item"), value=Int64("cents")).process(Learn, stores=["prices"])
+            >>> prices = builder.stream("prices", key=String("item"), value=Int64("cents"))
+            >>> _ = prices.process(Learn, stores=["prices"])
             >>> orders = builder.stream("orders", key=String("item"), value=Int64("pieces"))
             >>> orders.process_values(Price, stores=["prices"]).to_delta("amounts")
             >>> driver = TopologyTestDriver(Application("example", builder))
@@ -178,7 +179,17 @@ class StreamsBuilder:
 
     @property
     def topology(self) -> TopologyBuilder:
-        """The same topology by its nodes: see ``weir.TopologyBuilder``."""
+        """The same topology by its nodes: see ``weir.TopologyBuilder``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> _ = builder.topology.add_sink("pages", "pages", clicks)
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/docs")
+            >>> driver.create_output_table("pages").read_rows()
+            [{'user': 'ann', 'page': '/docs'}]
+        """
         return TopologyBuilder(self._graph)
 
     def build(self) -> Topology:

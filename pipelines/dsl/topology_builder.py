@@ -36,8 +36,8 @@ class TopologyBuilder:
         >>> topology = builder.topology
         >>> orders = topology.add_source("orders", "orders", key=String("user"), value=Int64("cents"))
         >>> sized = topology.add_processor("by-size", Split, "orders")
-        >>> topology.add_sink("large", "large_orders", "by-size")
-        >>> topology.add_sink("small", "small_orders", sized)
+        >>> _ = topology.add_sink("large", "large_orders", "by-size")
+        >>> _ = topology.add_sink("small", "small_orders", sized)
         >>> print(builder.build().describe())
         Topologies:
            Sub-topology: 0
@@ -73,6 +73,12 @@ class TopologyBuilder:
 
         Raises:
             TopologyError: The name is taken, a schema does not fit, or the topic's name is not valid.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.topology.add_source("clicks", "clicks", key=String("user"), value=String("page"))
+            >>> clicks.name
+            'clicks'
         """
         self._graph.check_new("source", name)
         return KStream(
@@ -94,6 +100,21 @@ class TopologyBuilder:
         Raises:
             TopologyError: The name is taken, a parent or store is missing, the parents' columns differ, or the supplier
                 makes no processor of their records.
+
+        Examples:
+            >>> class Length(FixedKeyProcessor[str, str, int]):
+            ...     def init(self, context):
+            ...         self.context = context
+            ...     def process(self, record):
+            ...         self.context.forward(record.with_value(len(record.value)))
+            >>> builder = StreamsBuilder()
+            >>> web, app = (builder.stream(topic, key=String("user"), value=String("page")) for topic in ("web", "app"))
+            >>> builder.topology.add_processor("lengths", Length, web, app.name).to_delta("lengths")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("web").pipe_input("ann", "/docs")
+            >>> driver.create_input_topic("app").pipe_input("bob", "/")
+            >>> driver.create_output_table("lengths").read_key_values_to_list()
+            [('ann', 5), ('bob', 1)]
         """
         nodes = self._parents(name, parents)
         node = add_processor(self._graph, nodes, supplier, stores=stores, name=name)
@@ -106,6 +127,15 @@ class TopologyBuilder:
 
         Raises:
             TopologyError: The name is taken, a parent is missing, or the parents' columns differ.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> web, app = (builder.stream(topic, key=String("user"), value=String("page")) for topic in ("web", "app"))
+            >>> _ = builder.topology.add_sink("pages", "pages", web, app)
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("web").pipe_input("ann", "/docs")
+            >>> driver.create_output_table("pages").read_rows()
+            [{'user': 'ann', 'page': '/docs'}]
         """
         self._graph.check_new("sink", name)
         parent, *others = self._parents(name, parents)
@@ -128,6 +158,22 @@ class TopologyBuilder:
 
         Raises:
             TopologyError: Another store has the name, or a processor is missing.
+
+        Examples:
+            >>> class Count(FixedKeyProcessor[str, str, int]):
+            ...     def init(self, context):
+            ...         self.context, self.seen = context, context.state_store("seen")
+            ...     def process(self, record):
+            ...         self.seen.put(record.key, (self.seen.get(record.key) or 0) + 1)
+            ...         self.context.forward(record.with_value(self.seen.get(record.key)))
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> builder.topology.add_processor("count", Count, clicks).to_delta("counts")
+            >>> _ = builder.topology.add_state_store(KeyValueStore("seen", key=str, value=int), "count")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_key_value_list([("ann", "/"), ("ann", "/docs")])
+            >>> driver.create_output_table("counts").read_key_values_to_list()
+            [('ann', 1), ('ann', 2)]
         """
         store = add_state_store(self._graph, declaration)
         for processor in processors:
@@ -139,6 +185,22 @@ class TopologyBuilder:
 
         Raises:
             TopologyError: There is no such processor or store.
+
+        Examples:
+            >>> class Count(FixedKeyProcessor[str, str, int]):
+            ...     def init(self, context):
+            ...         self.context, self.seen = context, context.state_store("seen")
+            ...     def process(self, record):
+            ...         self.seen.put(record.key, (self.seen.get(record.key) or 0) + 1)
+            ...         self.context.forward(record.with_value(self.seen.get(record.key)))
+            >>> builder = StreamsBuilder().add_state_store(KeyValueStore("seen", key=str, value=int))
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.process_values(Count, name="count").to_delta("counts")
+            >>> _ = builder.topology.connect_processor_and_state_stores("count", "seen")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/")
+            >>> driver.create_output_table("counts").read_key_values_to_list()
+            [('ann', 1)]
         """
         connect(self._graph, processor.name if isinstance(processor, KStream) else processor, stores)
         return self
