@@ -19,7 +19,7 @@ import polars as pl
 
 from weir.pipelines.operators.batch_session import BatchSession
 from weir.pipelines.operators.epoch import Epoch
-from weir.pipelines.operators.process import CHILD, Process
+from weir.pipelines.operators.process import CHILD, NOWHERE, Process
 from weir.pipelines.operators.process_records import Given, ProcessRecords
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.topology.nodes import LateRecordsNode, Node, RepartitionNode, readers_of
@@ -77,20 +77,24 @@ class Walk:
                     stack.enter_context(self._calls.processes[node].at_work(epoch))
                 for node in reversed(processes):  # a processor is up to date before anything reaches it
                     self._calls.processes[node].pass_time(epoch)
-                self._call_due()
                 for feeder, rows in fed.items():
                     self._prepare(feeder, rows)
-                for feeder, row, is_last in self._in_turn(fed):
-                    self._deliver(feeder, row)
-                    if is_last:
+                _, nowhere = NOWHERE
+                cause = nowhere
+                for feeder, row, offset in self._in_turn(fed):
+                    if offset != cause:
                         self._call_due()
+                        cause = offset
+                    self._deliver(feeder, row)
+                if cause != nowhere:
+                    self._call_due()
                 for node in self._part.nodes:
+                    self._call_due(node)
                     is_over = node in self._heard or node in self._calls.processes
                     self._forward(node, (self._calls.end if is_over else self._calls.while_idle)(node, epoch))
-                    self._call_due()
                     if stops and node in self._calls.processes:
                         self._calls.processes[node].stop(epoch)
-                        self._call_due()
+                self._call_due()
         except Exception as error:
             if self._failure is None or self._failure is error:
                 raise
@@ -100,9 +104,9 @@ class Walk:
         epoch.late.update(self._late_outside)
         return {node: rows for node in self._part.nodes if (rows := self._all_given(node)) is not None}
 
-    def _in_turn(self, fed: Mapping[Node, Rows]) -> Iterator[tuple[Node, pl.DataFrame, bool]]:
-        """Rows of the feeders one by one, in the order in which the task has taken the records that caused them, and
-        whether each is the last of its record."""
+    def _in_turn(self, fed: Mapping[Node, Rows]) -> Iterator[tuple[Node, pl.DataFrame, int]]:
+        """Rows of the feeders one by one, in the order in which the task has taken the records that caused them, each
+        with the offset of that record."""
         frames = [(node, rows) for node, rows in fed.items() if rows is not None and rows.height]
         if not frames:
             return
@@ -111,10 +115,9 @@ class Walk:
         if len(frames) > 1:
             order = np.argsort(offsets, kind="stable")
             offsets, feeders = offsets[order], feeders[order]
-        are_last = [*(offsets[1:] != offsets[:-1]).tolist(), True]
         rest = [_each(rows) for _, rows in frames]
-        for index, is_last in zip(feeders.tolist(), are_last, strict=True):
-            yield frames[index][0], next(rest[index]), is_last
+        for index, offset in zip(feeders.tolist(), offsets.tolist(), strict=True):
+            yield frames[index][0], next(rest[index]), offset
 
     def _prepare(self, feeder: Node, rows: Rows) -> None:
         """Make the records that processors take of a feeder's rows, all at once."""
@@ -204,13 +207,12 @@ class Walk:
             to.process_given(given, self._epoch)
         return True
 
-    def _call_due(self) -> None:
+    def _call_due(self, only: Node | None = None) -> None:
         """Call what is due, node by node, with what comes of it; a failure that a processor hides ends the epoch."""
         due = self._epoch.due
         assert due is not None
-        while due:
-            name = next(node.name for node in self._part.nodes if any(node.name == owner for owner, _ in due))
-            for key in [key for key in due if key[0] == name]:
+        for node in self._part.nodes if only is None else (only,):  # what comes of it is due further down
+            for key in [key for key in due if key[0] == node.name]:
                 due.pop(key)()
         if self._failure is not None:
             raise self._failure

@@ -20,7 +20,7 @@ from weir.pipelines.tasks.processor import TaskProcessor
 from weir.state.stores.access import StoreTime
 
 KEYS = "abc"
-PERIOD_MS, DELAY_MS = 25, 10
+PERIOD_MS, DELAY_MS, END_MS = 25, 10, 1_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -93,6 +93,12 @@ def on_clock(step: Step, at_work: Any, time_ms: int) -> None:
         at_work.put(store, "c", (total + step.number) % 1000)
 
 
+def on_close(step: Step, at_work: Any) -> None:
+    for store in step.stores:
+        at_work.put(store, "a", (at_work.get(store, "a") * 5 + step.number) % 1000)
+        at_work.forward("a", at_work.get(store, "b"), END_MS, None)
+
+
 class AtWork:
     """A processor of Weir's as the functions above see it."""
 
@@ -142,6 +148,9 @@ def processor_of(step: Step, children: list[str]) -> type:
 
         def on_clock(self, now):
             on_clock(step, self.at_work, ms(now))
+
+        def close(self):
+            on_close(step, self.at_work)
 
     return Made
 
@@ -238,19 +247,35 @@ class Loop:
     def call_due(self) -> None:
         """What the record that has passed through everything makes due."""
         for step in self.steps:
-            if step.kind != "processor" or step.name not in self.clocks:
-                continue
-            now_ms = self.clocks[step.name]
-            self.working.append(step)
-            if "clock" in step.habits and self.next_ms[step.name] <= now_ms:
-                self.next_ms[step.name] = (now_ms // PERIOD_MS + 1) * PERIOD_MS
-                on_clock(step, self, now_ms)
-            due = sorted((time_ms, key) for key, time_ms in self.timers[step.name].items() if time_ms <= now_ms)
-            for _, key in due:
-                del self.timers[step.name][key]
-            for time_ms, key in due:
-                on_timer(step, self, key, time_ms)
-            self.working.pop()
+            if step.kind == "processor":
+                self._call_due_of(step)
+
+    def _call_due_of(self, step: Step) -> None:
+        if step.name not in self.clocks:
+            return
+        now_ms = self.clocks[step.name]
+        self.working.append(step)
+        if "clock" in step.habits and self.next_ms[step.name] <= now_ms:
+            self.next_ms[step.name] = (now_ms // PERIOD_MS + 1) * PERIOD_MS
+            on_clock(step, self, now_ms)
+        due = sorted((time_ms, key) for key, time_ms in self.timers[step.name].items() if time_ms <= now_ms)
+        for _, key in due:
+            del self.timers[step.name][key]
+        for time_ms, key in due:
+            on_timer(step, self, key, time_ms)
+        self.working.pop()
+
+    def end(self) -> None:
+        """The input has ended, and the processors are closed: each once those above it are."""
+        for step in self.steps:
+            if step.kind == "processor":
+                self._call_due_of(step)
+                if step.name in self.clocks:
+                    self.clocks[step.name] = END_MS
+                    self._call_due_of(step)
+                self.working.append(step)
+                on_close(step, self)
+                self.working.pop()
 
     def begin(self, now_ms: int) -> None:
         """What is due by the wall clock; nothing reaches a processor that is not up to date."""
@@ -262,7 +287,6 @@ class Loop:
                     self.working.append(step)
                     on_clock(step, self, now_ms)
                     self.working.pop()
-        self.call_due()
 
     def take(self, topic: str, key: str, value: int, time_ms: int) -> None:
         self.pass_on(topic, key, value, time_ms)
@@ -329,6 +353,12 @@ def run(steps: list[Step], batches: list[list[Taken]]) -> tuple[dict, dict]:
             for table, rows in output.sinks.items():
                 times = rows.get_column("_ts").dt.timestamp("ms")
                 out[table] += zip(rows["key"].to_list(), rows["value"].to_list(), times.to_list(), strict=True)
+        output = processor.run(
+            in_turn({}), session, clocks, len(batches) * 40, instances=instances, end_time_ms=END_MS, stops=True
+        )
+        for table, rows in output.sinks.items():
+            times = rows.get_column("_ts").dt.timestamp("ms")
+            out[table] += zip(rows["key"].to_list(), rows["value"].to_list(), times.to_list(), strict=True)
         for name in {name for step in steps for name in step.stores or [f"own-{step.name}"]}:
             if session.rows.get(name):
                 store = KeyValueStore(name, key=str, value=int).opened(lambda: None)
@@ -344,8 +374,11 @@ def test_records_pass_one_after_another_whatever_the_epochs(seed):
     loop = Loop(steps)
     for number, batch in enumerate(batches):
         loop.begin(number * 40)
+        loop.call_due()
         for topic, _, key, value, time_ms in batch:
             loop.take(topic, key, value, time_ms)
+    loop.begin(len(batches) * 40)
+    loop.end()
     out, stores = run(steps, batches)
     sinks = {f"out-{step.name}" for step in steps if step.kind != "source"}
     assert out == {table: rows for table, rows in loop.out.items() if table in sinks and rows}
