@@ -167,7 +167,7 @@ class Running:
 
     def timers(self, rows: pl.DataFrame, at: pl.Expr, punctuation: Punctuation = STREAM) -> None:
         store = self._timer_store("timers", punctuation)
-        times = rows.select(at.alias("_at")).to_series()
+        times = rows.with_columns(at.alias("_at")).get_column("_at")
         if isinstance(times.dtype, pl.Datetime) and times.dtype.time_zone is not None:
             times = times.dt.timestamp("ms")
         if not times.dtype.is_integer() or times.null_count():

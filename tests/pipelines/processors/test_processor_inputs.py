@@ -20,8 +20,10 @@ from weir import (
     String,
     TimeWindows,
     TopologyError,
+    UnlimitedWindows,
     Windowed,
 )
+from weir.state.commit.tables import read_rows
 from weir.testing import TopologyTestDriver
 
 MINUTE = timedelta(minutes=1)
@@ -65,6 +67,29 @@ def test_a_processor_of_a_windowed_table_gets_windowed_keys_and_may_set_timers_f
     ]
 
 
+class Told(FixedKeyProcessor[Windowed, int, int]):
+    def init(self, context):
+        self.context = context
+
+    def process(self, record):
+        self.context.forward(record)
+
+
+def test_a_window_without_an_end_stays_one(tmp_path):
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+    table = clicks.group_by_key().windowed_by(UnlimitedWindows.start_on(NINE)).count("ever")
+    table.to_delta("counted")
+    table.process_values(Told).to_delta("told")
+    time_ms = round(NINE.timestamp() * 1000)
+    place = Place(Application("ever", builder), Topics({("clicks", 0): [(b"ann", b"/", time_ms)]}), tmp_path)
+    place.run()
+    counted, told = (
+        read_rows(place.warehouse / "ever" / name)["window_end"].to_physical() for name in ("counted", "told")
+    )
+    assert told.to_list() == counted.to_list()
+
+
 class Starts(BatchProcessor[Windowed, int, str, datetime]):
     def process_batch(self, rows):
         self.context.timers(rows, pl.col("window_end"))
@@ -92,11 +117,12 @@ def test_a_batch_processor_of_a_windowed_table_gets_the_bounds_as_columns():
 
 
 class Plain(Processor[str, int, str, int]):
-    pass
+    def process(self, record):
+        pass
 
 
 class Wide(Processor[Windowed, int, Windowed, int]):
-    pass
+    process = Plain.process
 
 
 def test_windowed_keys_are_declared():
@@ -160,7 +186,7 @@ def test_a_record_knows_where_it_was_read(tmp_path, max_records):
 def test_a_record_of_several_topics_knows_where_it_was_read(tmp_path, max_records):
     builder = StreamsBuilder()
     left, right = (builder.stream(name, key=String("user"), value=Int64("number")) for name in ("left", "right"))
-    left.merge(right).process_values(Told).to_delta("out")
+    left.merge(right).process_values(Tells).to_delta("out")
     topics = Topics({("left", 0): rows_at(1, 4, 6), ("right", 0): rows_at(2, 3, 5)})
     place = Place(Application("places", builder), topics, tmp_path, max_records=max_records)
     place.run()
@@ -177,7 +203,7 @@ def test_a_record_of_several_topics_knows_where_it_was_read(tmp_path, max_record
     ]
 
 
-class Told(FixedKeyProcessor[str, int, str]):
+class Tells(FixedKeyProcessor[str, int, str]):
     def init(self, context):
         self.context = context
 
@@ -187,7 +213,7 @@ class Told(FixedKeyProcessor[str, int, str]):
 def test_a_record_behind_a_repartition_was_read_in_no_topic(tmp_path):
     builder = StreamsBuilder()
     numbers = builder.stream("numbers", key=String("user"), value=Int64("number"))
-    numbers.repartition("again").process_values(Told).to_delta("out")
+    numbers.repartition("again").process_values(Tells).to_delta("out")
     place = Place(Application("places", builder), Topics({("numbers", 0): rows_at(1, 2)}), tmp_path)
     place.run()
     assert written(place, "out", "value") == [("nowhere", 1), ("nowhere", 2)]

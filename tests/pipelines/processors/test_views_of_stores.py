@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.pipelines.shop import run_over
 from weir import (
     Application,
     Int64,
@@ -14,6 +15,7 @@ from weir import (
     ListStore,
     Processor,
     SessionStore,
+    StateReader,
     StreamsBuilder,
     String,
     VersionedKeyValueStore,
@@ -55,11 +57,15 @@ class Keeps(Processor[str, int, str, str]):
         raise AssertionError("no timer is set")
 
 
-@pytest.fixture
-def driver():
+def application() -> Application:
     builder = StreamsBuilder()
     builder.stream("numbers", key=String("user"), value=Int64("n")).process(Keeps, name="keeps")
-    with TopologyTestDriver(Application("views", builder)) as driver:
+    return Application("views", builder)
+
+
+@pytest.fixture
+def driver():
+    with TopologyTestDriver(application()) as driver:
         driver.create_input_topic("numbers", start=NINE, auto_advance=HOUR).pipe_key_value_list(
             [("ann", 1), ("ann", 2)]
         )
@@ -73,6 +79,18 @@ def test_every_kind_of_store_shows_its_own_keys_and_values(driver):
     assert driver.get_session_store("visits").fetch("ann") == [(Windowed("ann", NINE + HOUR, NINE + 2 * HOUR), 2)]
     assert driver.get_versioned_store("prices").get("ann", as_of=NINE) == 1
     assert driver.get_list_store("all").get("ann") == [{"origin": "ann", "flight": 1}, {"origin": "ann", "flight": 2}]
+
+
+def test_stores_of_processors_can_be_queried(tmp_path):
+    app, nine_ms = application(), round(NINE.timestamp() * 1000)
+    rows = [(b"ann", n.to_bytes(8, "big"), nine_ms + hours * 3_600_000) for n, hours in ((1, 0), (2, 1))]
+    run_over(app, {("numbers", 0): rows}, tmp_path / ".weir")
+    reader = StateReader(tmp_path / ".weir", app)
+    assert reader.get("routes", Route("ann", 2)).rows["value"].to_list() == [0.5]
+    assert reader.windows("hours", "ann", NINE + HOUR).rows["value"].to_list() == [2]
+    assert reader.sessions("visits", "ann").rows["value"].to_list() == [2]
+    assert reader.get("prices", "ann", as_of=NINE).rows["value"].to_list() == [1]
+    assert reader.prefix("all", "ann").rows["flight"].to_list() == [1, 2]
 
 
 def test_a_store_of_another_kind_is_named(driver):
