@@ -17,6 +17,7 @@ from weir.pipelines.dsl.streams import (
     TimeWindowedKStream,
 )
 from weir.pipelines.dsl.suppressed import BufferConfig, EagerBufferConfig, StrictBufferConfig, Suppressed
+from weir.pipelines.dsl.topology_builder import TopologyBuilder
 from weir.pipelines.dsl.windowing import EmitStrategy
 from weir.pipelines.errors import (
     ApplicationLoadError,
@@ -166,6 +167,7 @@ __all__ = [
     "TimeWindowedKStream",
     "TimeWindows",
     "TimestampExtractor",
+    "TopologyBuilder",
     "TopologyError",
     "UnlimitedWindows",
     "UsePartitionTimeOnInvalidTimestamp",

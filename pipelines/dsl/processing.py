@@ -10,13 +10,15 @@ import polars as pl
 
 from weir.pipelines.arguments import positive_ms
 from weir.pipelines.dsl.graph import Graph, check_name
+from weir.pipelines.dsl.merging import check_same_columns
+from weir.pipelines.dsl.shared_stores import shared_store
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.functions import Windowed
 from weir.pipelines.processors.processor import BatchProcessor, FixedKeyProcessor, Processor, Punctuation
 from weir.pipelines.processors.stores import StoreDeclaration
 from weir.pipelines.serdes.row_type import RowType, row_type_of
 from weir.pipelines.topology.nodes import Node, RecordType
-from weir.pipelines.topology.processors import ProcessorNode
+from weir.pipelines.topology.processors import ProcessorNode, SharedStore
 from weir.state.stores.timers import timer_spec
 
 KINDS = (Processor, FixedKeyProcessor, BatchProcessor)
@@ -24,34 +26,43 @@ KINDS = (Processor, FixedKeyProcessor, BatchProcessor)
 
 def add_processor(
     graph: Graph,
-    parent: Node,
+    parents: Sequence[Node],
     supplier: Callable[[], Any],
     *,
-    stores: Sequence[StoreDeclaration],
+    stores: Sequence[StoreDeclaration | str],
     name: str | None,
-    is_fixed_key: bool,
+    is_fixed_key: bool | None = None,
 ) -> ProcessorNode:
-    """A processor over the records of ``parent``.
+    """A processor over the records of ``parents``; ``is_fixed_key`` is whether it has to be one that keeps keys.
 
     Raises:
-        TopologyError: The supplier makes no processor of this kind, or its types do not fit the records.
+        TopologyError: The supplier makes no processor of this kind, its types do not fit the records, the parents'
+            records differ, or the name is taken.
     """
-    node = graph.new_name("KSTREAM-PROCESSVALUES-" if is_fixed_key else "KSTREAM-PROCESSOR-")
-    if name is not None:
-        node = check_name("processor", name)
+    if name is None:
+        node = graph.new_name("KSTREAM-PROCESSVALUES-" if is_fixed_key else "KSTREAM-PROCESSOR-")
+    else:
+        node = graph.check_new("processor", name)
+    parent, *others = parents
+    for other in others:
+        check_same_columns(f"the processor {node!r} takes", parent, other)
     made = _made(node, supplier, is_fixed_key)
+    is_fixed_key = isinstance(made, FixedKeyProcessor)
     cls, record = type(made), parent.record
     types = _types(node, cls)
     key_in, value_in, key_out, value_out = types if len(types) == 4 else (types[0], types[1], types[0], types[2])
     key_taken = _key_taken(node, key_in, record)
     forwards = value_out is not type(None)
     value = row_type_of(value_out, "value") if forwards else RowType(pl.Schema())
+    declared, shared = _stores(graph, node, made, stores)
     return graph.add(
         ProcessorNode(
             name=node,
             parent=parent,
+            others=tuple(others),
             supplier=supplier,
-            declared=_declared(node, made, stores),
+            declared=declared,
+            shared=shared,
             timers=_timers(node, name, cls, record.key_columns) if _overrides(cls, "on_timer", "on_timers") else {},
             key_taken=key_taken,
             value_taken=_taken(node, "value", value_in, record.value),
@@ -69,7 +80,7 @@ def add_processor(
     )
 
 
-def _made(node: str, supplier: Any, is_fixed_key: bool) -> Any:
+def _made(node: str, supplier: Any, is_fixed_key: bool | None) -> Any:
     if not callable(supplier):
         raise TopologyError(f"{node} got {supplier!r}; pass a class of processors, or a function that makes one")
     made = supplier()
@@ -81,19 +92,24 @@ def _made(node: str, supplier: Any, is_fixed_key: bool) -> Any:
     if not _overrides(type(made), called):
         argument = "rows" if isinstance(made, BatchProcessor) else "record"
         raise TopologyError(f"{node}: {type(made).__name__} has no {called}; write def {called}(self, {argument})")
-    if isinstance(made, FixedKeyProcessor) is not is_fixed_key:
+    if is_fixed_key is not None and isinstance(made, FixedKeyProcessor) is not is_fixed_key:
         right = "process_values" if isinstance(made, FixedKeyProcessor) else "process"
         raise TopologyError(f"{node}: {type(made).__name__} is for {right}; call that")
     return made
 
 
-def _declared(node: str, made: Any, stores: Sequence[StoreDeclaration]) -> tuple[StoreDeclaration, ...]:
-    """The stores of a processor, checked."""
-    name, found = type(made).__name__, list[StoreDeclaration]()
+def _stores(
+    graph: Graph, node: str, made: Any, stores: Sequence[StoreDeclaration | str]
+) -> tuple[tuple[StoreDeclaration, ...], tuple[SharedStore, ...]]:
+    """The stores that a processor keeps alone, checked, and those that it shares."""
+    name, found, shared = type(made).__name__, list[StoreDeclaration](), dict[str, SharedStore]()
     for where, given in ((f"{name}.stores", made.stores), ("stores=", stores)):
         if not isinstance(given, Sequence) or isinstance(given, str):
             raise TopologyError(f"{node}: {where} is {given!r}; list the stores, for example ({given!r},)")
         for each in given:
+            if isinstance(each, str):
+                shared[each] = shared_store(graph, node, each)
+                continue
             if not callable(getattr(each, "opened", None)):
                 raise TopologyError(
                     f"{node}: {where} has {each!r}, which is no store; declare one, for example "
@@ -102,10 +118,10 @@ def _declared(node: str, made: Any, stores: Sequence[StoreDeclaration]) -> tuple
             check_name("store", each.name)
             each.spec()
             found.append(each)
-    names = [each.name for each in found]
+    names = [*(each.name for each in found), *shared]
     if twice := sorted({each for each in names if names.count(each) > 1}):
         raise TopologyError(f"{node}: {name} declares the store {twice[0]!r} twice; give each its own name")
-    return tuple(found)
+    return tuple(found), tuple(shared.values())
 
 
 def _types(node: str, cls: type) -> tuple[Any, ...]:

@@ -27,6 +27,17 @@ class StreamOperations:
         self._graph, self._node = graph, node
         self._has_new_key = has_new_key
         """Whether the key has changed, so that the next grouping moves the records to the task that owns it."""
+        graph.streams[node.name] = has_new_key
+
+    @property
+    def name(self) -> str:
+        """The name of the node that forwards the records, as ``describe()`` shows it.
+
+        Examples:
+            >>> StreamsBuilder().stream("clicks", key=String("user"), value=String("page")).name
+            'KSTREAM-SOURCE-0000000000'
+        """
+        return self._node.name
 
     def filter(self, predicate: pl.Expr | Callable[[Any, Any], bool]) -> Self:
         """Keep the records for which the predicate, an expression or a function of ``(key, value)``, is true.

@@ -69,7 +69,7 @@ class KTable(TableOperations):
         return KStream(self._graph, self._add_to_stream(), has_new_key=False)
 
     def process(
-        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration] = (), name: str | None = None
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration | str] = (), name: str | None = None
     ) -> KStream:
         """Pass every update to a processor, as ``to_stream().process(...)``; the value of a tombstone is None.
 
@@ -93,7 +93,7 @@ class KTable(TableOperations):
         return self.to_stream().process(supplier, stores=stores, name=name)
 
     def process_values(
-        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration] = (), name: str | None = None
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration | str] = (), name: str | None = None
     ) -> KStream:
         """Like ``process``, with a ``weir.FixedKeyProcessor``: what follows needs no repartition.
 
@@ -350,12 +350,13 @@ class KStream(StreamOperations):
         return BranchedKStream(self._graph, self._node, name, self._then)
 
     def process(
-        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration] = (), name: str | None = None
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration | str] = (), name: str | None = None
     ) -> KStream:
         """Pass the records to a processor, which forwards any others: see ``weir.Processor``.
 
         ``supplier`` is its class, or a function that makes a new one at each call. ``stores`` are kept beside those
-        that the class declares. ``name`` names the node, and begins the names of the stores of its timers.
+        that the class declares; one that is given by name is shared: see ``StreamsBuilder.add_state_store``. ``name``
+        names the node, and begins the names of the stores of its timers.
 
         Raises:
             TopologyError: It is no processor, or its types do not fit the records.
@@ -374,11 +375,11 @@ class KStream(StreamOperations):
             >>> driver.create_output_table("twice").read_key_values_to_list()
             [('ann', 5), ('ANN', 5)]
         """
-        node = add_processor(self._graph, self._node, supplier, stores=stores, name=name, is_fixed_key=False)
+        node = add_processor(self._graph, [self._node], supplier, stores=stores, name=name, is_fixed_key=False)
         return KStream(self._graph, node, has_new_key=True)
 
     def process_values(
-        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration] = (), name: str | None = None
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration | str] = (), name: str | None = None
     ) -> KStream:
         """Like ``process``, with a ``weir.FixedKeyProcessor``: what follows needs no repartition.
 
@@ -396,7 +397,7 @@ class KStream(StreamOperations):
             >>> driver.create_output_table("lengths").read_key_values_to_list()
             [('ann', 3)]
         """
-        node = add_processor(self._graph, self._node, supplier, stores=stores, name=name, is_fixed_key=True)
+        node = add_processor(self._graph, [self._node], supplier, stores=stores, name=name, is_fixed_key=True)
         return self._then(node)
 
     @overload

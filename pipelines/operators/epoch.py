@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import polars as pl
 
@@ -36,6 +36,11 @@ class Epoch:
     """Where the row with this ``_partition`` and ``_offset`` was read."""
     wants_commit: bool = False
     """Whether a processor has asked for a commit."""
+    outlets: dict[str, Any] = field(default_factory=dict)
+    """By node, where processors that run record by record leave each record as soon as they forward it."""
+    due: dict[tuple[str, str], Callable[[], None]] | None = None
+    """What the record that is under way has made due, by node and kind, to be called once it is through; None where
+    operators run over all rows, and so each calls what is due after each of its records."""
     late: dict[str, pl.DataFrame] = field(default_factory=dict)
     """Late records by the node that receives them, with the bounds of the window that they are late for."""
     moments: dict[str, pl.DataFrame] = field(default_factory=dict)

@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from weir.pipelines.errors import UserFunctionError
+from weir.pipelines.errors import RecordPlace, UserFunctionError
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.functions import KeyType, Records
 from weir.pipelines.processors.forwarding import Cause
@@ -45,20 +45,29 @@ class Process(ABC):
         return self.shape.node
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
-        with self._running(epoch) as running:
+        with self.at_work(epoch) as running:
             self._pass_wall_clock(running, epoch)
             self._take(rows, running, epoch)
             return self._rows(running.out)
 
+    def process_one(self, row: pl.DataFrame, epoch: Epoch) -> None:
+        """Process the one record that is under way; what is forwarded goes to the node's outlet."""
+        with self.at_work(epoch) as running:
+            self._take(row, running, epoch)
+
+    def sent(self, forwarded: Out) -> pl.DataFrame:
+        """What an outlet was left, as rows."""
+        return self._rows(forwarded)
+
     def pass_time(self, epoch: Epoch) -> pl.DataFrame | None:
         """What is due by the wall clock, without a record; what the processor then forwards, None for nothing."""
-        with self._running(epoch) as running:
+        with self.at_work(epoch) as running:
             self._pass_wall_clock(running, epoch)
             return self._rows(running.out) if running.out else None
 
     def stop(self, epoch: Epoch) -> pl.DataFrame | None:
         """Close the processor; what it then forwards, None for nothing."""
-        with self._running(epoch) as running:
+        with self.at_work(epoch) as running:
             with self._guarded("close"):
                 running.processor.close()
             epoch.instances.pop(self.shape.node)
@@ -66,18 +75,18 @@ class Process(ABC):
 
     def next_close_ms(self, epoch: Epoch) -> int | None:
         """The stream time at which something is due next; None if nothing is."""
-        with self._running(epoch) as running:
+        with self.at_work(epoch) as running:
             return running.next_ms(STREAM)
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
         """What is due once stream time has advanced from ``before_ms``, without a record."""
-        with self._running(epoch) as running:
+        with self.at_work(epoch) as running:
             self._fire(STREAM, epoch.clocks[self.clock], running)
             return self._rows(running.out) if running.out else None
 
     def due_ms(self, epoch: Epoch) -> int | None:
         """When, by the wall clock, something is due next; None if nothing is."""
-        with self._running(epoch) as running:
+        with self.at_work(epoch) as running:
             return running.next_ms(WALL)
 
     @abstractmethod
@@ -93,15 +102,18 @@ class Process(ABC):
         """What was forwarded, as columns."""
 
     @contextmanager
-    def _running(self, epoch: Epoch) -> Iterator[Running]:
-        """The task's instance, at work in this epoch."""
+    def at_work(self, epoch: Epoch) -> Iterator[Running]:
+        """The task's instance, at work in this epoch until the outermost ``with`` ends."""
         node = self.shape.node
         running: Any = epoch.instances.get(node)
+        if running is not None and running.is_called:
+            yield running
+            return
         if running is None:
             running = epoch.instances[node] = Running(self.shape, epoch.task)
-        with self._guarded("init"):
-            running.enter(epoch.session, epoch.clocks, epoch.now_ms, epoch.metadata_of, [])
         try:
+            with self._guarded("init"):
+                running.enter(epoch.session, epoch.clocks, epoch.now_ms, epoch.metadata_of, epoch.outlets.get(node, []))
             yield running
         finally:
             if expired := running.leave():
@@ -111,6 +123,13 @@ class Process(ABC):
     def _pass_wall_clock(self, running: Running, epoch: Epoch) -> None:
         if epoch.passes_wall_clock and running.is_due(WALL, epoch.now_ms):
             self._fire(WALL, epoch.now_ms, running)
+
+    def _when_through(self, epoch: Epoch, kind: str, call: Callable[[], None]) -> None:
+        """Call what a record has made due, once the record is through."""
+        if epoch.due is None:
+            call()
+        else:
+            epoch.due[self.shape.node, kind] = call
 
     def _fire(self, punctuation: Punctuation, time_ms: int, running: Running, place: Sequence[int] = NOWHERE) -> None:
         """Call punctuations, then timers, that are due; ``place`` is that of the record that made them due."""
@@ -137,5 +156,7 @@ class Process(ABC):
             raise self._failed(what, error, None, None) from error
 
     def _failed(self, what: str, error: Exception, records: Records | None, index: int | None) -> UserFunctionError:
-        place = None if records is None or index is None else records.at(index)
+        return self._failed_at(what, error, None if records is None or index is None else records.at(index))
+
+    def _failed_at(self, what: str, error: Exception, place: RecordPlace | None) -> UserFunctionError:
         return UserFunctionError(f"{self._name}.{what}", self.shape.node, f"{type(error).__name__}: {error}", place)

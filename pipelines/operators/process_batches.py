@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -26,7 +27,7 @@ class ProcessBatches(Process):
     """The node of a processor that takes batches."""
 
     def next_close_ms(self, epoch: Epoch) -> int | None:
-        with self._running(epoch) as running:
+        with self.at_work(epoch) as running:
             due_ms, timer_ms = running.next_punctuation_ms(STREAM), running.next_timer_ms(STREAM)
             if timer_ms is not None:
                 resolution_ms = self.shape.timer_resolution_ms
@@ -37,7 +38,7 @@ class ProcessBatches(Process):
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
         time_ms, resolution_ms = epoch.clocks[self.clock], self.shape.timer_resolution_ms
-        with self._running(epoch) as running:
+        with self.at_work(epoch) as running:
             self._punctuate(STREAM, time_ms, running, (-1, -1))
             if time_ms // resolution_ms > before_ms // resolution_ms:
                 self._call_timers(STREAM, time_ms, running, (-1, -1))
@@ -64,9 +65,9 @@ class ProcessBatches(Process):
             self._process(rows[first : last + 1], Cause(partition, offset, time_ms), running)
             due_ms = running.next_punctuation_ms(STREAM)
             if due_ms is not None and due_ms <= time_ms:
-                self._punctuate(STREAM, time_ms, running, place)
+                self._when_through(epoch, "punctuation", partial(self._punctuate, STREAM, time_ms, running, place))
             if next_call < len(calls) and last == calls[next_call]:
-                self._call_timers(STREAM, time_ms, running, place)
+                self._when_through(epoch, "timers", partial(self._call_timers, STREAM, time_ms, running, place))
             first = last + 1
 
     def _timer_calls(self, times: np.ndarray, before_ms: int | None) -> np.ndarray:

@@ -117,8 +117,8 @@ class ProcessorContext(Protocol[KOut, VOut]):
 
 
 class _Base(Generic[KOut, VOut]):
-    stores: ClassVar[Sequence[StoreDeclaration]] = ()
-    """The stores that the processor keeps."""
+    stores: ClassVar[Sequence[StoreDeclaration | str]] = ()
+    """The stores that the processor keeps, and the names of those that it shares."""
 
     def init(self, context: ProcessorContext[KOut, VOut]) -> None:
         """Called once before the first record, again whenever the task moves or its state was rolled back."""

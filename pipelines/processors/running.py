@@ -85,6 +85,7 @@ class Running:
         }
         self._keys = PlainRows(self.shape.key.row_type) if self.shape.timers else None
         self.processor: Any = None
+        self.is_called = False
 
     def enter(
         self, session: StateSession, clocks: dict[str, int], now_ms: int, metadata_of: MetadataOf, out: Out
@@ -92,7 +93,7 @@ class Running:
         """Work on this epoch until ``leave``; what the processor forwards is appended to ``out``."""
         self.clocks, self.now_ms, self.out, self._metadata_of = clocks, now_ms, out, metadata_of
         self.wants_commit = False
-        self._is_called = True
+        self.is_called = True
         self._cause = Cause(-1, -1, clocks.get(self.shape.node, now_ms))
         for store in self.stores.values():
             store.enter(session, StoreTime(clocks=clocks, now_ms=now_ms))
@@ -109,7 +110,7 @@ class Running:
     def leave(self) -> int:
         """The epoch goes on without the processor: until the next one it has nothing but its own attributes. Returns
         how many puts its stores have dropped as expired."""
-        self._is_called = False
+        self.is_called = False
         return sum(store.leave() for store in self.stores.values())
 
     # what a processor calls
@@ -120,7 +121,7 @@ class Running:
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        return self._metadata_of(*self._cause[:2]) if self._is_called and self._cause.is_record else None
+        return self._metadata_of(*self._cause[:2]) if self.is_called and self._cause.is_record else None
 
     @property
     def current_stream_time(self) -> datetime | None:
@@ -188,7 +189,10 @@ class Running:
     def state_store(self, name: str) -> OpenStore:
         if name not in self.stores:
             known = ", ".join(map(repr, self.stores)) or "none"
-            raise LookupError(f"{self.shape.node} has no store {name!r}; its stores are {known}")
+            raise LookupError(
+                f"{self.shape.node} has no store {name!r}; its stores are {known}; connect it with stores=[{name!r}] "
+                "where the program adds the processor, or declare it in its class"
+            )
         return self.stores[name]
 
     # what the operator calls
@@ -260,7 +264,7 @@ class Running:
             self.clocks.pop(schedule.clock, None)
 
     def _check_call(self, call: str) -> None:
-        if not self._is_called:
+        if not self.is_called:
             raise RuntimeError(
                 f"{call} was called while Weir does not call the processor; call it in init, process, on_timer, close "
                 "or what you schedule, not in a thread of your own"

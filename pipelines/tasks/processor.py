@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -17,14 +17,15 @@ from weir.pipelines.errors import UserFunctionError
 from weir.pipelines.operators.batch_session import BatchSession
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.idle import Closing, Following, Idleness
-from weir.pipelines.operators.process import CHILD, Process
+from weir.pipelines.operators.process import Process
 from weir.pipelines.operators.suppress import HELD_BYTES
 from weir.pipelines.processors.records import RecordMetadata
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.tasks.metrics import EpochMetrics, lateness
-from weir.pipelines.tasks.operator_factory import global_join_of, operator_of, several_inputs_of
+from weir.pipelines.tasks.operator_factory import global_join_of, merge_of, operator_of, several_inputs_of
 from weir.pipelines.tasks.order import LAST_KEY, MERGE, ORIGIN, Turns, last_key, sent
 from weir.pipelines.tasks.output import EpochOutput, sink_rows
+from weir.pipelines.tasks.record_by_record import NodeCalls, Walk, around, feeds, meant_for
 from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.pipelines.topology.idle import followed_while_idle, idle_after_ms
 from weir.pipelines.topology.nodes import (
@@ -35,6 +36,7 @@ from weir.pipelines.topology.nodes import (
     SuppressNode,
     TableSinkNode,
 )
+from weir.pipelines.topology.processors import ProcessorNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.contract import StateSession, StateView
 from weir.state.stores.access import StoreTime
@@ -47,17 +49,47 @@ TURNS = "_turns"
 """The task's clock that counts the rows taken, which is the turn of the next one."""
 
 
+@dataclass(frozen=True)
+class _Given:
+    """The rows of an epoch, and what the nodes have made of them."""
+
+    inputs: Mapping[str, pl.DataFrame]
+    forwarded: dict[Node, pl.DataFrame] = field(default_factory=dict)
+    sinks: dict[str, pl.DataFrame] = field(default_factory=dict)
+    edges: dict[str, pl.DataFrame] = field(default_factory=dict)
+    counts: dict[str, Counter[str]] = field(default_factory=dict)
+    """By node."""
+
+    def forward(self, node: Node, rows: pl.DataFrame, counts: Counter[str], epoch: Epoch) -> None:
+        self.forwarded[node] = rows
+        if isinstance(node, SuppressNode):
+            epoch.counts["suppression_emits"] += rows.height
+            counts["suppression_emits"] += rows.height
+        self.counts[node.name] = counts
+        if isinstance(node, SourceNode):
+            counts["process"] = rows.height
+
+
 class TaskProcessor:
     """The operators of one sub-topology. It holds no state between epochs: that is in the session and the clocks."""
 
     def __init__(self, sub_topology: SubTopology, global_tables: StateView | None = None) -> None:
         self._sub_topology = sub_topology
-        self._operators = {node: operator_of(node) for node in sub_topology.nodes if len(node.parents) < 2}
+        self._merges = {
+            node: merge_of(node)
+            for node in sub_topology.nodes
+            if len(node.parents) > 1 and isinstance(node, ProcessorNode | TableSinkNode)
+        }
+        self._operators = {
+            node: operator_of(node) for node in sub_topology.nodes if len(node.parents) < 2 or node in self._merges
+        }
         self._operators |= {
             node: global_join_of(node, global_tables) for node in sub_topology.nodes if isinstance(node, GlobalJoinNode)
         }
         self._joins = {
-            node: several_inputs_of(node, operator_of) for node in sub_topology.nodes if len(node.parents) > 1
+            node: several_inputs_of(node, operator_of)
+            for node in sub_topology.nodes
+            if len(node.parents) > 1 and node not in self._merges
         }
         operators: dict[Node, object] = {**self._operators, **self._joins}
         self._closing = {node: operator for node, operator in operators.items() if isinstance(operator, Closing)}
@@ -68,6 +100,10 @@ class TaskProcessor:
             elif (after_ms := idle_after_ms(node)) is not None:
                 self._idleness[node] = Idleness(operator=operator, after_ms=after_ms)
         self._processes = {node: each for node, each in operators.items() if isinstance(each, Process)}
+        self._part = sub_topology.record_by_record
+        self._before, self._after = (
+            (list(sub_topology.nodes), list[Node]()) if self._part is None else around(self._part, sub_topology.nodes)
+        )
         self._looked_into = {store.name for node in sub_topology.nodes for store in node.foreign_stores}
         self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]
         self._window_stores = [
@@ -143,45 +179,30 @@ class TaskProcessor:
         """``run`` with rows that have turns; what it gives to edges is not yet in the form in which it is sent."""
         session = epoch.session
         behind_ms, furthest_ms = lateness(inputs.values(), epoch.clocks)
-        forwarded: dict[Node, pl.DataFrame] = {}
-        sinks: dict[str, pl.DataFrame] = {}
-        edges: dict[str, pl.DataFrame] = {}
-        counts_by_node: dict[str, Counter[str]] = {}
-        for node in self._sub_topology.nodes:
-            before = epoch.counts.copy()
-            arrived = _arrived(node, inputs, forwarded, epoch)
-            if not arrived:
-                rows = self._while_idle(node, end_time_ms, epoch, lets_idle=lets_idle)
-            elif isinstance(node, TableSinkNode):
-                sinks[node.table] = sink_rows(node, arrived[0])
-                epoch.counts["rows_out"] += sinks[node.table].height
-                continue
-            elif isinstance(node, RepartitionNode):
-                key = list(node.record.key.columns)
-                kept = arrived[0] if node.keeps_null_keys else has_key(arrived[0], key, epoch)
-                if kept.height:
-                    edges[node.name] = kept
-                continue
-            else:
-                rows = self._process(node, arrived, end_time_ms, epoch)
-            if stops and node in self._processes:
-                rows = _both(rows, self._processes[node].stop(epoch))
-            if rows is None:
-                continue
-            forwarded[node] = rows
-            if isinstance(node, SuppressNode):
-                epoch.counts["suppression_emits"] += rows.height
-            counts_by_node[node.name] = epoch.counts - before
-            if isinstance(node, SourceNode):
-                counts_by_node[node.name]["process"] = rows.height
+        given = _Given(inputs)
+        calls = NodeCalls(
+            process=lambda node, arrived, epoch: self._process(node, arrived, None, epoch),
+            while_idle=lambda node, epoch: self._while_idle(node, end_time_ms, epoch, lets_idle=lets_idle),
+            end=lambda node, epoch: self._end(node, end_time_ms, epoch),
+            processes=self._processes,
+            looked_into=self._looked_into,
+        )
+        for node in self._before:
+            self._pass(node, given, calls, epoch, end_time_ms=end_time_ms, stops=stops)
+        if self._part is not None:
+            walk = Walk(self._part, calls, epoch)
+            for node, rows in walk.run(feeds(self._part, inputs, given.forwarded), stops=stops).items():
+                given.forward(node, rows, walk.counts[node], epoch)
+        for node in self._after:
+            self._pass(node, given, calls, epoch, end_time_ms=end_time_ms, stops=stops)
         due_ms = [
             *self._forget(epoch),
             *(due for each in self._idleness.values() if (due := each.due_ms(epoch)) is not None),
             *(due for each in self._processes.values() if not stops and (due := each.due_ms(epoch)) is not None),
         ]
         return EpochOutput(
-            sinks=sinks,
-            edges=edges,
+            sinks=given.sinks,
+            edges=given.edges,
             counts=dict(epoch.counts),
             clocks=epoch.clocks,
             gauges={"open_windows": sum(session.count(store) for store in self._window_stores)},
@@ -192,9 +213,38 @@ class TaskProcessor:
                 lateness_ms=behind_ms,
                 max_lateness_ms=furthest_ms,
                 buffers={name: (session.count(name), epoch.clocks.get(HELD_BYTES + name, 0)) for name in self._buffers},
-                nodes={name: dict(counts) for name, counts in counts_by_node.items() if counts},
+                nodes={name: dict(counts) for name, counts in given.counts.items() if counts},
             ),
         )
+
+    def _pass(
+        self, node: Node, given: _Given, calls: NodeCalls, epoch: Epoch, *, end_time_ms: int | None, stops: bool
+    ) -> None:
+        """Run one node over all rows."""
+        before = epoch.counts.copy()
+        arrived = _arrived(node, given.inputs, given.forwarded, epoch)
+        if not arrived:
+            rows = calls.while_idle(node, epoch)
+        elif isinstance(node, TableSinkNode):
+            given.sinks[node.table] = sink_rows(node, self._merged(node, arrived, epoch))
+            epoch.counts["rows_out"] += given.sinks[node.table].height
+            return
+        elif isinstance(node, RepartitionNode):
+            key = list(node.record.key.columns)
+            kept = arrived[0] if node.keeps_null_keys else has_key(arrived[0], key, epoch)
+            if kept.height:
+                given.edges[node.name] = kept
+            return
+        else:
+            rows = self._process(node, arrived, end_time_ms, epoch)
+        if stops and node in self._processes:
+            rows = _both(rows, self._processes[node].stop(epoch))
+        if rows is not None:
+            given.forward(node, rows, epoch.counts - before, epoch)
+
+    def _merged(self, node: Node, arrived: list[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
+        """The rows of all parents of a node to which it does not matter what comes from which."""
+        return self._merges[node].process_all(arrived, epoch) if node in self._merges else arrived[0]
 
     def _process(
         self, node: Node, arrived: list[pl.DataFrame], end_time_ms: int | None, epoch: Epoch
@@ -204,7 +254,8 @@ class TaskProcessor:
             forwarded = self._joins[node].process_all(arrived, epoch)
         else:
             operator = self._operators[node]
-            forwarded = operator.process(arrived[0], epoch) if operator else arrived[0]
+            rows = self._merged(node, arrived, epoch)
+            forwarded = operator.process(rows, epoch) if operator else rows
         if idleness := self._idleness.get(node):
             idleness.hear(pl.concat([rows.get_column("_ts") for rows in arrived]), epoch)
         return _both(forwarded, self._end(node, end_time_ms, epoch))
@@ -304,14 +355,6 @@ def _placed(
     return error
 
 
-def _meant_for(node: Node, rows: pl.DataFrame | None, parent: Node) -> pl.DataFrame | None:
-    """Of a processor's rows, those that are for all nodes behind it or for ``node``."""
-    if rows is None or CHILD not in rows.columns:
-        return rows
-    is_meant = pl.col(CHILD).is_null() | (pl.col(CHILD) == [child.name for child in parent.children].index(node.name))
-    return rows.filter(is_meant).drop(CHILD)
-
-
 def _arrived(
     node: Node, inputs: Mapping[str, pl.DataFrame], forwarded: Mapping[Node, pl.DataFrame], epoch: Epoch
 ) -> list[pl.DataFrame]:
@@ -325,7 +368,7 @@ def _arrived(
             found = [
                 inputs.get(parent.name)
                 if isinstance(parent, RepartitionNode)
-                else _meant_for(node, forwarded.get(parent), parent)
+                else meant_for(node, forwarded.get(parent), parent)
                 for parent in node.parents
             ]
     if all(rows is None or rows.is_empty() for rows in found):

@@ -379,7 +379,7 @@ class TopologyTestDriver:
             declared.name: (task, declared)
             for task in self._tasks.values()
             for node in task.sub_topology.nodes
-            for declared in (node.declared if isinstance(node, ProcessorNode) else ())
+            for declared in (node.connected if isinstance(node, ProcessorNode) else ())
             if isinstance(declared, ListStore)
         }
         if name not in known:
@@ -480,7 +480,7 @@ def _record_of(node: Node, store: StoreSpec) -> RecordType:
     """The type of the records that a store of ``node`` holds; raises ``LookupError`` if the store is internal."""
     if not isinstance(node, ProcessorNode):
         return node.record
-    for declared in node.declared:
+    for declared in node.connected:
         if declared.name == store.name:
             key, value = declared.types()
             if isinstance(declared, ListStore):

@@ -19,6 +19,7 @@ from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.joiner import Joiner
 from weir.pipelines.topology.digests import digest
 from weir.pipelines.topology.nodes import MergeNode, Node, PeekNode, RepartitionNode, SourceNode, TableSinkNode
+from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.commit.record import Lineage
 
 _MADE_UP = re.compile(r"((?:KSTREAM|KTABLE)-[A-Z-]+)-([0-9]{10})(.*)")
@@ -131,6 +132,8 @@ def _given_name(node: Node) -> str:
             return node.topic
         case RepartitionNode():
             return "" if is_made_up(node.name) else node.name
+        case ProcessorNode():
+            return next((store.name for store in node.own_stores), "")
     return next((store.name for store in node.stores if not is_made_up(store.name)), "")
 
 

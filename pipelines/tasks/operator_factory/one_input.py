@@ -178,7 +178,7 @@ def operator_of(node: Node) -> Operator | None:
                     node=node.name,
                     supplier=node.supplier,
                     key=KeyType(node.key_taken, record.is_windowed),
-                    stores=node.declared,
+                    stores=node.connected,
                     timers=node.timers,
                     timer_resolution_ms=node.timer_resolution_ms,
                     is_fixed_key=node.is_fixed_key,

@@ -112,7 +112,7 @@ ROWS = pl.DataFrame({"user": ["ann"], "value": [1], "_ts": [0]})
         (
             lambda self, record: self.context.forward(record, "Other"),
             None,
-            "forward names the child 'Other', but 'KSTREAM-SINK-0000000002' follow",
+            "forward names the child 'Other', but 'KSTREAM-SINK-0000000001' follow",
         ),
         (
             lambda self, record: self.context.forward(record),
@@ -191,7 +191,7 @@ def test_the_ways_out_work():
     def forwards(self, record):
         self.context.forward(Record(record.key, 1, NINE))
         self.context.timer(record.key, NINE)
-        self.context.forward(record, "KSTREAM-SINK-0000000002")
+        self.context.forward(record, "KSTREAM-SINK-0000000001")
 
     def on_timer(self, record):
         self.context.forward(record.with_value(2))
@@ -312,7 +312,8 @@ COUNTS = KeyValueStore("counts", key=str, value=int)
         (Timed, {}, r'pass one, for example process\(Timed, name="timed"\)'),
         (Fine, {}, "Fine.timer_resolution is 0:00:00; it must be at least one millisecond"),
         (Good, {"stores": COUNTS}, r"stores= is KeyValueStore\(.*\); list the stores, for example \(KeyValueStore"),
-        (Good, {"stores": ["counts"]}, "has 'counts', which is no store; declare one, for example KeyValueStore"),
+        (Good, {"stores": [5]}, "has 5, which is no store; declare one, for example KeyValueStore"),
+        (Good, {"stores": ["counts"]}, "but no store is added; add it first, for example builder.add_state_store"),
         (Good, {"stores": [COUNTS, COUNTS]}, "Good declares the store 'counts' twice; give each its own name"),
         (Good, {"stores": [KeyValueStore("a b", key=str, value=int)]}, "the store name 'a b' is invalid"),
         (Good, {"stores": [KeyValueStore("s", key=Nested, value=int)]}, "the key has 'inner', a List"),

@@ -17,8 +17,10 @@ from weir import (
     BufferConfig,
     GlobalKTable,
     JoinWindows,
+    KeyValueStore,
     KStream,
     KTable,
+    Processor,
     StreamsBuilder,
     String,
     Suppressed,
@@ -216,6 +218,50 @@ def balanced_children(builder: StreamsBuilder) -> None:
     clicks.for_each(print)
 
 
+class Nothing(Processor[str, str, str, str]):
+    def process(self, record):
+        pass
+
+
+def store(name: str) -> KeyValueStore:
+    return KeyValueStore(name, key=str, value=str)
+
+
+def source(builder: StreamsBuilder, name: str, topic: str) -> None:
+    builder.topology.add_source(name, topic, key=String("key"), value=String("value"))
+
+
+def nodes_of_both_kinds(builder: StreamsBuilder) -> None:
+    builder.add_state_store(store("seen"))
+    kept = stream(builder, "clicks").filter(lambda key, value: True)
+    kept.process(Nothing, name="count", stores=["seen"]).to_delta("counted")
+    source(builder, "pages", "pages")
+    topology = builder.topology
+    topology.add_processor("learn", Nothing, "pages")
+    topology.add_processor("both", Nothing, "KSTREAM-FILTER-0000000001", "learn")
+    topology.add_state_store(store("own"), "both")
+    topology.connect_processor_and_state_stores("learn", "seen")
+    topology.add_sink("out", "out", "count", "both")
+
+
+def named_sources(builder: StreamsBuilder) -> None:
+    source(builder, "zebra", "one")
+    source(builder, "ant", "two")
+    source(builder, "Bee", "three")
+    topology = builder.topology
+    topology.add_processor("first", Nothing, "zebra")
+    topology.add_processor("second", Nothing, "ant")
+    topology.add_sink("out", "out", "first").add_sink("other", "other", "second").add_sink("third", "third", "Bee")
+
+
+def named_and_numbered_sources(builder: StreamsBuilder) -> None:
+    stream(builder, "clicks").to_delta("all")
+    source(builder, "Ant", "one")
+    builder.topology.add_sink("ant-out", "one_out", "Ant")
+    source(builder, "Zebra", "two")
+    builder.topology.add_sink("zebra-out", "two_out", "Zebra")
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -245,6 +291,9 @@ def balanced_children(builder: StreamsBuilder) -> None:
         branches,
         many_children,
         balanced_children,
+        nodes_of_both_kinds,
+        named_sources,
+        named_and_numbered_sources,
     ],
 )
 def test_describe_is_what_kafka_streams_prints(program):

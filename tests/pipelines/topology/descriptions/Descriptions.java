@@ -4,8 +4,10 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.function.Consumer;
+import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.kstream.Branched;
 import org.apache.kafka.streams.kstream.GlobalKTable;
 import org.apache.kafka.streams.kstream.JoinWindows;
@@ -21,6 +23,10 @@ import org.apache.kafka.streams.kstream.Suppressed;
 import org.apache.kafka.streams.kstream.TableJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.Windowed;
+import org.apache.kafka.streams.processor.api.Processor;
+import org.apache.kafka.streams.processor.api.Record;
+import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.StoreBuilder;
 import org.apache.kafka.streams.state.Stores;
 import org.apache.kafka.streams.state.WindowBytesStoreSupplier;
 
@@ -161,6 +167,34 @@ public class Descriptions {
             clicks.groupBy((key, value) -> value).count(Materialized.as("counts"));
             clicks.foreach((key, value) -> { });
         });
+        write("nodes_of_both_kinds", builder -> {
+            builder.addStateStore(store("seen"));
+            stream(builder, "clicks").filter((key, value) -> true).process(Nothing::new, Named.as("count"), "seen")
+                .to("counted");
+        }, topology -> topology
+            .addSource("pages", "pages")
+            .addProcessor("learn", Nothing::new, "pages")
+            .addProcessor("both", Nothing::new, "KSTREAM-FILTER-0000000001", "learn")
+            .addStateStore(store("own"), "both")
+            .connectProcessorAndStateStores("learn", "seen")
+            .addSink("out", "out", "count", "both"));
+        write("named_sources", builder -> { }, topology -> topology
+            .addSource("zebra", "one").addSource("ant", "two").addSource("Bee", "three")
+            .addProcessor("first", Nothing::new, "zebra").addProcessor("second", Nothing::new, "ant")
+            .addSink("out", "out", "first").addSink("other", "other", "second").addSink("third", "third", "Bee"));
+        write("named_and_numbered_sources", builder -> stream(builder, "clicks").to("all"), topology -> topology
+            .addSource("Ant", "one").addSink("ant-out", "one_out", "Ant")
+            .addSource("Zebra", "two").addSink("zebra-out", "two_out", "Zebra"));
+    }
+
+    private static class Nothing implements Processor<String, String, String, String> {
+        @Override
+        public void process(final Record<String, String> record) {
+        }
+    }
+
+    private static StoreBuilder<KeyValueStore<String, String>> store(final String name) {
+        return Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore(name), Serdes.String(), Serdes.String());
     }
 
     private static WindowBytesStoreSupplier joinStore(final String name) {
@@ -185,10 +219,18 @@ public class Descriptions {
     }
 
     private static void write(final String name, final Consumer<StreamsBuilder> program) {
+        write(name, program, topology -> { });
+    }
+
+    private static void write(
+        final String name, final Consumer<StreamsBuilder> program, final Consumer<Topology> nodes
+    ) {
         final StreamsBuilder builder = new StreamsBuilder();
         program.accept(builder);
+        final Topology topology = builder.build();
+        nodes.accept(topology);
         try {
-            Files.writeString(folder.resolve(name + ".txt"), builder.build().describe().toString());
+            Files.writeString(folder.resolve(name + ".txt"), topology.describe().toString());
         } catch (final IOException error) {
             throw new IllegalStateException(error);
         }
