@@ -21,7 +21,7 @@ from weir.pipelines.topology.lineage import (
     operator_of,
     subscriptions_of,
 )
-from weir.pipelines.topology.nodes import RETENTION, SUPPRESSION_SETTING, SuppressNode
+from weir.pipelines.topology.nodes import RETENTION, SUPPRESSION_SETTING, AggregateNode, SuppressNode
 from weir.pipelines.topology.sub_topology import PRODUCERS, WEIR, SubTopology
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.columns import Difference, differences
@@ -162,6 +162,7 @@ def compare(
         for sub_topology in topology.sub_topologies
         for store in sub_topology.stores
     }
+    changes |= dict(_separated(topology, committed.topology, changes))
     aside = {
         name: StoreAside(
             since_epoch=committed.epoch,
@@ -463,6 +464,20 @@ def _origins(
             taken.add(goes_on)
         found[sub_topology.index] = Origin(goes_on=goes_on, parts=parts)
     return found
+
+
+def _separated(
+    topology: Topology, before: CommittedTopology | None, changes: Mapping[str, StoreChange]
+) -> Iterator[tuple[str, StoreChange]]:
+    """Suppressions that get a store of their own, since something else now reads their aggregation: what was held back
+    is in that, where they do not look for it."""
+    for node in topology.nodes:
+        if isinstance(node, SuppressNode) and isinstance(node.parent, AggregateNode) and node.fused_with is None:
+            own, held_in = changes[node.store.name], changes[node.parent.store.name]
+            is_kept = held_in.fate in (Fate.GOES_ON, Fate.EVOLVES)
+            if is_kept and own.fate is Fate.BEGINS_EMPTY and _suppression_of(before, held_in.store):
+                reason = f"the windows that are open in {held_in.store!r} would have no final result"
+                yield own.store, replace(own, fate=Fate.IS_REBUILT, notes=(reason,))
 
 
 def _with_suppression(change: StoreChange, before: CommittedTopology | None, now: CommittedTopology) -> StoreChange:
