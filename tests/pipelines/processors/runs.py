@@ -54,8 +54,7 @@ def disturbed_run(
         except Exception:
             place.run()
         if chance.random() < 0.3:
-            for local in place.state_folder.iterdir():
-                local.rename(local.with_name(f"{local.name}.gone"))
+            place.state_folder.rename(folder / f"lost after {given}")
     place.run()
     return place
 
