@@ -334,7 +334,8 @@ def test_two_hundred_commits_at_more_than_five_a_second_beside_five_compactions(
     thread.join()
     assert not failed
     assert 200 / (time.monotonic() - began) > 5
-    assert file_actions(DeltaTable(twins.app / CHANGES.name)).height < 200
+    commits_made = twins.epoch // twins.step  # each left a file at least
+    assert file_actions(DeltaTable(twins.app / CHANGES.name)).height < commits_made
     twins.check()
     twins.close()
 
