@@ -120,12 +120,13 @@ class Topology:
         return tuple(node for node in self.nodes if isinstance(node, GlobalTableNode))
 
     def serdes(self) -> tuple[Serde, ...]:
-        """The serdes of all topics."""
+        """The serdes of all topics, those that are written included."""
         sources = [
             *(node for node in self.nodes if isinstance(node, SourceNode)),
             *(table.source for table in self.global_tables),
         ]
-        return tuple(serde for source in sources for serde in (source.key_serde, source.value_serde))
+        written = (serde for each in self.sinks if each.sink is not None for serde in each.sink.serdes)
+        return (*(serde for source in sources for serde in (source.key_serde, source.value_serde)), *written)
 
     def sub_topology(self, index: int) -> SubTopology:
         """The sub-topology with this number, as ``describe()`` shows it; raises ``KeyError`` when none has it."""
@@ -252,6 +253,8 @@ class Topology:
 
 def table_spec(sink: TableSinkNode) -> TableSpec:
     """The Delta table that commits write for ``sink``."""
+    if sink.sink is not None:
+        return TableSpec(name=sink.table, schema=pl.Schema({**sink.sink.columns, "_epoch": pl.Int64()}))
     schema = pl.Schema(
         {**sink.record.columns, "_ts": TIME, "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}
     )
