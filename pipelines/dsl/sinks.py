@@ -72,9 +72,12 @@ def _written(what: str, name: str, row_type: RowType, serde: Serde | None) -> tu
     """The serde that the program gives, or else the one that writes the columns as Kafka's own tools read them, and
     the columns as the objects that it takes: one that writes scalars takes any single column."""
     if serde is None:
-        if row_type.is_scalar and row_type.python_type in _SCALARS:
-            return row_type, _SCALARS[row_type.python_type]()
-        return row_type, Json(row_type.python_type or row_type.columns)
+        if not row_type.is_scalar:
+            return row_type, Json(row_type.python_type or row_type.columns)
+        (annotation,) = row_type.annotations.values()
+        if annotation in _SCALARS:
+            return row_type, _SCALARS[annotation]()
+        return RowType(row_type.columns, declared=row_type.annotations), Json(row_type.columns)
     written = serde.row_type(what)
     has_same_types = list(written.columns.values()) == list(row_type.columns.values())
     if has_same_types and written.is_scalar:
