@@ -66,7 +66,7 @@ class Shop:
     def publisher(self, broker: str, **more) -> Publisher:
         sink = self.node.sink
         assert isinstance(sink, KafkaTopic)
-        connect = lambda: KafkaConnection(APP, sink, {"bootstrap.servers": broker})  # noqa: E731
+        connect = lambda: KafkaConnection(APP, sink, {"bootstrap.servers": broker})
         return Publisher(Outbox(self.folder, SINK, APP), SINK, connect, **more)
 
 
