@@ -137,6 +137,17 @@ class UserFunctionError(Exception):
         return f"{self.node}: function {self.function!r} failed on {record}: {self.reason}; correct the function"
 
 
+class InvalidTimestampError(UserFunctionError):
+    """``with_timestamp`` gave a record no time, a negative one, or one after the year 9999."""
+
+    def __str__(self) -> str:
+        record = "a record" if self.record is None else f"the record of {self.record}"
+        return (
+            f"{self.node}: {self.function} gave {record} {self.reason}; correct it, or drop such records with "
+            'with_timestamp(..., on_invalid="skip")'
+        )
+
+
 def _utc(time_ms: int) -> str:
     """For example ``2024-01-01T00:00:00Z``; milliseconds for a time that a datetime cannot hold."""
     try:

@@ -17,12 +17,14 @@ from weir.pipelines.dsl.streams import (
     TimeWindowedKStream,
 )
 from weir.pipelines.dsl.suppressed import BufferConfig, EagerBufferConfig, StrictBufferConfig, Suppressed
+from weir.pipelines.dsl.topology_builder import TopologyBuilder
 from weir.pipelines.dsl.windowing import EmitStrategy
 from weir.pipelines.errors import (
     ApplicationLoadError,
     BadInputError,
     BufferFullError,
     CoPartitioningError,
+    InvalidTimestampError,
     PartitionerError,
     QueryError,
     TopologyError,
@@ -36,6 +38,24 @@ from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sketches import ApproxDistinct, ApproxQuantiles, Collect
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.processors.list_store import ListStore, OpenListStore
+from weir.pipelines.processors.processor import (
+    BatchProcessor,
+    Cancellable,
+    FixedKeyProcessor,
+    Processor,
+    ProcessorContext,
+    Punctuation,
+)
+from weir.pipelines.processors.records import FixedKeyRecord, Record, RecordMetadata
+from weir.pipelines.processors.session_store import OpenSessionStore, SessionStore
+from weir.pipelines.processors.stores import KeyValueStore, OpenKeyValueStore
+from weir.pipelines.processors.versioned_store import (
+    OpenVersionedKeyValueStore,
+    VersionedKeyValueStore,
+    VersionedRecord,
+)
+from weir.pipelines.processors.window_store import OpenWindowStore, WindowStore
 from weir.pipelines.serdes import (
     Avro,
     Boolean,
@@ -73,11 +93,13 @@ __all__ = [
     "ApproxQuantiles",
     "Avro",
     "BadInputError",
+    "BatchProcessor",
     "Boolean",
     "BranchedKStream",
     "BufferConfig",
     "BufferFullError",
     "Bytes",
+    "Cancellable",
     "CoPartitioningError",
     "CogroupedKStream",
     "Collect",
@@ -87,12 +109,15 @@ __all__ = [
     "EmitStrategy",
     "FailOnInvalidTimestamp",
     "First",
+    "FixedKeyProcessor",
+    "FixedKeyRecord",
     "Float32",
     "Float64",
     "FollowingStore",
     "GlobalKTable",
     "Int32",
     "Int64",
+    "InvalidTimestampError",
     "JoinWindows",
     "Json",
     "KGroupedStream",
@@ -100,18 +125,31 @@ __all__ = [
     "KStream",
     "KTable",
     "KeyValueBytesStore",
+    "KeyValueStore",
     "Last",
+    "ListStore",
     "LogAndSkipOnInvalidTimestamp",
     "Materialized",
     "Max",
     "Mean",
     "Min",
     "Msgpack",
+    "OpenKeyValueStore",
+    "OpenListStore",
+    "OpenSessionStore",
+    "OpenVersionedKeyValueStore",
+    "OpenWindowStore",
     "PartitionerError",
+    "Processor",
+    "ProcessorContext",
     "Protobuf",
+    "Punctuation",
     "Query",
     "QueryError",
+    "Record",
+    "RecordMetadata",
     "SchemaRegistryError",
+    "SessionStore",
     "SessionWindowed",
     "SessionWindowedCogroupedKStream",
     "SessionWindowedKStream",
@@ -129,12 +167,16 @@ __all__ = [
     "TimeWindowedKStream",
     "TimeWindows",
     "TimestampExtractor",
+    "TopologyBuilder",
     "TopologyError",
     "UnlimitedWindows",
     "UsePartitionTimeOnInvalidTimestamp",
     "UserFunctionError",
     "Uuid",
+    "VersionedKeyValueStore",
+    "VersionedRecord",
     "WallclockTimestampExtractor",
+    "WindowStore",
     "Windowed",
     "load_application",
     "read_table",

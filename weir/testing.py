@@ -3,6 +3,7 @@
 from weir.pipelines.testing.driver import TopologyTestDriver
 from weir.pipelines.testing.stores import (
     ReadOnlyKeyValueStore,
+    ReadOnlyListStore,
     ReadOnlySessionStore,
     ReadOnlyVersionedStore,
     ReadOnlyWindowStore,
@@ -13,6 +14,7 @@ from weir.pipelines.testing.topics import TestOutputTopic, TestRecord
 __all__ = [
     "OutputRecord",
     "ReadOnlyKeyValueStore",
+    "ReadOnlyListStore",
     "ReadOnlySessionStore",
     "ReadOnlyVersionedStore",
     "ReadOnlyWindowStore",

@@ -21,6 +21,7 @@ from weir.orchestration.drivers.metadata import (
 )
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.positions import committed_positions
+from weir.pipelines.topology.naming import names_over, stored_table
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.upserts import shown_name
@@ -53,7 +54,9 @@ def commit_materializations(
             )
     ingest = {**health, **ingest_metadata(newest, supervised.topics)}
     events.append(dg.AssetMaterialization(supervised.ingest, description=found, metadata=dagster_values(ingest)))
-    for name, key in supervised.tables.items():
+    names = names_over(supervised.application.topology, newest)
+    for table, key in supervised.tables.items():
+        name = stored_table(table, names)
         folder = warehouse / supervised.id / shown_name(name)
         if (folder / "_delta_log").is_dir():  # the next start creates a table that an older program did not have
             events.append(

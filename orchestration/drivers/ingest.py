@@ -22,6 +22,7 @@ from weir.orchestration.drivers.dagster_run import owner_of, progress_logger
 from weir.orchestration.drivers.metadata import health_metadata, ingest_metadata, table_data_version, table_metadata
 from weir.pipelines.operations.drive import drive
 from weir.pipelines.operations.registry import load_reference
+from weir.pipelines.topology.naming import names_over, stored_table
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.upserts import shown_name
 
@@ -34,19 +35,21 @@ def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> Non
     newest = newest_commit(settings.warehouse, summary.application)
     if newest is None:
         return
-    topics = load_reference(pipes.get_extra("reference")).topology.topics()
+    topology = load_reference(pipes.get_extra("reference")).topology
+    names = names_over(topology, newest)
     pipes.report_asset_materialization(
         asset_key=pipes.get_extra("ingest"),
         metadata={
             **health_metadata(settings, summary.application),
-            **ingest_metadata(newest, topics),
+            **ingest_metadata(newest, topology.topics()),
             "ended": summary.reason,
             "records_in": summary.records_in,
             "commits": summary.commits,
             "seconds": round(summary.seconds, 3),
         },
     )
-    for table, asset_key in pipes.get_extra("tables").items():
+    for of_program, asset_key in pipes.get_extra("tables").items():
+        table = stored_table(of_program, names)
         folder = settings.warehouse / summary.application / shown_name(table)
         pipes.report_asset_materialization(
             asset_key=asset_key, metadata=table_metadata(newest, folder), data_version=table_data_version(newest, table)

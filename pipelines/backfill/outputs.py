@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weir.pipelines.topology import Topology
-from weir.pipelines.topology.nodes import AggregateNode, Node, SuppressNode
+from weir.pipelines.topology.nodes import AggregateNode, Node, SuppressNode, WithTimestampNode
 from weir.pipelines.topology.topology import table_spec
 
 WINDOW_START, TIMESTAMP = "window_start", "_ts"
@@ -44,6 +44,10 @@ def day_outputs(topology: Topology) -> DayOutputs:
         endless = sorted(name for node in upstream if _retention_ms(node) is None for name in node.store_names)
         if sink.is_updates and not sink.record.is_windowed:
             left_out[sink.table] = "it is a running table, and the records of some days alone would give different rows"
+        elif any(isinstance(node, WithTimestampNode) for node in upstream):
+            left_out[sink.table] = (
+                "its records get other times than they were read with, so days do not tell them apart"
+            )
         elif endless:
             left_out[sink.table] = f"it is computed from {endless[0]!r}, which holds earlier records too"
         else:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import timedelta
-
-import polars as pl
+from typing import Self
 
 from weir.pipelines.dsl.global_table import GlobalKTable, add_global_table
 from weir.pipelines.dsl.graph import Graph, Materialized
+from weir.pipelines.dsl.shared_stores import add_state_store, check_connected
+from weir.pipelines.dsl.sources import add_source
 from weir.pipelines.dsl.streams import KStream, KTable
 from weir.pipelines.dsl.table_operations import TtlClock, add_table
-from weir.pipelines.dsl.windowing import idle_ms
+from weir.pipelines.dsl.topology_builder import TopologyBuilder
 from weir.pipelines.errors import TopologyError
-from weir.pipelines.operators.aggregates import expression_dtype
+from weir.pipelines.processors.stores import StoreDeclaration
 from weir.pipelines.serdes.serde import Serde
-from weir.pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampExtractor
-from weir.pipelines.serdes.windowed import WindowedSerde
-from weir.pipelines.topology.nodes import RecordType, SeveralTopicsNode, SourceNode
+from weir.pipelines.serdes.timestamps import TimestampExtractor
+from weir.pipelines.topology.nodes import SeveralTopicsNode
 from weir.pipelines.topology.topology import Topology
-
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class StreamsBuilder:
@@ -69,10 +66,12 @@ class StreamsBuilder:
         if not topics:
             raise TopologyError("the stream has no topic; name at least one")
         if len(topics) == 1:
-            return KStream(self._graph, self._source(topics[0], key, value, timestamp, idle_after), has_new_key=False)
+            return KStream(
+                self._graph, add_source(self._graph, topics[0], key, value, timestamp, idle_after), has_new_key=False
+            )
         name = self._graph.new_name("KSTREAM-SOURCE-")
         first, *others = (
-            self._source(each, key, value, timestamp, idle_after, name=f"{name}-{each}") for each in topics
+            add_source(self._graph, each, key, value, timestamp, idle_after, name=f"{name}-{each}") for each in topics
         )
         return KStream(
             self._graph,
@@ -115,7 +114,7 @@ class StreamsBuilder:
             >>> store.get("salt"), store.get("tea")
             (1, None)
         """
-        source = self._source(topic, key, value, timestamp, idle_after)
+        source = add_source(self._graph, topic, key, value, timestamp, idle_after)
         node = add_table(
             self._graph, source, store, "KTABLE-SOURCE-", ttl=ttl, ttl_by=ttl_by, history_retention=history_retention
         )
@@ -139,13 +138,66 @@ class StreamsBuilder:
             >>> driver.create_output_table("priced").read_rows()
             [{'order': '1', 'item': 'tea', 'cents': 350}]
         """
-        return add_global_table(self._graph, self._source(topic, key, value, None, None, is_global=True), store)
+        return add_global_table(
+            self._graph, add_source(self._graph, topic, key, value, None, None, is_global=True), store
+        )
+
+    def add_state_store(self, declaration: StoreDeclaration) -> Self:
+        """Declare a store that processors share: ``process(..., stores=["name"])`` connects each of them to it.
+
+        Processors that share a store are in one sub-topology, whose topics need equal numbers of partitions, and see
+        each other's writes as if one record after another passed through the whole sub-topology. So between them,
+        records are not processed as columns.
+
+        Raises:
+            TopologyError: Another store has the name. ``build`` raises it when no processor is connected to the store.
+
+        Examples:
+            >>> class Learn(Processor[str, int, None, None]):
+            ...     def init(self, context):
+            ...         self.prices = context.state_store("prices")
+            ...     def process(self, record):
+            ...         self.prices.put(record.key, record.value)
+            >>> class Price(FixedKeyProcessor[str, int, int]):
+            ...     def init(self, context):
+            ...         self.context, self.prices = context, context.state_store("prices")
+            ...     def process(self, record):
+            ...         self.context.forward(record.with_value(record.value * self.prices.get(record.key)))
+            >>> builder = StreamsBuilder().add_state_store(KeyValueStore("prices", key=str, value=int))
+            >>> prices = builder.stream("prices", key=String("item"), value=Int64("cents"))
+            >>> _ = prices.process(Learn, stores=["prices"])
+            >>> orders = builder.stream("orders", key=String("item"), value=Int64("pieces"))
+            >>> orders.process_values(Price, stores=["prices"]).to_delta("amounts")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("prices").pipe_input("tea", 350)
+            >>> driver.create_input_topic("orders").pipe_input("tea", 2)
+            >>> driver.create_output_table("amounts").read_key_values_to_list()
+            [('tea', 700)]
+        """
+        add_state_store(self._graph, declaration)
+        return self
+
+    @property
+    def topology(self) -> TopologyBuilder:
+        """The same topology by its nodes: see ``weir.TopologyBuilder``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> _ = builder.topology.add_sink("pages", "pages", clicks)
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/docs")
+            >>> driver.create_output_table("pages").read_rows()
+            [{'user': 'ann', 'page': '/docs'}]
+        """
+        return TopologyBuilder(self._graph)
 
     def build(self) -> Topology:
         """The topology described so far.
 
         Raises:
-            TopologyError: Two nodes claim one topic, store or table, or nothing is read.
+            TopologyError: Two nodes claim one topic, store or table, a store is connected to no processor, or nothing
+                is read.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -158,70 +210,5 @@ class StreamsBuilder:
                 Sink: KSTREAM-SINK-0000000001 (table: pages)
                   <-- KSTREAM-SOURCE-0000000000
         """
+        check_connected(self._graph)
         return Topology(tuple(self._graph.nodes))
-
-    def _source(
-        self,
-        topic: str,
-        key: Serde,
-        value: Serde,
-        timestamp: TimestampExtractor | None,
-        idle_after: timedelta | None,
-        *,
-        is_global: bool = False,
-        name: str = "",
-    ) -> SourceNode:
-        _check_topic(topic, key, value)
-        name = name or self._graph.new_name("KSTREAM-SOURCE-")
-        record = self._graph.record(
-            f"topic {topic!r}", key.row_type("key"), value.row_type("value"), is_windowed=isinstance(key, WindowedSerde)
-        )
-        source = SourceNode(
-            name=name,
-            record=record,
-            topic=topic,
-            key_serde=key,
-            value_serde=value,
-            timestamp=_checked(topic, record, timestamp),
-            idle_after_ms=idle_ms(idle_after),
-        )
-        return source if is_global else self._graph.add(source)
-
-
-def _check_topic(topic: str, key: Serde, value: Serde) -> None:
-    """Raises ``TopologyError`` for anything but a topic's name and serdes."""
-    if not isinstance(topic, str):
-        raise TopologyError(
-            f'the topic is {topic!r}; pass its name, for example "orders" (patterns are not supported, and only '
-            "stream(...) reads a list of topics)"
-        )
-    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        raise TopologyError(
-            f"{topic!r} is not a valid Kafka topic name; use up to 249 letters, digits, dots, dashes and underscores "
-            "(patterns are not supported)"
-        )
-    for part, serde in (("key", key), ("value", value)):
-        if isinstance(serde, type) or not hasattr(serde, "row_type"):
-            raise TopologyError(
-                f'topic {topic!r}: {part} is {serde!r}; pass a serde, for example String("name") or Json(YourDataclass)'
-            )
-
-
-def _checked(topic: str, record: RecordType, timestamp: TimestampExtractor | None) -> TimestampExtractor:
-    """The extractor of a source; raises ``TopologyError`` when it cannot give these records' times."""
-    if timestamp is None:
-        return FailOnInvalidTimestamp()
-    if not isinstance(timestamp, TimestampExtractor):
-        raise TopologyError(
-            f"topic {topic!r}: timestamp is {timestamp!r}; pass an extractor, for example "
-            'FailOnInvalidTimestamp(of="ordered_at") or WallclockTimestampExtractor()'
-        )
-    if timestamp.of is not None:
-        expression = pl.col(timestamp.of) if isinstance(timestamp.of, str) else timestamp.of
-        dtype = expression_dtype(expression, record.columns, f"the timestamp of topic {topic!r}")
-        if not (dtype.is_integer() or isinstance(dtype, (pl.Datetime, pl.Date))):
-            raise TopologyError(
-                f"topic {topic!r}: the timestamp has type {dtype}; it must be a datetime, a date, or "
-                "an integer in milliseconds since 1970"
-            )
-    return timestamp

@@ -23,7 +23,7 @@ from weir.pipelines.topology.foreign_key import (
     SubscriptionRepartitionNode,
     SubscriptionSendNode,
 )
-from weir.pipelines.topology.joins import bases
+from weir.pipelines.topology.joins import be_looked_up
 from weir.pipelines.topology.lineage import STANDING_RESULTS, SUBSCRIPTIONS, operator_of, standing_results_of
 from weir.pipelines.topology.nodes import Node, RecordType, RepartitionNames
 
@@ -66,8 +66,7 @@ def add_foreign_key_join(
     if store is not None and operator_of(store) == SUBSCRIPTIONS:  # the name under which it was committed
         store_name, standing_name = store, standing_results_of(store)
 
-    for table in (left, right):
-        bases(table)
+    be_looked_up(left, right, lasting=True)
     selector, selected = _selected(name, left, right, foreign_key)
     joiner, record = joiner_of(graph, name, left, right, function, has_own_key=True)
     key = _names_beside(left.record.key_columns, right.record.key_columns)

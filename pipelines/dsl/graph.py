@@ -18,7 +18,9 @@ from weir.pipelines.operators.windows import WINDOW_COLUMNS
 from weir.pipelines.place import Place
 from weir.pipelines.serdes.row_type import RowType, row_type_of
 from weir.pipelines.serdes.shapes import normal_dtype
+from weir.pipelines.topology.lineage import is_made_up
 from weir.pipelines.topology.nodes import Node, RecordType, RepartitionNode
+from weir.pipelines.topology.processors import SharedStore
 from weir.state.own_stores import Supplier
 from weir.state.types import StoreKind, StoreSpec
 
@@ -33,6 +35,10 @@ class Graph:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self.streams: dict[str, bool] = {}
+        """The nodes whose records are a stream, by name, and whether its key counts as changed."""
+        self.stores: dict[str, SharedStore] = {}
+        """The stores that the program declares on their own."""
         self._next = 0
 
     def new_name(self, prefix: str) -> str:
@@ -43,6 +49,23 @@ class Graph:
     def add(self, node: N) -> N:
         self.nodes.append(node)
         return node
+
+    def node(self, name: str) -> Node:
+        """The node with this name; raises ``KeyError`` when none has it."""
+        return {node.name: node for node in self.nodes}[name]
+
+    def check_new(self, what: str, given: Any) -> str:
+        """The name that the program gives to a node; raises ``TopologyError`` when another has it."""
+        name = check_name(what, given)
+        if is_made_up(name):
+            raise TopologyError(
+                f"the {what} name {name!r} is one that Weir makes up for nodes without a name; choose another"
+            )
+        if places := [node.place for node in self.nodes if node.name == name]:
+            raise TopologyError(
+                f"the name {name!r} is given to two nodes; give each its own name", places=[Place.of_call(), *places]
+            )
+        return name
 
     def check_meets(self, node: Node, other: Graph, other_node: Node) -> None:
         """Raises ``TopologyError`` when the two sides were made by two builders: a topology comes from one."""

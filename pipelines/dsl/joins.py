@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from weir.pipelines.arguments import duration_text, not_negative_ms
+from weir.pipelines.arguments import duration_text, not_negative_ms, to_ms
 from weir.pipelines.dsl.graph import (
     Graph,
     check_name,
@@ -30,13 +30,15 @@ from weir.pipelines.topology.joins import (
     StreamJoinNode,
     StreamTableJoinNode,
     TableTableJoinNode,
-    bases,
+    be_looked_up,
     versioned_store,
 )
 from weir.pipelines.topology.nodes import Node, RecordType
 from weir.state.stores.specs import key_value_spec
 
 JoinFunction = Callable[..., Any]
+JoinStores = str | tuple[str, str]
+"""What the names of the stores of a join of two streams begin with, or the names of the left and the right one."""
 
 
 def add_stream_table_join(
@@ -48,12 +50,12 @@ def add_stream_table_join(
     name: str | None,
     is_left: bool,
     grace: timedelta | None,
-    store: str | None,
+    store: JoinStores | None,
 ) -> Node:
     """Raises ``TopologyError`` when the keys differ, the table cannot be looked up, or the grace does not fit it."""
     running_name = graph.new_name("KSTREAM-LEFTJOIN-" if is_left else "KSTREAM-JOIN-")
     name = running_name if name is None else check_name("join", name)
-    bases(table)
+    be_looked_up(table)
     joiner, record = joiner_of(graph, name, stream, table, function)
     if grace is not None:
         stream = graph.add(_buffer(f"{name}-buffer", stream, table, grace, store))
@@ -62,7 +64,7 @@ def add_stream_table_join(
     )
 
 
-def _buffer(name: str, stream: Node, table: Node, grace: timedelta, store: str | None) -> JoinBufferNode:
+def _buffer(name: str, stream: Node, table: Node, grace: timedelta, store: JoinStores | None) -> JoinBufferNode:
     """What holds the stream's records for ``grace``; raises ``TopologyError`` when the table has no such history."""
     grace_ms, versions, record = not_negative_ms(grace, "grace"), versioned_store(table), stream.record
     if versions is None or versions.retention_ms is None:
@@ -91,38 +93,46 @@ def add_stream_join(
     right: Node,
     function: JoinFunction | None,
     windows: JoinWindows | None,
-    store: str | None,
+    store: JoinStores | None,
     kind: JoinKind,
+    *,
+    name: str | None,
+    retention: timedelta | None,
 ) -> Node:
-    """Raises ``TopologyError`` when the keys differ, or windows or the store's name are missing."""
+    """Raises ``TopologyError`` when the keys differ, windows or the store's name are missing, or the retention is
+    shorter than the windows need."""
     if not isinstance(windows, JoinWindows):
         raise TopologyError(
             f"a join of two streams got windows={windows!r}; pass "
             "JoinWindows.of_time_difference_and_grace(...) or of_time_difference_with_no_grace(...)"
         )
-    if store is None:
-        raise TopologyError('a join of two streams keeps both sides; name that state with store="..."')
-    check_name("store", store)
-    windowed = graph.new_name("KSTREAM-WINDOWED-"), graph.new_name("KSTREAM-WINDOWED-")
+    suffixes = (
+        "outer-this-join" if kind == "outer" else "this-join",
+        "other-join" if kind == "inner" else "outer-other-join",
+    )
+    side_stores, shared_store = _join_stores(store, suffixes)
+    retention_ms = _kept_ms(windows, retention)
     this_prefix = "KSTREAM-OUTERTHIS-" if kind == "outer" else "KSTREAM-JOINTHIS-"
     other_prefix = "KSTREAM-JOINOTHER-" if kind == "inner" else "KSTREAM-OUTEROTHER-"
-    joins = graph.new_name(this_prefix), graph.new_name(other_prefix)
-    name = graph.new_name("KSTREAM-MERGE-")
-    joiner, record = joiner_of(graph, name, left, right, function)
+    prefixes = ("KSTREAM-WINDOWED-", "KSTREAM-WINDOWED-", this_prefix, other_prefix, "KSTREAM-MERGE-")
+    parts = [graph.new_name(prefix) for prefix in prefixes]  # used up whatever the name is, as in Kafka Streams
+    if name is not None:
+        parts = [f"{name}-{suffix}" for suffix in ("this-windowed", "other-windowed", *suffixes, "merge")]
+    merge = parts[-1]
+    joiner, record = joiner_of(graph, merge, left, right, function)
     names = ({column: column for column in left.record.value.columns}, joiner.right_names)
     sides = []
-    infixes = ("-outer" if kind == "outer" else "", "-outer" if kind != "inner" else "")
-    for index, (node, pair_names, infix) in enumerate(zip((left, right), names, infixes, strict=True)):
+    for index, (node, pair_names, side_store) in enumerate(zip((left, right), names, side_stores, strict=True)):
         values = {
             known: node.record.value.columns[column]
             for column, known in pair_names.items()
             if known not in left.record.key_columns
         }
         spec = key_value_spec(
-            f"{store}{infix}-{('this', 'other')[index]}-join-store",
+            side_store,
             pl.Schema({**left.record.key_columns, "_at": TIME, "_seq": pl.Int64()}),
             pl.Schema(values),
-            ttl_ms=windows.retention_ms,
+            ttl_ms=retention_ms,
         )
         reach = (windows.before_ms, windows.after_ms)[:: -1 if index else 1]
         sides.append(
@@ -139,14 +149,14 @@ def add_stream_join(
         None
         if kind == "inner"
         else key_value_spec(
-            f"{store}-{kind}-shared-join-store",
+            f"{shared_store}-{kind}-shared-join-store",
             pl.Schema({"_at": TIME, "_is_left": pl.Boolean(), **left.record.key_columns, "_seq": pl.Int64()}),
             joiner.pair_values,
         )
     )
     return graph.add(
         StreamJoinNode(
-            name=name,
+            name=merge,
             parent=left,
             others=(right,),
             record=record,
@@ -155,10 +165,46 @@ def add_stream_join(
             left=sides[0],
             right=sides[1],
             held=held,
-            windowed_names=windowed,
-            join_names=joins,
+            windowed_names=(parts[0], parts[1]),
+            join_names=(parts[2], parts[3]),
         )
     )
+
+
+def repartition_names(store: JoinStores | None, name: str | None) -> tuple[str, str]:
+    """The names of the repartitions in front of a join of two streams, left before right."""
+    both = (name, name) if name is not None else store if isinstance(store, tuple) else (store, store)
+    return f"{both[0]}-left", f"{both[-1]}-right"
+
+
+def _join_stores(store: JoinStores | None, suffixes: tuple[str, str]) -> tuple[tuple[str, str], str]:
+    """The names of the stores of both sides, and what the name of the store of waiting records begins with."""
+    if store is None:
+        raise TopologyError('a join of two streams keeps both sides; name that state with store="..."')
+    if not isinstance(store, tuple):
+        check_name("store", store)
+        return (f"{store}-{suffixes[0]}-store", f"{store}-{suffixes[1]}-store"), store
+    if len(store) != 2:
+        raise TopologyError(
+            f"the two sides of the join got {len(store)} stores, {store!r}; pass two names, or one that begins the "
+            "names of both"
+        )
+    left, right = (check_name("store", each) for each in store)
+    return (left, right), left
+
+
+def _kept_ms(windows: JoinWindows, retention: timedelta | None) -> int:
+    """How long each side is kept; raises ``TopologyError`` when that is shorter than the windows need."""
+    if retention is None:
+        return windows.retention_ms
+    retention_ms = to_ms(retention, "retention")
+    if retention_ms < windows.retention_ms:
+        raise TopologyError(
+            f"retention is {duration_text(retention)}, but the join needs its records for "
+            f"{timedelta(milliseconds=windows.retention_ms)}, which is before + after + grace; keep them at least "
+            "that long, or leave the retention out"
+        )
+    return retention_ms
 
 
 def add_table_table_join(graph: Graph, left: Node, right: Node, function: JoinFunction | None, kind: JoinKind) -> Node:
@@ -166,8 +212,7 @@ def add_table_table_join(graph: Graph, left: Node, right: Node, function: JoinFu
     name, this_name, other_name = (
         graph.new_name(prefix) for prefix in ("KTABLE-MERGE-", "KTABLE-JOINTHIS-", "KTABLE-JOINOTHER-")
     )
-    for table in (left, right):
-        bases(table)
+    be_looked_up(left, right)
     joiner, record = joiner_of(graph, name, left, right, function)
     return graph.add(
         TableTableJoinNode(

@@ -16,7 +16,7 @@ from weir.pipelines.dsl.grouped import repartition
 from weir.pipelines.dsl.mapping import add_flat_map, add_flat_map_values, add_map, add_select_key
 from weir.pipelines.dsl.merging import add_merge
 from weir.pipelines.dsl.sinks import kafka_topic
-from weir.pipelines.dsl.stateless import add_filter, add_map_values, add_peek
+from weir.pipelines.dsl.stateless import add_filter, add_map_values, add_peek, add_with_timestamp
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.topology.nodes import Node, TableSinkNode
@@ -30,6 +30,17 @@ class StreamOperations:
         self._graph, self._node = graph, node
         self._has_new_key = has_new_key
         """Whether the key has changed, so that the next grouping moves the records to the task that owns it."""
+        graph.streams[node.name] = has_new_key
+
+    @property
+    def name(self) -> str:
+        """The name of the node that forwards the records, as ``describe()`` shows it.
+
+        Examples:
+            >>> StreamsBuilder().stream("clicks", key=String("user"), value=String("page")).name
+            'KSTREAM-SOURCE-0000000000'
+        """
+        return self._node.name
 
     def filter(self, predicate: pl.Expr | Callable[[Any, Any], bool]) -> Self:
         """Keep the records for which the predicate, an expression or a function of ``(key, value)``, is true.
@@ -154,6 +165,35 @@ class StreamOperations:
             [{'section': '/docs', 'page': '/docs/joins'}]
         """
         return self._then(add_select_key(self._graph, self._node, selector, columns), has_new_key=True)
+
+    def with_timestamp(
+        self, time: str | pl.Expr | Callable[..., Any], *, on_invalid: Literal["fail", "skip"] = "fail"
+    ) -> Self:
+        """Give each record another time: a column, an expression, or what a function of ``(key, value)``, or of
+        ``(key, value, time)``, returns; a datetime, a date, or an integer in milliseconds since 1970.
+
+        ``time`` is the time that the record has, in UTC. The records keep their order; stream time, windows and joins
+        downstream go by the new times. An expression is null where the value is.
+
+        A time that is null, negative or after the year 9999 is bad input: it stops the run, or with
+        ``on_invalid="skip"`` the record is dropped and counted as ``invalid_timestamps``. It does not go to the dead
+        letters, which have records as their topics have them; for those, give the source a ``timestamp``.
+
+        Raises:
+            TopologyError: The column, expression or function gives something else than times.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> visits = builder.stream("visits", key=String("user"), value=Int64("left_at_ms"))
+            >>> hour = TimeWindows.of_size_with_no_grace(timedelta(hours=1))
+            >>> by_end = visits.with_timestamp("left_at_ms").group_by_key().windowed_by(hour)
+            >>> by_end.count("by_end").to_delta("counts")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("visits").pipe_input("ann", 3_700_000, timestamp_ms=3_500_000)
+            >>> driver.create_output_table("counts").read_row()["window_start"].hour
+            1
+        """
+        return self._then(add_with_timestamp(self._graph, self._node, time, on_invalid))
 
     def peek(self, action: Callable[[Any, Any], Any], /) -> Self:
         """Show each record to ``action(key, value)`` and pass it on unchanged.

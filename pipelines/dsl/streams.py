@@ -6,7 +6,7 @@ They refer to each other, so one module defines them all. What a kind can do wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, overload
 
@@ -20,7 +20,7 @@ from weir.pipelines.dsl.cogrouped import (
     CogroupedByWindow,
 )
 from weir.pipelines.dsl.global_table import GlobalKTable, KeySelector, add_global_join
-from weir.pipelines.dsl.graph import Materialized, check_store
+from weir.pipelines.dsl.graph import Materialized, check_name, check_store
 from weir.pipelines.dsl.grouped import (
     Aggregating,
     GroupedByFunction,
@@ -28,7 +28,14 @@ from weir.pipelines.dsl.grouped import (
     GroupedByWindow,
     repartition,
 )
-from weir.pipelines.dsl.joins import JoinFunction, add_stream_join, add_stream_table_join
+from weir.pipelines.dsl.joins import (
+    JoinFunction,
+    JoinStores,
+    add_stream_join,
+    add_stream_table_join,
+    repartition_names,
+)
+from weir.pipelines.dsl.processing import add_processor
 from weir.pipelines.dsl.stream_operations import StreamOperations
 from weir.pipelines.dsl.table_grouped import GroupedTable, add_table_group
 from weir.pipelines.dsl.table_operations import TableOperations, TtlClock, add_table
@@ -40,6 +47,7 @@ from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.table_table_join import JoinKind
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.processors.stores import StoreDeclaration
 from weir.pipelines.topology.nodes import AggregateNode, Windows
 
 
@@ -59,6 +67,51 @@ class KTable(TableOperations):
             [{'item': 'tea', 'pieces': 0}]
         """
         return KStream(self._graph, self._add_to_stream(), has_new_key=False)
+
+    def process(
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration | str] = (), name: str | None = None
+    ) -> KStream:
+        """Pass every update to a processor, as ``to_stream().process(...)``; the value of a tombstone is None.
+
+        Examples:
+            >>> class Changes(Processor[str, int, str, int]):
+            ...     stores = (KeyValueStore("before", key=str, value=int),)
+            ...     def init(self, context):
+            ...         self.context, self.before = context, context.state_store("before")
+            ...     def process(self, record):
+            ...         change = (record.value or 0) - (self.before.get(record.key) or 0)
+            ...         self.before.put(record.key, record.value)
+            ...         self.context.forward(record.with_value(change))
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.process(Changes).to_delta("changes")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("tea", 5), ("tea", None)])
+            >>> driver.create_output_table("changes").read_key_values_to_list()
+            [('tea', 2), ('tea', 3), ('tea', -5)]
+        """
+        return self.to_stream().process(supplier, stores=stores, name=name)
+
+    def process_values(
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration | str] = (), name: str | None = None
+    ) -> KStream:
+        """Like ``process``, with a ``weir.FixedKeyProcessor``: what follows needs no repartition.
+
+        Examples:
+            >>> class IsThere(FixedKeyProcessor[str, int, bool]):
+            ...     def init(self, context):
+            ...         self.context = context
+            ...     def process(self, record):
+            ...         self.context.forward(record.with_value(record.value is not None))
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.process_values(IsThere).to_delta("there")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("tea", None)])
+            >>> driver.create_output_table("there").read_key_values_to_list()
+            [('tea', True), ('tea', False)]
+        """
+        return self.to_stream().process_values(supplier, stores=stores, name=name)
 
     def group_by(self, *selector: str | pl.Expr | Callable[[Any, Any], Any], **columns: str | pl.Expr) -> KGroupedTable:
         """Group the rows by a new key, given as for ``KStream.group_by``. A row whose new key is null is in no group.
@@ -296,9 +349,68 @@ class KStream(StreamOperations):
         """
         return BranchedKStream(self._graph, self._node, name, self._then)
 
+    def process(
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration | str] = (), name: str | None = None
+    ) -> KStream:
+        """Pass the records to a processor, which forwards any others: see ``weir.Processor``.
+
+        ``supplier`` is its class, or a function that makes a new one at each call. ``stores`` are kept beside those
+        that the class declares; one that is given by name is shared: see ``StreamsBuilder.add_state_store``. ``name``
+        names the node, and begins the names of the stores of its timers.
+
+        Raises:
+            TopologyError: It is no processor, or its types do not fit the records.
+
+        Examples:
+            >>> class Twice(Processor[str, int, str, int]):
+            ...     def init(self, context):
+            ...         self.context = context
+            ...     def process(self, record):
+            ...         self.context.forward(record)
+            ...         self.context.forward(record.with_key(record.key.upper()))
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("user"), value=Int64("cents")).process(Twice).to_delta("twice")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("orders").pipe_input("ann", 5)
+            >>> driver.create_output_table("twice").read_key_values_to_list()
+            [('ann', 5), ('ANN', 5)]
+        """
+        node = add_processor(self._graph, [self._node], supplier, stores=stores, name=name, is_fixed_key=False)
+        return KStream(self._graph, node, has_new_key=True)
+
+    def process_values(
+        self, supplier: Callable[[], Any], *, stores: Sequence[StoreDeclaration | str] = (), name: str | None = None
+    ) -> KStream:
+        """Like ``process``, with a ``weir.FixedKeyProcessor``: what follows needs no repartition.
+
+        Examples:
+            >>> class Length(FixedKeyProcessor[str, str, int]):
+            ...     def init(self, context):
+            ...         self.context = context
+            ...     def process(self, record):
+            ...         self.context.forward(record.with_value(len(record.value)))
+            >>> builder = StreamsBuilder()
+            >>> words = builder.stream("words", key=String("author"), value=String("word"))
+            >>> words.process_values(Length).to_delta("lengths")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("words").pipe_input("ann", "tea")
+            >>> driver.create_output_table("lengths").read_key_values_to_list()
+            [('ann', 3)]
+        """
+        node = add_processor(self._graph, [self._node], supplier, stores=stores, name=name, is_fixed_key=True)
+        return self._then(node)
+
     @overload
     def join(
-        self, other: KStream, joiner: JoinFunction | None = None, /, *, windows: JoinWindows, store: str
+        self,
+        other: KStream,
+        joiner: JoinFunction | None = None,
+        /,
+        *,
+        windows: JoinWindows,
+        store: JoinStores,
+        name: str | None = None,
+        retention: timedelta | None = None,
     ) -> KStream: ...
 
     @overload
@@ -326,10 +438,11 @@ class KStream(StreamOperations):
         /,
         *,
         windows: JoinWindows | None = None,
-        store: str | None = None,
+        store: JoinStores | None = None,
         name: str | None = None,
         key: KeySelector | None = None,
         grace: timedelta | None = None,
+        retention: timedelta | None = None,
     ) -> KStream:
         """Join each record with what its key has on the other side; records that find nothing there are dropped.
 
@@ -338,14 +451,23 @@ class KStream(StreamOperations):
         of the two times; ``store`` names the state that keeps both sides. With a global table, each record is joined
         with the row that ``key`` names: a column, an expression, several by name, or a function of ``(key, value)``.
 
+        Of a join with a stream, ``store`` begins the names of the stores of both sides, or has the names of the two:
+        ``store=("ads", "clicks")``. ``name`` names the operators, and the repartitions if a key has changed. Each side
+        is kept for before + after + grace of its own stream time, or for ``retention``, which cannot be shorter: the
+        longer, the later a record may be and still find a record of the other side.
+
         With a versioned table, each record is joined with the row that was valid at its own time. With ``grace``,
         records wait in ``store`` until stream time is that far past theirs, and are joined in the order of their times;
         a record that is already older or has no key is joined at once (KIP-923).
 
         The result has the columns of both values, or what ``joiner(value, other)`` or ``joiner(key, value, other)``
         returns. Where both sides have a column of the same name, the other side's gets the suffix ``_right``. Null
-        values and null keys are dropped. If the key has changed, the records move to the task that owns it; with a
-        table, ``name`` names that repartition.
+        values and null keys are dropped. If the key has changed, the records move to the task that owns it; ``name``
+        names that repartition.
+
+        Raises:
+            TopologyError: The keys differ in type, the options do not go with what is joined, or the retention is
+                shorter than the windows need.
 
         Examples:
             A table:
@@ -373,11 +495,29 @@ class KStream(StreamOperations):
             >>> driver.create_output_table("followed").read_rows()
             [{'user': 'ann', 'ad': 'shoes', 'page': '/shoes'}]
         """
-        return self._join("inner", other, joiner, windows=windows, store=store, name=name, key=key, grace=grace)
+        return self._join(
+            "inner",
+            other,
+            joiner,
+            windows=windows,
+            store=store,
+            name=name,
+            key=key,
+            grace=grace,
+            retention=retention,
+        )
 
     @overload
     def left_join(
-        self, other: KStream, joiner: JoinFunction | None = None, /, *, windows: JoinWindows, store: str
+        self,
+        other: KStream,
+        joiner: JoinFunction | None = None,
+        /,
+        *,
+        windows: JoinWindows,
+        store: JoinStores,
+        name: str | None = None,
+        retention: timedelta | None = None,
     ) -> KStream: ...
 
     @overload
@@ -407,10 +547,11 @@ class KStream(StreamOperations):
         /,
         *,
         windows: JoinWindows | None = None,
-        store: str | None = None,
+        store: JoinStores | None = None,
         name: str | None = None,
         key: KeySelector | None = None,
         grace: timedelta | None = None,
+        retention: timedelta | None = None,
     ) -> KStream:
         """Like ``join``, but a record that finds nothing on the other side, or has no key, gets nulls for it.
 
@@ -427,14 +568,41 @@ class KStream(StreamOperations):
             >>> driver.create_output_table("priced").read_rows()
             [{'order': '1', 'item': 'tea', 'cents': 350}, {'order': '2', 'item': 'salt', 'cents': None}]
         """
-        return self._join("left", other, joiner, windows=windows, store=store, name=name, key=key, grace=grace)
-
-    @overload
-    def outer_join(self, other: KStream, /, *, windows: JoinWindows, store: str) -> KStream: ...
+        return self._join(
+            "left",
+            other,
+            joiner,
+            windows=windows,
+            store=store,
+            name=name,
+            key=key,
+            grace=grace,
+            retention=retention,
+        )
 
     @overload
     def outer_join(
-        self, other: KStream, joiner: JoinFunction | None, /, *, windows: JoinWindows, store: str
+        self,
+        other: KStream,
+        /,
+        *,
+        windows: JoinWindows,
+        store: JoinStores,
+        name: str | None = None,
+        retention: timedelta | None = None,
+    ) -> KStream: ...
+
+    @overload
+    def outer_join(
+        self,
+        other: KStream,
+        joiner: JoinFunction | None,
+        /,
+        *,
+        windows: JoinWindows,
+        store: JoinStores,
+        name: str | None = None,
+        retention: timedelta | None = None,
     ) -> KStream: ...
 
     def outer_join(
@@ -444,7 +612,9 @@ class KStream(StreamOperations):
         /,
         *,
         windows: JoinWindows | None = None,
-        store: str | None = None,
+        store: JoinStores | None = None,
+        name: str | None = None,
+        retention: timedelta | None = None,
     ) -> KStream:
         """Like ``left_join`` with a stream, but for the records of both sides.
 
@@ -460,7 +630,7 @@ class KStream(StreamOperations):
             >>> driver.create_output_table("both").read_rows()
             [{'user': 'ann', 'ad': None, 'page': '/shoes'}]
         """
-        return self._join("outer", other, joiner, windows=windows, store=store)
+        return self._join("outer", other, joiner, windows=windows, store=store, name=name, retention=retention)
 
     def _join(
         self,
@@ -469,13 +639,14 @@ class KStream(StreamOperations):
         joiner: JoinFunction | None,
         *,
         windows: JoinWindows | None,
-        store: str | None,
+        store: JoinStores | None,
         name: str | None = None,
         key: KeySelector | None = None,
         grace: timedelta | None = None,
+        retention: timedelta | None = None,
     ) -> KStream:
         graph = self._graph
-        options = dict(windows=windows, store=store, name=name, key=key, grace=grace)
+        options = dict(windows=windows, store=store, name=name, key=key, grace=grace, retention=retention)
         given = {option for option, argument in options.items() if argument is not None}
         if isinstance(other, (KStream, KTable, GlobalKTable)):
             graph.check_meets(self._node, other._graph, other._node)
@@ -486,14 +657,16 @@ class KStream(StreamOperations):
             )
         if isinstance(other, GlobalKTable) and given <= {"key"}:
             return self._then(add_global_join(graph, self._node, other._node, joiner, key, is_left=kind == "left"))
-        if isinstance(other, KStream) and given <= {"windows", "store"}:
+        if isinstance(other, KStream) and given <= {"windows", "store", "name", "retention"}:
+            if name is not None:
+                check_name("join", name)
             left, right = (
-                repartition(graph, stream._node, f"{store}-{side}", after=stream._node.name)
+                repartition(graph, stream._node, edge, after=stream._node.name if name is None else "")
                 if stream._has_new_key
                 else stream._node
-                for stream, side in ((self, "left"), (other, "right"))
+                for stream, edge in zip((self, other), repartition_names(store, name), strict=True)
             )
-            node = add_stream_join(graph, left, right, joiner, windows, store, kind)
+            node = add_stream_join(graph, left, right, joiner, windows, store, kind, name=name, retention=retention)
         elif isinstance(other, KTable) and given <= {"name", "store", "grace"} and (store is None) == (grace is None):
             left = repartition(graph, self._node, name or self._node.name) if self._has_new_key else self._node
             node = add_stream_table_join(
@@ -503,7 +676,7 @@ class KStream(StreamOperations):
             raise TopologyError(
                 f"a stream cannot join a {type(other).__name__} this way; pass a stream with windows= and store=, "
                 "a table without them, a versioned table with grace= and store=, or a global table with key=; "
-                "name= is for tables that are not global"
+                "name= is for streams, and for tables that are not global, retention= for streams"
             )
         return self._then(node, has_new_key=False)
 

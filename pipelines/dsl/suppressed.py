@@ -161,6 +161,8 @@ class Suppressed:
     """The time limit; None means until the window closes."""
     name: str | None = None
     idle_after_ms: int | None = None
+    restarts: bool = False
+    """Whether each update of a key restarts its time limit."""
 
     @classmethod
     def until_window_closes(cls, buffer: StrictBufferConfig) -> Suppressed:
@@ -190,10 +192,17 @@ class Suppressed:
         return cls(buffer=buffer)
 
     @classmethod
-    def until_time_limit(cls, limit: timedelta, buffer: BufferConfig) -> Suppressed:
+    def until_time_limit(cls, limit: timedelta, buffer: BufferConfig, *, restart_on_update: bool = False) -> Suppressed:
         """Forward a key's newest update once stream time is ``limit`` past the first one that was held back.
 
         Further updates replace what is held and do not restart the limit. Tombstones are forwarded.
+
+        With ``restart_on_update`` each update restarts it (debouncing): the newest update is forwarded once stream time
+        is ``limit`` past the greatest timestamp of those that were held back, so a key that is updated more often than
+        that is held for as long. An out-of-order update replaces the value and leaves the limit as it is.
+
+        Raises:
+            TopologyError: The limit is negative or no duration, or the buffer is no ``BufferConfig``.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -205,12 +214,30 @@ class Suppressed:
             ...     driver.create_input_topic("stock").pipe_input(item, pieces, timestamp_ms=minute * 60_000)
             >>> driver.create_output_table("hourly").read_rows()
             [{'item': 'tea', 'pieces': 4}]
+
+            Once there was no update for an hour:
+
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> quiet = Suppressed.until_time_limit(
+            ...     timedelta(hours=1), BufferConfig.unbounded(), restart_on_update=True
+            ... )
+            >>> stock.suppress(quiet).to_delta("settled")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> topic, table = driver.create_input_topic("stock"), driver.create_output_table("settled")
+            >>> for minute, item, pieces in ((0, "tea", 5), (20, "tea", 4), (60, "salt", 1)):
+            ...     topic.pipe_input(item, pieces, timestamp_ms=minute * 60_000)
+            >>> table.read_rows()
+            []
+            >>> topic.pipe_input("salt", 2, timestamp_ms=80 * 60_000)
+            >>> table.read_rows()
+            [{'item': 'tea', 'pieces': 4}]
         """
         if not isinstance(buffer, BufferConfig):
             raise TopologyError(
                 f"until_time_limit got {buffer!r}; pass BufferConfig.unbounded(), .max_records(...) or .max_bytes(...)"
             )
-        return cls(buffer=buffer, limit_ms=not_negative_ms(limit, "time limit"))
+        return cls(buffer=buffer, limit_ms=not_negative_ms(limit, "time limit"), restarts=restart_on_update)
 
     def with_idle_after(self, idle_after: timedelta) -> Suppressed:
         """The same, but while nothing arrives, the wall clock releases updates; see ``KGroupedStream.windowed_by``.

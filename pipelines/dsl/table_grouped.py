@@ -16,7 +16,7 @@ from weir.pipelines.operators.changes import ChangedRows, adding_and_subtracting
 from weir.pipelines.operators.fold import ColumnFold, Fold, FunctionFold
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.serdes.row_type import RowType
-from weir.pipelines.topology.joins import bases
+from weir.pipelines.topology.joins import be_looked_up
 from weir.pipelines.topology.nodes import Node, RepartitionNames
 from weir.pipelines.topology.table_groups import ChangeAggregateNode, ChangeRepartitionNode, ChangeSelectNode
 
@@ -198,7 +198,7 @@ class GroupedTable(Aggregating[TableT]):
 def add_table_group(graph: Graph, table: Node, selector: Sequence[Any], columns: Mapping[str, Any]) -> Node:
     """The rows of ``table`` by another key; raises ``TopologyError`` when its rows cannot be looked up."""
     name = graph.new_name("KTABLE-SELECT-")
-    bases(table)
+    be_looked_up(table)
     expressions, key, shared = selected_key(name, table, selector, columns)
     return graph.add(
         ChangeSelectNode(

@@ -16,7 +16,7 @@ from weir.pipelines.arguments import positive_ms
 from weir.pipelines.dsl.foreign_key import ForeignKey, add_foreign_key_join
 from weir.pipelines.dsl.graph import Graph, Materialized, check_name, store_spec
 from weir.pipelines.dsl.joins import JoinFunction, add_table_table_join
-from weir.pipelines.dsl.stateless import add_filter, add_map_values
+from weir.pipelines.dsl.stateless import add_filter, add_kept, add_map_values
 from weir.pipelines.dsl.suppressed import StrictBufferConfig, Suppressed
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.suppression_order import BufferLimits
@@ -40,10 +40,14 @@ class TableOperations:
         self._is_final = is_final
         """Whether each row comes once and is never updated: it is a fact."""
 
-    def filter(self, predicate: pl.Expr | Callable[[Any, Any], bool]) -> Self:
+    def filter(
+        self, predicate: pl.Expr | Callable[[Any, Any], bool], *, store: str | Materialized | None = None
+    ) -> Self:
         """Keep the rows for which the predicate is true; a row that no longer passes becomes a tombstone.
 
-        The predicate, an expression or a function of ``(key, value)``, never sees a tombstone.
+        The predicate, an expression or a function of ``(key, value)``, never sees a tombstone. With ``store`` the rows
+        that pass are kept under that name, where they can be queried, and joins look them up there; without it they are
+        filtered again out of the table's rows whenever they are looked up.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -54,10 +58,13 @@ class TableOperations:
             >>> driver.create_output_table("available").read_key_values_to_list()
             [('tea', 2), ('tea', None)]
         """
-        return self._then(add_filter(self._graph, self._node, predicate, "KTABLE-FILTER-", is_table=True))
+        node = add_filter(self._graph, self._node, predicate, "KTABLE-FILTER-", is_table=True)
+        return self._then(add_kept(self._graph, node, store))
 
-    def filter_not(self, predicate: pl.Expr | Callable[[Any, Any], bool]) -> Self:
-        """Keep the rows for which the predicate is false or null, with tombstones as in ``filter``.
+    def filter_not(
+        self, predicate: pl.Expr | Callable[[Any, Any], bool], *, store: str | Materialized | None = None
+    ) -> Self:
+        """Keep the rows for which the predicate is false or null, with tombstones and ``store`` as in ``filter``.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -68,12 +75,21 @@ class TableOperations:
             >>> driver.create_output_table("available").read_key_values_to_list()
             [('tea', 2), ('tea', None)]
         """
-        return self._then(
-            add_filter(self._graph, self._node, predicate, "KTABLE-FILTER-", is_table=True, is_negated=True)
-        )
+        node = add_filter(self._graph, self._node, predicate, "KTABLE-FILTER-", is_table=True, is_negated=True)
+        return self._then(add_kept(self._graph, node, store))
 
-    def map_values(self, mapper: Callable[[Any], Any] | None = None, /, **columns: str | pl.Expr) -> Self:
+    def map_values(
+        self,
+        mapper: Callable[[Any], Any] | None = None,
+        /,
+        **columns: str | pl.Expr | Materialized | None,
+    ) -> Self:
         """Replace the whole value, as ``KStream.map_values`` does; tombstones pass unmapped.
+
+        ``store="name"`` keeps the new rows, as in ``filter``; an expression, ``store=col("shop")``, makes a column.
+
+        Raises:
+            TopologyError: ``store`` is the name of a column.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -84,7 +100,18 @@ class TableOperations:
             >>> driver.create_output_table("low").read_rows()
             [{'item': 'tea', 'is_low': True}]
         """
-        return self._then(add_map_values(self._graph, self._node, mapper, columns, "KTABLE-MAPVALUES-", is_table=True))
+        store = columns.get("store")
+        if isinstance(store, pl.Expr):
+            store = None
+        else:
+            columns.pop("store", None)
+        if isinstance(store, str) and store in self._node.record.columns:
+            raise TopologyError(
+                f"map_values got store={store!r}, and the table has a column of that name; for a column of it write "
+                f"store=col({store!r}), to keep the rows give the store another name"
+            )
+        node = add_map_values(self._graph, self._node, mapper, columns, "KTABLE-MAPVALUES-", is_table=True)
+        return self._then(add_kept(self._graph, node, store))
 
     def join(
         self,
@@ -249,6 +276,7 @@ class TableOperations:
             windows=self._windows if is_final else None,
             idle_after_ms=suppressed.idle_after_ms,
             is_named=suppressed.name is not None,
+            restarts=suppressed.restarts,
             store=buffer_spec(spec.name, spec.key, spec.value),
         )
         return type(self)(

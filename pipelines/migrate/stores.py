@@ -25,8 +25,9 @@ from weir.pipelines.operators.windows import TimeWindows
 from weir.pipelines.topology import Node, SubTopology
 from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode
 from weir.pipelines.topology.joins import JoinBufferNode, StreamJoinNode
-from weir.pipelines.topology.nodes import AggregateNode, SuppressNode, TableNode, Windows
-from weir.state.stores.specs import GONE, WRITTEN
+from weir.pipelines.topology.nodes import AggregateNode, KeptTableNode, SuppressNode, TableNode, Windows
+from weir.pipelines.topology.processors import ProcessorNode
+from weir.state.stores.specs import GONE, SHOWN, WRITTEN
 from weir.state.types import StoreKind, StoreSpec
 
 DERIVED = (SubscriptionJoinNode, ResponseJoinNode)
@@ -49,6 +50,10 @@ def format_of(node: Node, store: StoreSpec, given: StoreSerdes | None) -> Change
     match node:
         case TableNode() | AggregateNode():
             return _keyed_format(node, store, given)
+        case SuppressNode(restarts=True):
+            raise NotMovedError(store.name, "Kafka Streams has no suppression whose updates restart the wait")
+        case SuppressNode() if SHOWN in store.value:
+            raise NotMovedError(store.name, "it is joined or grouped, for which Weir keeps what it has forwarded")
         case SuppressNode():
             return suppression_format(node, given)
         case StreamJoinNode() if store is node.held:
@@ -70,6 +75,8 @@ def format_of(node: Node, store: StoreSpec, given: StoreSerdes | None) -> Change
             raise NotMovedError(
                 store.name, "Kafka Streams numbers the records that wait for their table in a way of its own"
             )
+        case ProcessorNode():
+            raise NotMovedError(store.name, "what a processor keeps, and in which serdes, is up to its own code")
     raise NotMovedError(store.name, "Kafka Streams has no such store")
 
 
@@ -100,7 +107,7 @@ def subscription_format(node: SubscriptionJoinNode, given: Mapping[str, StoreSer
     """
     left, right = node.send.parent, node.others[0]
     why = "Kafka Streams compares hashes of the left table's values, and "
-    if not isinstance(left, TableNode) or left.store.kind is StoreKind.VERSIONED:
+    if not isinstance(left, TableNode) or isinstance(left, KeptTableNode) or left.store.kind is StoreKind.VERSIONED:
         raise NotMovedError(node.store.name, why + "those of a filtered, mapped or versioned table cannot be computed")
     value = suggested_part(
         left.store.name, "value", left, left.store.value, given.get(left.store.name), left.store.value
@@ -124,6 +131,8 @@ def _keyed_format(node: TableNode | AggregateNode, store: StoreSpec, given: Stor
     windows = node.windows if isinstance(node, AggregateNode) else None
     if store is not node.store or not (windows is None or isinstance(windows, (TimeWindows, SessionWindows))):
         raise NotMovedError(store.name, "Weir keeps more for such windows than Kafka Streams does")
+    if isinstance(node, KeptTableNode) and node.record.is_windowed:
+        raise NotMovedError(store.name, "it keeps a filtered or mapped table of windows, whose keys are not moved")
     if WRITTEN in store.value:
         raise NotMovedError(store.name, "its rows expire by the wall clock, and Kafka Streams' stores do not expire")
     value_columns = pl.Schema({name: dtype for name, dtype in store.value.items() if name != GONE})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from weir.pipelines.operators.closing import advance, follow, now
+from weir.pipelines.operators.closing import advance, follow, note, now
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import Fold
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
@@ -62,6 +62,7 @@ class WindowedAggregation:
         if rows.is_empty():
             return rows
         _, stream_time = advance(self.store.name, self._delay_ms, rows.get_column("_ts"), epoch)
+        note(self.store.name, rows, stream_time, epoch)
         rows, late = self.windows.assign(rows, stream_time)
         epoch.drop_late(late, self.late_to)
         store = TypedStore(self.store, epoch.session)

@@ -13,6 +13,7 @@ from weir.pipelines.operators.epoch import Epoch
 
 CLOSED = "_closed:"
 """Prefix of a clock, before the name of a windowed store: windows that end by this are closed."""
+BEFORE_ALL = -(1 << 62)
 
 
 def advance(store: str, delay_ms: int, times_ms: pl.Series, epoch: Epoch) -> tuple[int | None, pl.Series]:
@@ -27,6 +28,26 @@ def advance(store: str, delay_ms: int, times_ms: pl.Series, epoch: Epoch) -> tup
         stream_time = stream_time.clip(lower_bound=before_ms)
     epoch.clocks[f"{CLOSED}{store}"] = int(stream_time[-1]) - delay_ms
     return before_ms, stream_time
+
+
+def note(store: str, rows: pl.DataFrame, stream_time: pl.Series, epoch: Epoch) -> None:
+    """Keep the stream time at the turn of each of ``rows``, which ``advance`` gave, for those who look windows up."""
+    epoch.moments[store] = pl.DataFrame([rows.get_column("_offset"), stream_time.alias("_reached")])
+
+
+def at_turns(store: str, delay_ms: int, offsets: pl.Series, epoch: Epoch, *, includes_own: bool) -> pl.Series:
+    """Stream time as far as windows close, at each of the turns ``offsets`` of this batch, in ms.
+
+    With ``includes_own`` the record of the turn itself has moved it already. The least number if there was none yet.
+    """
+    before_ms = epoch.clocks_before.get(store)
+    if (closed_ms := epoch.clocks_before.get(f"{CLOSED}{store}")) is not None:
+        before_ms = closed_ms + delay_ms
+    times = pl.Series([BEFORE_ALL if before_ms is None else before_ms], dtype=pl.Int64())
+    if (noted := epoch.moments.get(store)) is None:
+        return times.new_from_index(0, len(offsets))
+    passed = noted.get_column("_offset").search_sorted(offsets, side="right" if includes_own else "left")
+    return pl.concat([times, noted.get_column("_reached").cast(pl.Int64)])[passed]
 
 
 def follow(store: str, delay_ms: int, before_ms: int | None, epoch: Epoch) -> tuple[int | None, int]:

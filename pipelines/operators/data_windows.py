@@ -13,7 +13,7 @@ from typing import Protocol
 
 import polars as pl
 
-from weir.pipelines.operators.closing import advance, follow, now
+from weir.pipelines.operators.closing import advance, follow, note, now
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import PLACE, Fold
 from weir.pipelines.operators.idle import NOWHERE
@@ -116,6 +116,7 @@ class DataWindowedAggregation:
             return rows
         delay_ms, times_ms = self.windows.closes_after_ms, rows.get_column("_ts")
         before_ms, stream_time = advance(self.store.name, delay_ms, times_ms, epoch)
+        note(self.store.name, rows, stream_time, epoch)
         store = SessionStore(self.store, epoch.session)  # without a clock, to find windows closed meanwhile too
         unseen = SessionStore(self.unseen, epoch.session) if self.unseen else None
         if unseen:

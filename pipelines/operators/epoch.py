@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import polars as pl
 
 from weir.pipelines.operators.batch_session import BatchSession
+from weir.pipelines.processors.records import RecordMetadata
 from weir.state.engine.contract import StateSession, StateView
 
 
@@ -25,8 +26,25 @@ class Epoch:
     counts: Counter[str] = field(default_factory=Counter)
     clocks_before: Mapping[str, int] = field(default_factory=dict)
     """The clocks when the batch began."""
+    task: str = ""
+    """Its id, for example ``0_3``."""
+    instances: MutableMapping[str, object] = field(default_factory=dict)
+    """The task's processors by node, which live on from epoch to epoch."""
+    passes_wall_clock: bool = True
+    """Whether what processors do by the wall clock is due in this epoch."""
+    metadata_of: Callable[[int, int], RecordMetadata | None] = lambda partition, offset: None
+    """Where the row with this ``_partition`` and ``_offset`` was read."""
+    wants_commit: bool = False
+    """Whether a processor has asked for a commit."""
+    outlets: dict[str, Any] = field(default_factory=dict)
+    """By node, where processors that run record by record leave each record as soon as they forward it."""
+    due: dict[tuple[str, str], Callable[[], None]] | None = None
+    """What the record that is under way has made due, by node and kind, to be called once it is through; None where
+    operators run over all rows, and so each calls what is due after each of its records."""
     late: dict[str, pl.DataFrame] = field(default_factory=dict)
     """Late records by the node that receives them, with the bounds of the window that they are late for."""
+    moments: dict[str, pl.DataFrame] = field(default_factory=dict)
+    """By windowed store, the stream time at the turns of this batch's records, as ``closing.note`` puts it."""
 
     @property
     def before(self) -> StateView:

@@ -13,8 +13,9 @@ from weir.pipelines.errors import TopologyError
 class JoinWindows:
     """A left record at ``t`` is joined with right records in ``[t - before, t + after]``, both ends included.
 
-    There is no default grace. Each side is kept for before + after + grace of its own stream time. A left or outer join
-    forwards a record without a match once stream time has passed its window and the grace.
+    There is no default grace. Each side is kept for before + after + grace of its own stream time, or for the join's
+    ``retention``. A left or outer join forwards a record without a match once stream time has passed its window and the
+    grace.
 
     >>> builder = StreamsBuilder()
     >>> orders = builder.stream("orders", key=String("id"), value=Int64("cents"))
@@ -71,7 +72,7 @@ class JoinWindows:
 
     @property
     def retention_ms(self) -> int:
-        """How long each side is kept, by its own stream time."""
+        """How long each side has to be kept, by its own stream time."""
         return max(1, self.before_ms + self.after_ms + self.grace_ms)
 
     def _checked(self) -> JoinWindows:

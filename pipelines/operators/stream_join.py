@@ -103,6 +103,12 @@ class StreamJoin:
         return self._joined(found.join(by_place, on="_pos", how="left", maintain_order="left"))
 
     @property
+    def _retention_ms(self) -> int:
+        """How long each side is kept, by its own stream time."""
+        assert self.left.store.retention_ms is not None
+        return self.left.store.retention_ms
+
+    @property
     def clock(self) -> str:
         """Both sides' stream time."""
         return f"{self.left.store.name}&{self.right.store.name}"
@@ -238,7 +244,7 @@ class StreamJoin:
         earlier_time = met.select(pl.when("_is_left_later").then("_ts_right").otherwise("_ts")).to_series().to_numpy()
         clock = np.where(met.get_column("_is_left_later").to_numpy(), right.clock_at(later), left.clock_at(later))
         return met.select("_l", "_r", "_pos", "_is_left_later").filter(
-            pl.Series(earlier_time > clock - windows.retention_ms)
+            pl.Series(earlier_time > clock - self._retention_ms)
         )
 
     def _paired(self, left: _Side, right: _Side, met: pl.DataFrame) -> pl.DataFrame:

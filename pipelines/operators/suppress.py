@@ -17,10 +17,11 @@ from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.fold import PLACE
 from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.operators.suppression_order import BufferLimits, Held, Walk
+from weir.pipelines.operators.table_view import SuppressedTable
 from weir.pipelines.serdes.shapes import TIME
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.expiry import ExpiryIndex
-from weir.state.stores.specs import BOOKKEEPING, GONE, SINCE
+from weir.state.stores.specs import BOOKKEEPING, GONE, SHOWN, SINCE
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
@@ -35,7 +36,8 @@ class Suppression:
     """Buffers the newest update of each key; forwards it when it is due, or early when the buffer is full.
 
     A key's place in the buffer is the end of its window if windows have to close, else the first timestamp since the
-    key entered it; only an update with an older timestamp moves it, to that time. A row leaves once stream time reaches
+    key entered it; only an update with an older timestamp moves it, to that time. If updates restart the wait, it is
+    the greatest timestamp since the key entered it. A row leaves once stream time reaches
     its place plus ``delay_ms``: the oldest place first, then, if windows need not close, by its own timestamp, then by
     key. Rows keep their ``_ts``; ``_partition`` and ``_offset`` are those of the record that made them leave.
     """
@@ -45,6 +47,10 @@ class Suppression:
     is_final: bool
     """Whether windows have to close; tombstones are not forwarded then."""
     limits: BufferLimits
+    restarts: bool = False
+    """Whether each update of a key restarts its wait."""
+    looked_up: SuppressedTable | None = None
+    """The table as others look it up, for which the buffer keeps what was forwarded; None if nobody does."""
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
@@ -53,8 +59,10 @@ class Suppression:
         buffer = self._buffer(epoch)
         if self.is_final and not self.limits:
             return self._closed(rows, stream_time, buffer)
+        if self.looked_up is not None:
+            rows = rows.with_columns(pl.lit(None, self.store.value[SHOWN]).alias(SHOWN))
         keys = buffer.store.encode(rows)
-        walk = buffer.walk(rows, keys, self.limits)
+        walk = buffer.walk(rows, keys, self.limits, restarts=self.restarts)
         walk.run(
             keys,
             _ms(rows.get_column(SINCE)),
@@ -62,11 +70,26 @@ class Suppression:
             buffer.sizes(keys, rows),
             (stream_time - self.delay_ms).to_list(),
         )
-        buffer.settle(walk)
+        left = buffer.candidates()[[ref for _, ref in walk.left]]
+        buffer.settle(walk, self._shown(rows, left, epoch))
         if not walk.left:
             return self._forwarded(rows.clear())
-        left = buffer.candidates()[[ref for _, ref in walk.left]]
         return self._forwarded(pl.concat([left, rows.select(PLACE)[[turn for turn, _ in walk.left]]], how="horizontal"))
+
+    def _shown(self, rows: pl.DataFrame, left: pl.DataFrame, epoch: Epoch) -> pl.DataFrame | None:
+        """What has been forwarded last of each key of ``rows``, after the rows that have ``left``: key columns and
+        ``SHOWN``; None if nobody looks the table up."""
+        if self.looked_up is None:
+            return None
+        by, names = list(self.store.key), [name for name in self.store.value if name not in BOOKKEEPING]
+        before = self.looked_up.before(rows.select(by).unique(maintain_order=True), epoch)
+        parts = [
+            part.select(*by, *names, "_ts", gone.alias("_deleted"))
+            for part, gone in ((before, pl.col("_deleted")), (left, pl.col(GONE)))
+        ]
+        last = pl.concat(parts).unique(by, keep="last", maintain_order=True)
+        struct = pl.when(~pl.col("_deleted")).then(pl.struct(*names, "_ts"))
+        return last.select(*by, struct.cast(self.store.value[SHOWN]).alias(SHOWN))
 
     def _closed(self, rows: pl.DataFrame, stream_time: pl.Series, buffer: _Buffer) -> pl.DataFrame:
         """Write the newest rows and take out what has closed; without limits, the order of records does not matter."""
@@ -126,7 +149,7 @@ class _Buffer:
         """Bytes of keys and rows, without Weir's own columns."""
         return [len(key) + len(value) for key, value in zip(keys, self._sizes.encode(rows), strict=True)]
 
-    def walk(self, rows: pl.DataFrame, keys: list[bytes], limits: BufferLimits) -> Walk:
+    def walk(self, rows: pl.DataFrame, keys: list[bytes], limits: BufferLimits, *, restarts: bool) -> Walk:
         """A walk that begins with what is held; rows that may leave are remembered as candidates."""
         self._remember(rows.select(self._columns))
         known = list(dict.fromkeys(keys))
@@ -134,6 +157,7 @@ class _Buffer:
         return Walk(
             name=self._spec.name,
             limits=limits,
+            restarts=restarts,
             count=self.store.count(),
             size=self._epoch.clocks.get(self._clock, 0),
             held=dict(self._before),
@@ -143,8 +167,8 @@ class _Buffer:
     def candidates(self) -> pl.DataFrame:
         return pl.concat(self._candidates)
 
-    def settle(self, walk: Walk) -> None:
-        """Write the changes that the walk made to the buffer."""
+    def settle(self, walk: Walk, shown: pl.DataFrame | None) -> None:
+        """Write the changes that the walk made to the buffer, with what was ``shown`` of their keys."""
         gone = [held for key, held in self._before.items() if key not in walk.held] + walk.others_left
         moved = [(held, self._before.get(key)) for key, held in walk.held.items() if held != self._before.get(key)]
         self._index.remove([(held.key, held.place_ms) for held in gone])
@@ -154,6 +178,9 @@ class _Buffer:
         if moved:
             places = pl.Series(SINCE, [new.place_ms for new, _ in moved], dtype=pl.Int64).cast(TIME)
             rows = self._candidates[0][[new.ref for new, _ in moved]].with_columns(places)
+            if shown is not None:
+                by = list(self._spec.key)
+                rows = rows.drop(SHOWN).join(shown, on=by, how="left", nulls_equal=True, maintain_order="left")
             self.store.write([new.key for new, _ in moved], rows)
         self._epoch.clocks[self._clock] = walk.size
 

@@ -43,6 +43,8 @@ class Walk:
 
     name: str
     limits: BufferLimits
+    restarts: bool
+    """Whether a key's place is the greatest time of its updates since it entered the buffer, not the least."""
     count: int
     size: int
     held: dict[bytes, Held]
@@ -67,13 +69,14 @@ class Walk:
             BufferFullError: The buffer is strict and has passed a limit.
         """
         held, queue = self.held, sorted(row[:3] for row in self.held.values())
+        place_of = max if self.restarts else min
         other = next(self.others, None)
         for turn, (key, place, ts, size, due_ms) in enumerate(zip(keys, places, times, sizes, due, strict=True)):
             before = held.get(key)
             if before is None:
                 self.count, self.size = self.count + 1, self.size + size
             else:
-                self.size, place = self.size + size - before.size, min(place, before.place_ms)
+                self.size, place = self.size + size - before.size, place_of(place, before.place_ms)
             held[key] = Held(place, ts, key, size, turn)
             if before is None or before[:2] != (place, ts):
                 heappush(queue, (place, ts, key))

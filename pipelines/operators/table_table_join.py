@@ -117,6 +117,10 @@ class JoinedTable:
         )
         return self.joiner.join(with_tombstones_of(self.kind, pairs.with_columns(_later(left, right))))
 
+    def live(self, asked: pl.DataFrame, epoch: Epoch, *, is_written_first: bool) -> pl.Series | None:
+        """None: tables whose rows expire are not looked up through a join."""
+        return None
+
 
 def with_tombstones_of(kind: JoinKind, pairs: pl.DataFrame) -> pl.DataFrame:
     """``pairs`` with both sides marked as gone where the join has no row."""

@@ -12,7 +12,9 @@ from typing import Protocol
 
 import polars as pl
 
+from weir.pipelines.operators.closing import at_turns
 from weir.pipelines.operators.epoch import Epoch, Operator
+from weir.state.stores.specs import BOOKKEEPING, SHOWN
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
@@ -28,6 +30,10 @@ class TableView(Protocol):
 
         Key columns, value columns, ``_ts _partition _offset _deleted``; ``_deleted`` is true where there is no row.
         """
+        ...
+
+    def live(self, asked: pl.DataFrame, epoch: Epoch, *, is_written_first: bool) -> pl.Series | None:
+        """Which of the rows that ``look_up`` is ``asked`` for have not expired at their turns; None for all."""
         ...
 
 
@@ -47,6 +53,48 @@ class StoredTable:
         ).drop("_found")
         return self.finish(rows) if self.finish else rows
 
+    def live(self, asked: pl.DataFrame, epoch: Epoch, *, is_written_first: bool) -> pl.Series | None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowedTable(StoredTable):
+    """A table by key and window in a store that drops windows: by stream time at each turn, whenever it is tidied."""
+
+    counts_from: str
+    """The bound of a window from which its time to live counts."""
+    kept_ms: int
+    closes_after_ms: int
+
+    def live(self, asked: pl.DataFrame, epoch: Epoch, *, is_written_first: bool) -> pl.Series | None:
+        offsets, bounds = asked.get_column("_offset"), asked.get_column(self.counts_from)
+        reached = at_turns(self.store.name, self.closes_after_ms, offsets, epoch, includes_own=is_written_first)
+        return bounds.dt.timestamp("ms") + self.kept_ms > reached
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuppressedTable:
+    """A table whose updates are held back for a time: the rows that it has forwarded (KIP-328)."""
+
+    store: StoreSpec
+    """The buffer, with what was last forwarded of the keys in it."""
+    table: TableView
+    """The table before; of a key that is not in the buffer, everything has been forwarded."""
+
+    def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        store, rows = TypedStore(self.store, epoch.before), self.table.before(keys, epoch)
+        held = store.fetch(store.encode(keys))
+        is_held, shown = held.get_column("_found"), held.get_column(SHOWN).struct
+        if not is_held.any():
+            return rows
+        names = [*(name for name in self.store.value if name not in BOOKKEEPING), "_ts"]
+        then = [pl.when(is_held).then(shown.field(name)).otherwise(pl.col(name)).alias(name) for name in names]
+        gone = pl.when(is_held).then(shown.field("_ts").is_null()).otherwise("_deleted")
+        return rows.with_columns(*then, gone.alias("_deleted"))
+
+    def live(self, asked: pl.DataFrame, epoch: Epoch, *, is_written_first: bool) -> pl.Series | None:
+        return self.table.live(asked, epoch, is_written_first=is_written_first)
+
 
 @dataclass(frozen=True)
 class DerivedTable:
@@ -57,6 +105,9 @@ class DerivedTable:
 
     def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         return self.operator.process(self.table.before(keys, epoch), epoch)
+
+    def live(self, asked: pl.DataFrame, epoch: Epoch, *, is_written_first: bool) -> pl.Series | None:
+        return self.table.live(asked, epoch, is_written_first=is_written_first)
 
 
 def look_up(
@@ -74,8 +125,9 @@ def look_up(
     ids = numbers_of(asked.select(keys), numbered)
     rows = table.before(distinct, epoch)
     found = rows.columns[len(keys) :]
+    live = table.live(asked, epoch, is_written_first=is_written_first)
     if updates.is_empty():
-        return rows.select(pl.col(found).gather(ids)).with_columns(pl.col("_deleted").fill_null(True))
+        return _without_expired(rows.select(pl.col(found).gather(ids)), live)
     names = [*keys, *found]
     history = pl.concat([rows.select(names), updates.select(names)])
     history = history.with_columns(numbers_of(history.select(keys), numbered)).filter(pl.col("_id").is_not_null())
@@ -88,7 +140,18 @@ def look_up(
         allow_exact_matches=is_written_first,
         check_sortedness=False,
     )
-    return met.drop("_id").with_columns(pl.col("_deleted").fill_null(True))
+    return _without_expired(met.drop("_id"), live)
+
+
+def _without_expired(met: pl.DataFrame, live: pl.Series | None) -> pl.DataFrame:
+    """``met`` with ``_deleted`` true, and nulls, where nothing was found or it is not ``live``."""
+    gone = pl.col("_deleted").fill_null(True)
+    if live is None or live.all():
+        return met.with_columns(gone)
+    values = [
+        pl.when(live).then(pl.col(name)).alias(name) for name in met.columns if name not in ("_offset", "_deleted")
+    ]
+    return met.with_columns(*values, gone | ~live)
 
 
 def previous(rows: pl.DataFrame, key: Sequence[str], table: TableView, epoch: Epoch) -> pl.DataFrame:

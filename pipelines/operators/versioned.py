@@ -43,6 +43,9 @@ class VersionedTable:
             )
         )
 
+    def live(self, asked: pl.DataFrame, epoch: Epoch, *, is_written_first: bool) -> pl.Series | None:
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class NewestRows:

@@ -19,6 +19,32 @@ UNKNOWN_MS = -1
 """The partition time before any record, as in Kafka Streams."""
 
 
+def is_time(dtype: pl.DataType) -> bool:
+    """Whether values of this type say a time: datetimes, dates, and integers in milliseconds since 1970."""
+    return dtype.is_integer() or isinstance(dtype, (pl.Datetime, pl.Date))
+
+
+def as_ms(times: pl.Series) -> pl.Series:
+    """``times``, of such a type, in milliseconds since 1970 as Int64, named ``_ts``."""
+    if not times.dtype.is_integer():
+        times = times.cast(TIME).to_physical()
+    return times.cast(pl.Int64).alias("_ts")
+
+
+def invalid_times(times_ms: pl.Series) -> pl.Series:
+    """Which of ``times_ms`` are null, negative or after the year 9999."""
+    return ~times_ms.is_between(0, LAST_TIME_MS).fill_null(False)
+
+
+def why_invalid(time_ms: int | None, where: str = "") -> str:
+    """What is wrong with an invalid time that was found ``where``."""
+    if time_ms is None:
+        return f"no timestamp{where}"
+    if time_ms < 0:
+        return f"negative timestamp {time_ms}{where}"
+    return f"timestamp {time_ms}{where} is after the year 9999; it must be in milliseconds since 1970"
+
+
 @dataclass(frozen=True)
 class EventTimes:
     """The times of a frame's rows, and the rows that have none."""
@@ -51,7 +77,7 @@ class TimestampExtractor:
         ``now_ms`` is the epoch's wall clock. Rows that are ``unreadable`` have no time and are not judged.
         """
         times = self._times(frame)
-        invalid = ~times.is_between(0, LAST_TIME_MS).fill_null(False)
+        invalid = invalid_times(times)
         if not invalid.any():
             return EventTimes(times)
         if unreadable:
@@ -63,21 +89,13 @@ class TimestampExtractor:
         if self.of is None:
             return frame.get_column("_ts")
         expression = pl.col(self.of) if isinstance(self.of, str) else self.of
-        times = frame.select(expression.alias("_time")).to_series()
-        if not times.dtype.is_integer():
-            times = times.cast(TIME).to_physical()
-        return times.cast(pl.Int64).alias("_ts")
+        return as_ms(frame.select(expression.alias("_time")).to_series())
 
     def _judge(self, times: pl.Series, invalid: pl.Series, partition_time_ms: int) -> EventTimes:
         raise NotImplementedError
 
     def _reason(self, time_ms: int | None) -> str:
-        where = "" if self.of is None else f" in {self.of!s}"
-        if time_ms is None:
-            return f"no timestamp{where}"
-        if time_ms < 0:
-            return f"negative timestamp {time_ms}{where}"
-        return f"timestamp {time_ms}{where} is after the year 9999; it must be in milliseconds since 1970"
+        return why_invalid(time_ms, "" if self.of is None else f" in {self.of!s}")
 
 
 class FailOnInvalidTimestamp(TimestampExtractor):

@@ -28,17 +28,18 @@ from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
 from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.spark.worker import SettleRequest
-from weir.pipelines.tasks.blobs import BLOBS, remove_blobs, remove_orphans, sync_blobs
+from weir.pipelines.tasks.blobs import BLOBS, blob_files, remove_blobs, remove_orphans, sync_blobs
 from weir.pipelines.tasks.metrics import RunMetrics
 from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
 from weir.pipelines.topology import SubTopology, Topology
 from weir.pipelines.topology.changes import Fate, TopologyChange
 from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.pipelines.topology.naming import lacks_lineages
+from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.changelog.forgetting import forget_stores
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.changelog.rows import changelog_spec
-from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but
+from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but, snapshot_files
 from weir.state.commit.evolution import evolution
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import (
@@ -133,6 +134,8 @@ class Coordinator:
         folder = self._warehouse / application.id
         admit(application, folder, newest_commit(self._warehouse, application.id), source_counts, accept_state_loss)
 
+        # Before the claim: what a newer driver writes is not among them.
+        blobs, snapshots = blob_files(self._blobs), snapshot_files(folder)
         claim = self._committer.claim()
         remove_swapped(folder, claim.newest)
         self.generation = claim.generation
@@ -191,8 +194,8 @@ class Coordinator:
         self._listed = {blob.path for _, blob in pending}
         for task_id, blob in pending:
             self.tasks[task_id].pending.append(blob)
-        orphans = remove_orphans(self._blobs, [blob for _, blob in pending])
-        remove_snapshots_but(self._blobs.parent, [task.snapshot for task in self.tasks.values() if task.snapshot])
+        orphans = remove_orphans(blobs, [blob for _, blob in pending])
+        remove_snapshots_but(folder, snapshots, [task.snapshot for task in self.tasks.values() if task.snapshot])
         log.info(
             "generation %s of %r starts after epoch %s with %s tasks%s",
             self.generation,
@@ -292,6 +295,42 @@ class Coordinator:
         if result is not None:
             self._has_uncommitted |= result.moved
         return result
+
+    def close_processors(self, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int) -> None:
+        """Run one more epoch, without input, in which all processors are closed; what they forward is committed with
+        the rest. A task that fails is only logged: its processor is then not closed, as after a kill."""
+        indices = {
+            sub_topology.index
+            for sub_topology in self.application.topology.sub_topologies
+            if any(isinstance(node, ProcessorNode) for node in sub_topology.nodes)
+        }
+        state = StateId(self.generation, self.epoch + 1)
+        frontiers = Frontiers(self.application.topology, self.tasks, ends, set())
+        plans = [
+            planned
+            for task in self.tasks.values()
+            if task.id.sub_topology in indices and task.state is TaskState.RUNNING and task.visited
+            if (
+                planned := plan_task(
+                    task,
+                    state=state,
+                    ends=ends,
+                    frontiers=frontiers,
+                    limits=limits,
+                    now_ms=now_ms,
+                    until_time_ms=None,
+                    stops=True,
+                )
+            )
+        ]
+        if not plans:
+            return
+        self.epoch, result = state.epoch, EpochResult()
+        for receipt in self._job(self.slots.run, self._with_global_tables(plans, ends)):
+            self._accept(receipt, result)
+        for receipt in result.failures:
+            log.warning("task %s: its processors were not closed: %s", receipt.task, receipt.error)
+        self._has_uncommitted |= result.moved
 
     @property
     def has_ended(self) -> bool:

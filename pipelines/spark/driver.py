@@ -313,6 +313,7 @@ class Driver:
         if request is not None and request.arguments.get("drain"):
             self._drain(stop)
         self._report("stopping", now=True)
+        coordinator.close_processors(self._ends, self._limits, time.time_ns() // 1_000_000)
         if coordinator.has_uncommitted or any(task.current != task.committed for task in coordinator.tasks.values()):
             self._commit(reason.replace("stopped", "stop"))
         coordinator.settle(close=True)

@@ -35,6 +35,8 @@ class Limits:
     not even wait for records that are on the brokers and have not been read yet."""
     max_pending_bytes: int = 256 << 20
     """Per source: a task gets no plan while this much of what it has sent waits, unless others wait for it."""
+    passes_wall_clock: bool = True
+    """Whether what processors do by the wall clock is due."""
 
     @classmethod
     def of(cls, application: Application, *, max_records: int, max_bytes: int) -> Limits:
@@ -61,17 +63,18 @@ def plan_task(
     is_live: bool = False,
     is_all_read: bool = False,
     end_time_ms: int | None = None,
+    stops: bool = False,
 ) -> TaskPlan | None:
     """The task's next epoch, or None when it has nothing to do.
 
-    With ``is_visit`` or ``end_time_ms`` there always is one; the latter is where stream time moves once the input has
-    ended. ``is_strict``: whether no record is read beyond ``until_time_ms``, not even one. ``is_live``: whether a topic
-    without further records counts as idle. ``is_all_read``: whether this epoch leaves no records in any topic, so that
-    a task downstream of others is idle too.
+    With ``is_visit``, ``stops`` or ``end_time_ms`` there always is one; the last is where stream time moves once the
+    input has ended, and with ``stops`` it reads nothing and closes the processors. ``is_strict``: whether no record is
+    read beyond ``until_time_ms``, not even one. ``is_live``: whether a topic without further records counts as idle.
+    ``is_all_read``: whether this epoch leaves no records in any topic, so that a task downstream of others is idle too.
     """
     waits = limits.max_task_idle_ms is not None
     ranges = []
-    for topic in task.topics:
+    for topic in () if stops else task.topics:
         partition = task.id.partition
         start = task.positions[topic][partition]
         available = ends.get((topic, partition), start)
@@ -95,9 +98,9 @@ def plan_task(
     if task.waits_for_idle_topics(busy, now_ms, limits.max_task_idle_ms or 0):
         ranges = []
     marks = frontiers.marks(task, reads={wanted.topic for wanted in ranges}) if waits else ()
-    blobs = frontiers.takeable(task, marks)
+    blobs = () if stops else frontiers.takeable(task, marks)
     is_due = task.next_punctuation_ms is not None and task.next_punctuation_ms <= now_ms
-    if not (ranges or blobs or is_due or is_visit or not task.visited or end_time_ms is not None):
+    if not (ranges or blobs or is_due or is_visit or stops or not task.visited or end_time_ms is not None):
         return None
     has_all = not marks and len(blobs) == len(task.pending)
     return TaskPlan(
@@ -115,7 +118,12 @@ def plan_task(
         max_bytes=limits.max_bytes,
         end_time_ms=end_time_ms,
         sought=task.sought,
-        lets_idle=is_live and has_all and (is_all_read or (bool(task.topics) and total_lag([task], ends) == 0)),
+        passes_wall_clock=limits.passes_wall_clock,
+        stops=stops,
+        lets_idle=not stops
+        and is_live
+        and has_all
+        and (is_all_read or (bool(task.topics) and total_lag([task], ends) == 0)),
     )
 
 

@@ -100,10 +100,18 @@ def remove_blobs(folder: Path, blobs: Iterable[BlobRef]) -> None:
         (folder / blob.path).unlink(missing_ok=True)
 
 
-def remove_orphans(folder: Path, pending: Iterable[BlobRef]) -> int:
-    """Delete blobs of rolled-back epochs, which no commit lists as pending; returns how many."""
+def blob_files(folder: Path) -> list[Path]:
+    """The blobs that are there."""
+    return list(folder.glob("*.arrow"))
+
+
+def remove_orphans(found: Iterable[Path], pending: Iterable[BlobRef]) -> int:
+    """Delete blobs of rolled-back epochs, which no commit lists as pending; returns how many.
+
+    ``found`` are the files of before the driver's claim: those of a newer driver are not among them.
+    """
     keep = {blob.path for blob in pending}
-    orphans = [path for path in folder.glob("*.arrow") if path.name not in keep]
+    orphans = [path for path in found if path.name not in keep]
     for path in orphans:
         path.unlink(missing_ok=True)
     return len(orphans)

@@ -11,6 +11,7 @@ import errno
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, cast
 
@@ -157,6 +158,8 @@ class EpochRunner:
         self._folder = Path(settings.application_folder)
         self._tables = {sink.table: table_spec(sink) for sink in topology.sinks}
         self._global_tables = GlobalTables(topology, settings.on_error)
+        self._instances: dict[TaskId, tuple[StateId | None, dict[str, object]]] = {}
+        """The processors of each task, and the state after the epoch in which they ran last."""
         self._processors = {
             sub_topology.index: TaskProcessor(sub_topology, self._global_tables)
             for sub_topology in topology.sub_topologies
@@ -294,7 +297,10 @@ class EpochRunner:
                     )
             self._global_tables.read_on(plan.global_ranges, self._read_global, plan.now_ms)
             read = self._read(plan, sub_topology, clocks)
-            output = self._process(plan, read, session, clocks)
+            at, instances = self._instances.pop(plan.task, (None, {}))
+            if at != plan.expected:  # they have seen other epochs
+                instances = {}
+            output = self._process(plan, read, session, clocks, instances)
             files = self._write_files(plan, sub_topology, session, output, read.dead)
             blobs, (consumed, left) = self._write_blobs(plan, output), read.split_blobs()
             self._on_step("files written")
@@ -319,7 +325,7 @@ class EpochRunner:
                 counts={
                     **output.counts,
                     "dead_letters": len(read.dead),
-                    "invalid_timestamps": len(read.skipped),
+                    "invalid_timestamps": len(read.skipped) + output.counts.get("invalid_timestamps", 0),
                     "records_in": (
                         sum(frame.height for frame in read.frames.values())
                         if sub_topology.sources
@@ -332,7 +338,7 @@ class EpochRunner:
                 metrics=output.metrics,
                 stopped_early=tuple(sorted(read.stopped_early)),
                 bad_record=next(iter(read.stopped_at.values()), None),
-                wants_commit=read.was_cut,
+                wants_commit=read.was_cut or output.wants_commit,
             )
 
             def make_receipt(uncommitted: Uncommitted) -> bytes:
@@ -361,6 +367,8 @@ class EpochRunner:
             return _refusal(
                 plan, ReceiptStatus.FAILED, "another run of this task has changed its store in the meantime"
             )
+        if instances:
+            self._instances[plan.task] = plan.state, instances
         self._on_step("state written")
         if consumed:
             self._on_step("blob consumed")
@@ -463,31 +471,35 @@ class EpochRunner:
                     sub_topology.ranks[topic],
                 )
 
-    def _process(self, plan: TaskPlan, read: _Input, session: EpochSession, clocks: Mapping[str, int]) -> EpochOutput:
+    def _process(
+        self,
+        plan: TaskPlan,
+        read: _Input,
+        session: EpochSession,
+        clocks: Mapping[str, int],
+        instances: dict[str, object],
+    ) -> EpochOutput:
         """Run the operators; in batches if the plan limits uncommitted bytes, which may leave rows for later."""
         processor, turns = self._processors[plan.task.sub_topology], read.arrivals.turns
+        run = partial(
+            processor.run,
+            partition=plan.task.partition,
+            lets_idle=plan.lets_idle,
+            instances=instances,
+            passes_wall_clock=plan.passes_wall_clock,
+        )
         if plan.max_uncommitted_bytes is None or not len(turns):
-            return processor.run(
-                turns,
-                session,
-                clocks,
-                plan.now_ms,
-                partition=plan.task.partition,
-                lets_idle=plan.lets_idle,
-                end_time_ms=plan.end_time_ms,
-            )
+            return run(turns, session, clocks, plan.now_ms, end_time_ms=plan.end_time_ms, stops=plan.stops)
         sinks = self._sub_topology(plan.task).sinks
         outputs: list[EpochOutput] = []
         taken, batch = 0, BATCH_ROWS
         while True:
             outputs.append(
-                processor.run(
+                run(
                     turns[taken : taken + batch],
                     session,
                     outputs[-1].clocks if outputs else clocks,
                     plan.now_ms,
-                    partition=plan.task.partition,
-                    lets_idle=plan.lets_idle,
                 )
             )
             taken += batch

@@ -29,6 +29,8 @@ class EpochOutput:
     gauges: dict[str, int]
     """``open_windows``: windows now in the stores."""
     next_punctuation_ms: int | None = None
+    wants_commit: bool = False
+    """Whether a processor has asked for a commit."""
     metrics: EpochMetrics = field(default_factory=EpochMetrics)
 
 
@@ -59,6 +61,7 @@ def joined(outputs: Sequence[EpochOutput], sinks: Iterable[TableSinkNode]) -> Ep
         sinks=written,
         edges=edges,
         counts=dict(counts),
+        wants_commit=any(output.wants_commit for output in outputs),
         metrics=sum((output.metrics for output in outputs), EpochMetrics()),
     )
 

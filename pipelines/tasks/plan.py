@@ -67,6 +67,10 @@ class TaskPlan:
     sought: tuple[str, ...] = ()
     """Topics of which it checks that the keys are in the partitions of Kafka's default partitioner, beside those that
     the topology names."""
+    passes_wall_clock: bool = True
+    """Whether what processors do by the wall clock is due; not in a backfill."""
+    stops: bool = False
+    """Whether the processors are closed after the rows, since the run ends."""
     max_uncommitted_bytes: int | None = None
     """Stop after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
 

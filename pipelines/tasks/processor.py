@@ -6,8 +6,9 @@ Reading, settling and writing files belong to ``epoch``; there is neither I/O no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -16,12 +17,15 @@ from weir.pipelines.errors import UserFunctionError
 from weir.pipelines.operators.batch_session import BatchSession
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.idle import Closing, Following, Idleness
+from weir.pipelines.operators.process import Process
 from weir.pipelines.operators.suppress import HELD_BYTES
+from weir.pipelines.processors.records import RecordMetadata
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.tasks.metrics import EpochMetrics, lateness
-from weir.pipelines.tasks.operator_factory import global_join_of, operator_of, several_inputs_of
+from weir.pipelines.tasks.operator_factory import global_join_of, merge_of, operator_of, several_inputs_of
 from weir.pipelines.tasks.order import LAST_KEY, MERGE, ORIGIN, Turns, last_key, sent
 from weir.pipelines.tasks.output import EpochOutput, sink_rows
+from weir.pipelines.tasks.record_by_record import NodeCalls, Walk, around, feeds, meant_for
 from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.pipelines.topology.idle import followed_while_idle, idle_after_ms
 from weir.pipelines.topology.nodes import (
@@ -32,6 +36,7 @@ from weir.pipelines.topology.nodes import (
     SuppressNode,
     TableSinkNode,
 )
+from weir.pipelines.topology.processors import ProcessorNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.contract import StateSession, StateView
 from weir.state.stores.access import StoreTime
@@ -44,17 +49,47 @@ TURNS = "_turns"
 """The task's clock that counts the rows taken, which is the turn of the next one."""
 
 
+@dataclass(frozen=True)
+class _Given:
+    """The rows of an epoch, and what the nodes have made of them."""
+
+    inputs: Mapping[str, pl.DataFrame]
+    forwarded: dict[Node, pl.DataFrame] = field(default_factory=dict)
+    sinks: dict[str, pl.DataFrame] = field(default_factory=dict)
+    edges: dict[str, pl.DataFrame] = field(default_factory=dict)
+    counts: dict[str, Counter[str]] = field(default_factory=dict)
+    """By node."""
+
+    def forward(self, node: Node, rows: pl.DataFrame, counts: Counter[str], epoch: Epoch) -> None:
+        self.forwarded[node] = rows
+        if isinstance(node, SuppressNode):
+            epoch.counts["suppression_emits"] += rows.height
+            counts["suppression_emits"] += rows.height
+        self.counts[node.name] = counts
+        if isinstance(node, SourceNode):
+            counts["process"] = rows.height
+
+
 class TaskProcessor:
     """The operators of one sub-topology. It holds no state between epochs: that is in the session and the clocks."""
 
     def __init__(self, sub_topology: SubTopology, global_tables: StateView | None = None) -> None:
         self._sub_topology = sub_topology
-        self._operators = {node: operator_of(node) for node in sub_topology.nodes if len(node.parents) < 2}
+        self._merges = {
+            node: merge_of(node)
+            for node in sub_topology.nodes
+            if len(node.parents) > 1 and isinstance(node, ProcessorNode | TableSinkNode)
+        }
+        self._operators = {
+            node: operator_of(node) for node in sub_topology.nodes if len(node.parents) < 2 or node in self._merges
+        }
         self._operators |= {
             node: global_join_of(node, global_tables) for node in sub_topology.nodes if isinstance(node, GlobalJoinNode)
         }
         self._joins = {
-            node: several_inputs_of(node, operator_of) for node in sub_topology.nodes if len(node.parents) > 1
+            node: several_inputs_of(node, operator_of)
+            for node in sub_topology.nodes
+            if len(node.parents) > 1 and node not in self._merges
         }
         operators: dict[Node, object] = {**self._operators, **self._joins}
         self._closing = {node: operator for node, operator in operators.items() if isinstance(operator, Closing)}
@@ -64,6 +99,11 @@ class TaskProcessor:
                 self._idleness[node] = Following(operator=operator, aggregation=aggregation.store.name)
             elif (after_ms := idle_after_ms(node)) is not None:
                 self._idleness[node] = Idleness(operator=operator, after_ms=after_ms)
+        self._processes = {node: each for node, each in operators.items() if isinstance(each, Process)}
+        self._part = sub_topology.record_by_record
+        self._before, self._after = (
+            (list(sub_topology.nodes), list[Node]()) if self._part is None else around(self._part, sub_topology.nodes)
+        )
         self._looked_into = {store.name for node in sub_topology.nodes for store in node.foreign_stores}
         self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]
         self._window_stores = [
@@ -86,12 +126,17 @@ class TaskProcessor:
         partition: int = 0,
         lets_idle: bool = False,
         end_time_ms: int | None = None,
+        instances: MutableMapping[str, object] | None = None,
+        passes_wall_clock: bool = True,
+        stops: bool = False,
     ) -> EpochOutput:
         """Process the rows of an epoch, or a batch of them.
 
         With ``lets_idle`` inputs without records are idle: time passes for operators that define what idle input means.
-        With ``end_time_ms`` the input has ended, and after the rows stream time advances to it, node by node. Writes go
-        to ``session``. ``clocks`` are those of the task's last epoch and stay unchanged; ``partition`` is the task's.
+        With ``end_time_ms`` the input has ended, and after the rows stream time advances to it, node by node.
+        ``instances`` are the task's processors, made where there are none; with ``stops`` they are closed after the
+        rows. Without ``passes_wall_clock`` nothing that they do by the wall clock is due. Writes go to ``session``.
+        ``clocks`` are those of the task's last epoch and stay unchanged; ``partition`` is the task's.
         """
         if self._looked_into:
             session = BatchSession(session, self._looked_into)
@@ -101,12 +146,16 @@ class TaskProcessor:
             now_ms=now_ms,
             counts=Counter(),
             clocks_before=clocks,
+            task=f"{self._sub_topology.index}_{partition}",
+            instances={} if instances is None else instances,
+            passes_wall_clock=passes_wall_clock,
         )
         inputs, causes = self._in_turn(turns, epoch)
+        epoch.metadata_of = partial(self._metadata_of, turns, causes)
         if self._sub_topology.edges_out and len(turns):
             epoch.clocks.update(zip(LAST_KEY, (int(turns.merge_ms[-1]), int(turns.origins[-1])), strict=True))
         try:
-            output = self._run(inputs, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms)
+            output = self._run(inputs, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms, stops=stops)
         except UserFunctionError as error:
             raise _placed(error, self._sub_topology.sources, turns.frames, inputs) from error.__cause__
         edges = {
@@ -119,75 +168,102 @@ class TaskProcessor:
         return replace(output, edges=edges)
 
     def _run(
-        self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch, *, lets_idle: bool, end_time_ms: int | None
+        self,
+        inputs: Mapping[str, pl.DataFrame],
+        epoch: Epoch,
+        *,
+        lets_idle: bool,
+        end_time_ms: int | None,
+        stops: bool,
     ) -> EpochOutput:
         """``run`` with rows that have turns; what it gives to edges is not yet in the form in which it is sent."""
         session = epoch.session
         behind_ms, furthest_ms = lateness(inputs.values(), epoch.clocks)
-        forwarded: dict[Node, pl.DataFrame] = {}
-        sinks: dict[str, pl.DataFrame] = {}
-        edges: dict[str, pl.DataFrame] = {}
-        counts_by_node: dict[str, Counter[str]] = {}
-        for node in self._sub_topology.nodes:
-            before = epoch.counts.copy()
-            arrived = _arrived(node, inputs, forwarded, epoch)
-            if not arrived:
-                rows = self._while_idle(node, end_time_ms, epoch, lets_idle=lets_idle)
-            elif isinstance(node, TableSinkNode):
-                sinks[node.table] = sink_rows(node, arrived[0])
-                epoch.counts["rows_out"] += sinks[node.table].height
-                continue
-            elif isinstance(node, RepartitionNode):
-                key = list(node.record.key.columns)
-                kept = arrived[0] if node.keeps_null_keys else has_key(arrived[0], key, epoch)
-                if kept.height:
-                    edges[node.name] = kept
-                continue
-            else:
-                rows = self._process(node, arrived, end_time_ms, epoch)
-            if rows is None:
-                continue
-            forwarded[node] = rows
-            if isinstance(node, SuppressNode):
-                epoch.counts["suppression_emits"] += rows.height
-            counts_by_node[node.name] = epoch.counts - before
-            if isinstance(node, SourceNode):
-                counts_by_node[node.name]["process"] = rows.height
+        given = _Given(inputs)
+        calls = NodeCalls(
+            process=lambda node, arrived, epoch: self._process(node, arrived, None, epoch),
+            while_idle=lambda node, epoch: self._while_idle(node, end_time_ms, epoch, lets_idle=lets_idle),
+            end=lambda node, epoch: self._end(node, end_time_ms, epoch),
+            processes=self._processes,
+            looked_into=self._looked_into,
+        )
+        for node in self._before:
+            self._pass(node, given, calls, epoch, end_time_ms=end_time_ms, stops=stops)
+        if self._part is not None:
+            walk = Walk(self._part, calls, epoch)
+            for node, rows in walk.run(feeds(self._part, inputs, given.forwarded), stops=stops).items():
+                given.forward(node, rows, walk.counts[node], epoch)
+        for node in self._after:
+            self._pass(node, given, calls, epoch, end_time_ms=end_time_ms, stops=stops)
         due_ms = [
             *self._forget(epoch),
             *(due for each in self._idleness.values() if (due := each.due_ms(epoch)) is not None),
+            *(due for each in self._processes.values() if not stops and (due := each.due_ms(epoch)) is not None),
         ]
         return EpochOutput(
-            sinks=sinks,
-            edges=edges,
+            sinks=given.sinks,
+            edges=given.edges,
             counts=dict(epoch.counts),
             clocks=epoch.clocks,
             gauges={"open_windows": sum(session.count(store) for store in self._window_stores)},
             next_punctuation_ms=min(due_ms, default=None),
+            wants_commit=epoch.wants_commit,
             metrics=EpochMetrics(
                 records=sum(rows.height for rows in inputs.values()),
                 lateness_ms=behind_ms,
                 max_lateness_ms=furthest_ms,
                 buffers={name: (session.count(name), epoch.clocks.get(HELD_BYTES + name, 0)) for name in self._buffers},
-                nodes={name: dict(counts) for name, counts in counts_by_node.items() if counts},
+                nodes={name: dict(counts) for name, counts in given.counts.items() if counts},
             ),
         )
 
-    def _process(self, node: Node, arrived: list[pl.DataFrame], end_time_ms: int | None, epoch: Epoch) -> pl.DataFrame:
+    def _pass(
+        self, node: Node, given: _Given, calls: NodeCalls, epoch: Epoch, *, end_time_ms: int | None, stops: bool
+    ) -> None:
+        """Run one node over all rows."""
+        before = epoch.counts.copy()
+        arrived = _arrived(node, given.inputs, given.forwarded, epoch)
+        if not arrived:
+            rows = calls.while_idle(node, epoch)
+        elif isinstance(node, TableSinkNode):
+            given.sinks[node.table] = sink_rows(node, self._merged(node, arrived, epoch))
+            epoch.counts["rows_out"] += given.sinks[node.table].height
+            return
+        elif isinstance(node, RepartitionNode):
+            key = list(node.record.key.columns)
+            kept = arrived[0] if node.keeps_null_keys else has_key(arrived[0], key, epoch)
+            if kept.height:
+                given.edges[node.name] = kept
+            return
+        else:
+            rows = self._process(node, arrived, end_time_ms, epoch)
+        if stops and node in self._processes:
+            rows = _both(rows, self._processes[node].stop(epoch))
+        if rows is not None:
+            given.forward(node, rows, epoch.counts - before, epoch)
+
+    def _merged(self, node: Node, arrived: list[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
+        """The rows of all parents of a node to which it does not matter what comes from which."""
+        return self._merges[node].process_all(arrived, epoch) if node in self._merges else arrived[0]
+
+    def _process(
+        self, node: Node, arrived: list[pl.DataFrame], end_time_ms: int | None, epoch: Epoch
+    ) -> pl.DataFrame | None:
         """What a node forwards for the rows of its parents or its topic."""
         if node in self._joins:
             forwarded = self._joins[node].process_all(arrived, epoch)
         else:
             operator = self._operators[node]
-            forwarded = operator.process(arrived[0], epoch) if operator else arrived[0]
+            rows = self._merged(node, arrived, epoch)
+            forwarded = operator.process(rows, epoch) if operator else rows
         if idleness := self._idleness.get(node):
             idleness.hear(pl.concat([rows.get_column("_ts") for rows in arrived]), epoch)
-        if (closed := self._end(node, end_time_ms, epoch)) is not None:
-            forwarded = pl.concat([forwarded, closed]) if forwarded.height else closed
-        return forwarded
+        return _both(forwarded, self._end(node, end_time_ms, epoch))
 
     def _while_idle(self, node: Node, end_time_ms: int | None, epoch: Epoch, *, lets_idle: bool) -> pl.DataFrame | None:
         """What a node without input forwards; None for nothing."""
+        if node in self._processes:
+            return _both(self._processes[node].pass_time(epoch), self._end(node, end_time_ms, epoch))
         idleness = self._idleness.get(node)
         return idleness.pass_time(epoch) if idleness and lets_idle else self._end(node, end_time_ms, epoch)
 
@@ -221,6 +297,21 @@ class TaskProcessor:
                 due_ms += [due for due in (store.next_expiry_ms(),) if due is not None]
         return due_ms
 
+    def _metadata_of(self, turns: Turns, causes: np.ndarray, partition: int, offset: int) -> RecordMetadata | None:
+        """Where the record with this place, as ``_in_turn`` gives it, was read; None behind a repartition."""
+        turn = int(np.searchsorted(causes, offset))
+        if turn == len(causes) or causes[turn] != offset:
+            return None
+        for source in self._sub_topology.sources:
+            places = turns.places.get(source.topic)
+            if places is None:
+                continue
+            row = int(np.searchsorted(places, turn))
+            if row < len(places) and places[row] == turn:
+                frame = turns.frames[source.topic]
+                return RecordMetadata(source.topic, frame["_partition"][row], frame["_offset"][row])
+        return None
+
     def _in_turn(self, turns: Turns, epoch: Epoch) -> tuple[Mapping[str, pl.DataFrame], np.ndarray]:
         """The frames with each row's turn as its offset, if they have no such order of their own, as one topic has;
         and the offsets by turn."""
@@ -235,6 +326,12 @@ class TaskProcessor:
             name: frame.with_columns(pl.Series("_offset", first + turns.places[name]))
             for name, frame in turns.frames.items()
         }, first + np.arange(len(turns))
+
+
+def _both(first: pl.DataFrame | None, then: pl.DataFrame | None) -> pl.DataFrame | None:
+    """The rows of both; None for nothing."""
+    found = [rows for rows in (first, then) if rows is not None and rows.height]
+    return pl.concat(found, how="diagonal") if found else first
 
 
 def _placed(
@@ -254,9 +351,7 @@ def _placed(
         ).arg_true()
         if at.len():
             offset = given[topic].get_column("_offset")[at[0]]
-            return UserFunctionError(
-                error.function, error.node, error.reason, replace(record, topic=topic, offset=offset)
-            )
+            return type(error)(error.function, error.node, error.reason, replace(record, topic=topic, offset=offset))
     return error
 
 
@@ -271,7 +366,9 @@ def _arrived(
             found = [epoch.late.get(node.name)]
         case _:
             found = [
-                inputs.get(parent.name) if isinstance(parent, RepartitionNode) else forwarded.get(parent)
+                inputs.get(parent.name)
+                if isinstance(parent, RepartitionNode)
+                else meant_for(node, forwarded.get(parent), parent)
                 for parent in node.parents
             ]
     if all(rows is None or rows.is_empty() for rows in found):

@@ -21,6 +21,7 @@ import polars as pl
 from weir.pipelines.application import Application
 from weir.pipelines.arguments import not_negative_ms
 from weir.pipelines.errors import BadInputError, TopologyError
+from weir.pipelines.processors.list_store import ListStore
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
@@ -32,6 +33,7 @@ from weir.pipelines.tasks.output import EpochOutput
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.testing.stores import (
     ReadOnlyKeyValueStore,
+    ReadOnlyListStore,
     ReadOnlySessionStore,
     ReadOnlyVersionedStore,
     ReadOnlyWindowStore,
@@ -39,7 +41,8 @@ from weir.pipelines.testing.stores import (
 from weir.pipelines.testing.streams import TestInputTopic, TestOutputTable, encode_part, time_to_ms
 from weir.pipelines.testing.topics import TestOutputTopic, TestRecord, records_of
 from weir.pipelines.topology.foreign_key import ResponseJoinNode
-from weir.pipelines.topology.nodes import RecordType
+from weir.pipelines.topology.nodes import Node, RecordType
+from weir.pipelines.topology.processors import ProcessorNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.backing import opened_stores, suppliers_of
 from weir.state.engine.memory import MemoryStore
@@ -74,6 +77,7 @@ class _Task:
         )
         self._state: StateId | None = None
         self._clocks: dict[str, int] = {}
+        self._instances: dict[str, object] = {}
 
     def close(self) -> None:
         """Close the users' stores and remove their files."""
@@ -85,7 +89,9 @@ class _Task:
         """Run one epoch, apply and commit it."""
         state = StateId(_GENERATION, self._state.epoch + 1 if self._state else 1)
         with self.store.session() as session:
-            output = self._processor.run(Arrivals(parts).turns, session, self._clocks, now_ms, lets_idle=True)
+            output = self._processor.run(
+                Arrivals(parts).turns, session, self._clocks, now_ms, lets_idle=True, instances=self._instances
+            )
             applied = self.store.apply(
                 session,
                 state=state,
@@ -374,6 +380,36 @@ class TopologyTestDriver:
         """
         return ReadOnlyVersionedStore(*self._view(name, StoreKind.VERSIONED))
 
+    def get_list_store(self, name: str) -> ReadOnlyListStore:
+        """A list store of a processor; raises ``LookupError`` when none has that name.
+
+        Examples:
+            >>> class Remember(Processor[str, int, None, None]):
+            ...     stores = (ListStore("cents_of", key=str, value=int),)
+            ...     def init(self, context):
+            ...         self.cents_of = context.state_store("cents_of")
+            ...     def process(self, record):
+            ...         self.cents_of.append(record.key, record.value)
+            >>> builder = StreamsBuilder()
+            >>> remembered = builder.stream("orders", key=String("customer"), value=Int64("cents")).process(Remember)
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 700)])
+            ...     driver.get_list_store("cents_of").get("ann")
+            [500, 700]
+        """
+        known = {
+            declared.name: (task, declared)
+            for task in self._tasks.values()
+            for node in task.sub_topology.nodes
+            for declared in (node.connected if isinstance(node, ProcessorNode) else ())
+            if isinstance(declared, ListStore)
+        }
+        if name not in known:
+            raise LookupError(f"there is no list store {name!r}; the topology has {', '.join(known) or 'none'}")
+        task, declared = known[name]
+        key, value = declared.types()
+        return ReadOnlyListStore(partial(self._read, task, declared.spec()), RecordType(key=key, value=value))
+
     def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None) -> None:
         source = self._global_topics.get(topic) or self._topology.source(topic)
         raw = _Records(
@@ -449,7 +485,7 @@ class TopologyTestDriver:
                                 f"the store {name!r} is internal to the join {node.name}; "
                                 "read the join's results instead"
                             )
-                        return partial(self._read, task, store), node.record
+                        return partial(self._read, task, store), _record_of(node, store)
         known = [
             store.name for task in self._tasks.values() for store in task.sub_topology.stores if store.kind is kind
         ]
@@ -465,3 +501,16 @@ class TopologyTestDriver:
         if not keys:
             return pl.DataFrame(schema={**spec.key, **spec.value, "_ts": pl.Int64()})
         return self._topology.finish(spec.name, pl.concat([decoded, rows], how="horizontal"))
+
+
+def _record_of(node: Node, store: StoreSpec) -> RecordType:
+    """The type of the records that a store of ``node`` holds; raises ``LookupError`` if the store is internal."""
+    if not isinstance(node, ProcessorNode):
+        return node.record
+    for declared in node.connected:
+        if declared.name == store.name:
+            key, value = declared.types()
+            if isinstance(declared, ListStore):
+                raise LookupError(f"the store {store.name!r} holds lists; call get_list_store({store.name!r})")
+            return RecordType(key=key, value=value, is_windowed=store.kind in (StoreKind.WINDOW, StoreKind.SESSION))
+    raise LookupError(f"the store {store.name!r} holds the timers of {node.name}, which only the processor sees")

@@ -180,6 +180,32 @@ class ReadOnlySessionStore(ReadOnlyKeyValueStore):
         return self.get(Windowed(key, start, end))
 
 
+class ReadOnlyListStore:
+    """Key to a list of values; keys and values as for a ``ReadOnlyKeyValueStore``."""
+
+    def __init__(self, read: Read, record: RecordType) -> None:
+        self._read, self._record = read, record
+
+    def get(self, key: Any) -> list[Any]:
+        """The list of ``key``; empty if there is none.
+
+        Examples:
+            >>> class Remember(Processor[str, int, None, None]):
+            ...     stores = (ListStore("cents_of", key=str, value=int),)
+            ...     def init(self, context):
+            ...         self.cents_of = context.state_store("cents_of")
+            ...     def process(self, record):
+            ...         self.cents_of.append(record.key, record.value)
+            >>> builder = StreamsBuilder()
+            >>> remembered = builder.stream("orders", key=String("customer"), value=Int64("cents")).process(Remember)
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 700)])
+            ...     driver.get_list_store("cents_of").get("ann"), driver.get_list_store("cents_of").get("bob")
+            ([500, 700], [])
+        """
+        return values_of(self._record, of_key(self._read(), self._record, key))
+
+
 class ReadOnlyVersionedStore:
     """Key and time to the value that was valid then; keys as for a ``ReadOnlyKeyValueStore``."""
 

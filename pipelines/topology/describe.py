@@ -12,6 +12,9 @@ from weir.pipelines.topology.java_order import TreeSet, in_hash_order
 from weir.pipelines.topology.joins import JoinBufferNode, StreamJoinNode, TableTableJoinNode, bases
 from weir.pipelines.topology.nodes import (
     AggregateNode,
+    FilterNode,
+    KeptTableNode,
+    MapValuesNode,
     Node,
     RepartitionNode,
     SeveralTopicsNode,
@@ -121,6 +124,11 @@ def _processors(
             shown = [_Processor("Sink", node.name, str(node.sink or f"table: {node.table}"), parents)]
         case JoinBufferNode():
             return [], parents  # shown with the join that follows
+        case KeptTableNode():
+            return [], parents  # shown with the filter or mapping before
+        case FilterNode() | MapValuesNode():
+            kept = (child for child in node.children if isinstance(child, KeptTableNode))
+            shown = [_processor(node.name, [store.name for child in kept for store in child.stores], parents)]
         case StreamJoinNode():
             shown = _stream_join(node, ends)
         case TableTableJoinNode():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weir.pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, SourceNode, SuppressNode
+from weir.pipelines.topology.nodes import AggregateNode, DerivedTableNode, Node, SourceNode, SuppressNode
 
 
 def idle_after_ms(node: Node) -> int | None:
@@ -29,7 +29,7 @@ def followed_while_idle(node: Node) -> AggregateNode | None:
     if not (isinstance(node, SuppressNode) and node.is_final):
         return None
     above = node.parent
-    while isinstance(above, (FilterNode, MapValuesNode)):
+    while isinstance(above, DerivedTableNode):
         above = above.parent
     return above if isinstance(above, AggregateNode) else None
 
@@ -37,7 +37,7 @@ def followed_while_idle(node: Node) -> AggregateNode | None:
 def _waiting_for(node: Node) -> Iterator[SuppressNode]:
     """The suppressions of final results that an aggregation's updates reach."""
     for child in node.children:
-        if isinstance(child, (FilterNode, MapValuesNode)):
+        if isinstance(child, DerivedTableNode):
             yield from _waiting_for(child)
         elif isinstance(child, SuppressNode) and child.is_final:
             yield child

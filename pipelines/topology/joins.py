@@ -17,8 +17,10 @@ from weir.pipelines.topology.nodes import (
     AggregateNode,
     ChildNode,
     FilterNode,
+    KeptTableNode,
     MapValuesNode,
     Node,
+    SuppressNode,
     TableNode,
     ToStreamNode,
 )
@@ -141,12 +143,28 @@ def versioned_store(table: Node) -> StoreSpec | None:
 
 def is_filtered(table: Node) -> bool:
     """Whether ``table`` is filtered; it may be mapped too."""
-    if isinstance(table, MapValuesNode):
+    if isinstance(table, (MapValuesNode, KeptTableNode)):
         return is_filtered(table.parent)
     return isinstance(table, FilterNode)
 
 
-def bases(table: Node) -> tuple[TableNode | AggregateNode, ...]:
+BaseNode = TableNode | AggregateNode | SuppressNode
+"""A node whose store is where a table is looked up."""
+
+
+def be_looked_up(*tables: Node, lasting: bool = False) -> None:
+    """Prepare ``tables`` for those who look them up; with ``lasting`` no rows may expire.
+
+    Raises:
+        TopologyError: A table cannot be looked up by key.
+    """
+    for table in tables:
+        for base in (lasting_bases if lasting else bases)(table):
+            if isinstance(base, SuppressNode):
+                base.be_looked_up()
+
+
+def bases(table: Node) -> tuple[BaseNode, ...]:
     """The nodes whose stores keep what ``table`` is made from, left before right.
 
     Raises:
@@ -155,14 +173,31 @@ def bases(table: Node) -> tuple[TableNode | AggregateNode, ...]:
     match table:
         case TableNode() if table.store.retention_ms is None or table.store.kind is StoreKind.VERSIONED:
             return (table,)
-        case AggregateNode(windows=None):
+        case AggregateNode() if not table.is_final:
             return (table,)
         case FilterNode(is_table=True) | MapValuesNode(is_table=True):
             return bases(table.parent)
+        case SuppressNode(is_final=False):
+            return (table, *bases(table.parent))
         case TableTableJoinNode():
-            return tuple(base for parent in table.parents for base in bases(parent))
-    why = "expire" if isinstance(table, TableNode) else "are not kept"
-    raise TopologyError(
+            return tuple(base for parent in table.parents for base in lasting_bases(parent))
+    raise _not_found_later(table, "expire" if isinstance(table, TableNode) else "are not kept")
+
+
+def lasting_bases(table: Node) -> tuple[BaseNode, ...]:
+    """As ``bases``, of a table whose rows stay until they are deleted.
+
+    Raises:
+        TopologyError: The table cannot be looked up by key, or is windowed, so that its rows expire.
+    """
+    found = bases(table)
+    if any(isinstance(base, AggregateNode) and base.windows is not None for base in found):
+        raise _not_found_later(table, "expire with their windows")
+    return found
+
+
+def _not_found_later(table: Node, why: str) -> TopologyError:
+    return TopologyError(
         f"the rows of {table.name} {why}, so a join cannot look them up, and a grouping cannot take them out of the "
         'group that they leave; keep them first, with .to_stream().to_table("name")',
         places=(Place.of_call(), table.place),

@@ -19,6 +19,7 @@ from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.joiner import Joiner
 from weir.pipelines.topology.digests import digest
 from weir.pipelines.topology.nodes import MergeNode, Node, PeekNode, RepartitionNode, SourceNode, TableSinkNode
+from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.commit.record import Lineage
 
 _MADE_UP = re.compile(r"((?:KSTREAM|KTABLE)-[A-Z-]+)-([0-9]{10})(.*)")
@@ -31,6 +32,8 @@ _NUMBERS_BETWEEN = 8
 _LONGEST_TEXT = 200
 _ALSO_TEXT = ("kind", "exploded")
 """The fields of nodes that hold text other than names."""
+_UNLESS_SET = ("restarts",)
+"""Fields that nodes did not have when lineages were first committed: a node without them has the lineage of then."""
 
 
 def is_made_up(name: str) -> bool:
@@ -129,6 +132,8 @@ def _given_name(node: Node) -> str:
             return node.topic
         case RepartitionNode():
             return "" if is_made_up(node.name) else node.name
+        case ProcessorNode():
+            return next((store.name for store in node.own_stores), "")
     return next((store.name for store in node.stores if not is_made_up(store.name)), "")
 
 
@@ -142,6 +147,7 @@ def _settings(node: Node) -> list[Any]:
             if not isinstance(value := getattr(node, each.name), Node)
             and (not isinstance(value, str) or each.name in _ALSO_TEXT)
             and each.name not in ("children", "others", "place", "record", "names")
+            and (each.name not in _UNLESS_SET or value)
         ),
     ]
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 from weir.pipelines.topology.lineage import SUBSCRIPTIONS, is_made_up, operator_of, standing_results_of, unused_name
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.record import CommitRecord, CommittedTopology, Lineage, StoreIdentity
+from weir.state.types import CHANGELOG_FOLDER
 
 T = TypeVar("T")
 
@@ -27,6 +28,12 @@ def names_over(topology: Topology, committed: CommitRecord | None) -> dict[str, 
     is_same = committed.fingerprint == program.fingerprint
     found = _stores_found(program, committed.topology, is_same) | _edges_found(program, committed, is_same)
     return {name: stored for name, stored in found.items() if name != stored}
+
+
+def stored_table(table: str, names: Mapping[str, str]) -> str:
+    """What a commit calls a table of the program, given ``names_over`` it: a changelog has the name of its store."""
+    folder, _, store = table.rpartition("/")
+    return f"{folder}/{names[store]}" if folder == CHANGELOG_FOLDER and store in names else table
 
 
 def lacks_lineages(now: CommittedTopology, before: CommittedTopology | None) -> bool:

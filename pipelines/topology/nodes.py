@@ -28,6 +28,7 @@ from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.serdes.timestamps import TimestampExtractor
 from weir.pipelines.sinks.sink import Sink
+from weir.state.stores.specs import BOOKKEEPING, SHOWN
 from weir.state.types import StoreSpec
 
 SUPPRESSION_SETTING = "suppression"
@@ -193,6 +194,16 @@ class MapValuesNode(ChildNode):
 
 
 @dataclass(eq=False, kw_only=True)
+class WithTimestampNode(ChildNode):
+    """Gives the records of a stream other times."""
+
+    time: pl.Expr | UserFunction
+    takes_time: bool
+    result: RowType
+    skips_invalid: bool
+
+
+@dataclass(eq=False, kw_only=True)
 class SelectKeyNode(ChildNode):
     selector: Mapping[str, pl.Expr] | UserFunction
 
@@ -318,6 +329,15 @@ class TableNode(ChildNode):
 
 
 @dataclass(eq=False, kw_only=True)
+class KeptTableNode(TableNode):
+    """Keeps the rows that its parent, a filter or mapping of a table, gives. In Kafka Streams it is part of that."""
+
+
+DerivedTableNode = FilterNode | MapValuesNode | KeptTableNode
+"""Makes a table of another, row by row, or a stream of a stream."""
+
+
+@dataclass(eq=False, kw_only=True)
 class AggregateNode(ChildNode):
     store: StoreSpec
     fold: Fold
@@ -372,7 +392,8 @@ class SuppressNode(ChildNode):
 
     store: StoreSpec
     delay_ms: int
-    """How long a row is held after its key's place in the buffer: the end of its window, or its first timestamp."""
+    """How long a row is held after its key's place in the buffer: the end of its window, or its first timestamp, or its
+    greatest if updates restart the wait."""
     is_final: bool
     """Whether it waits for windows to close."""
     limits: BufferLimits
@@ -381,6 +402,16 @@ class SuppressNode(ChildNode):
     idle_after_ms: int | None = None
     is_named: bool = False
     """Whether the program gave its name, and so its store's."""
+    restarts: bool = False
+    """Whether each update of a key restarts its wait."""
+
+    def be_looked_up(self) -> None:
+        """Also keep what was last forwarded of the keys that are held: the table's rows, for those who look them up."""
+        value = self.store.value
+        if SHOWN not in value:
+            forwarded = {name: dtype for name, dtype in value.items() if name not in BOOKKEEPING}
+            shown = pl.Struct({**forwarded, "_ts": pl.Int64()})
+            self.store = replace(self.store, value=pl.Schema({**value, SHOWN: shown}))
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
@@ -394,7 +425,10 @@ class SuppressNode(ChildNode):
     @property
     def holds_for(self) -> str:
         """How long it holds an update, in words."""
-        return "until windows close" if self.is_final else f"for {duration_text(timedelta(milliseconds=self.delay_ms))}"
+        if self.is_final:
+            return "until windows close"
+        delay = duration_text(timedelta(milliseconds=self.delay_ms))
+        return f"until there was no update for {delay}" if self.restarts else f"for {delay}"
 
     @property
     def store_names(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,8 @@ from weir.pipelines.topology.nodes import (
     SuppressNode,
     TableSinkNode,
 )
+from weir.pipelines.topology.processors import ProcessorNode, sharing
+from weir.pipelines.topology.record_by_record import RecordByRecord, record_by_record
 from weir.state.commit.record import StoreIdentity
 from weir.state.types import StoreSpec
 
@@ -86,8 +88,13 @@ class SubTopology:
 
     @cached_property
     def stores(self) -> tuple[StoreSpec, ...]:
-        """All stores. A suppression that is evaluated with its aggregation has none of its own."""
-        return tuple(store for node in self.nodes for store in node.stores)
+        """All stores, shared ones once. A suppression that is evaluated with its aggregation has none of its own."""
+        return tuple({store.name: store for node in self.nodes for store in node.stores}.values())
+
+    @cached_property
+    def record_by_record(self) -> RecordByRecord | None:
+        """The part of it that runs record by record; None if it has none."""
+        return record_by_record(self.nodes)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -113,7 +120,7 @@ class SubTopology:
         """The topics and edges whose equal keys must meet in one task, by the node where they do: those of each join,
         and those that lead into one store."""
         return {
-            node: {name for parent in node.parents for name in inputs_of(parent)}
+            node: set().union(*(inputs_of(each) for each in sharing(node, self.nodes)))
             for node in self.nodes
             if node.is_join or node.stores
         }
@@ -133,12 +140,16 @@ class SubTopology:
     def identities(self) -> Mapping[str, StoreIdentity]:
         """By store, what makes it the same store in another program."""
         lineages = Lineages()
+        inputs: dict[str, set[str]] = {}
+        for node in self.nodes:
+            for store in node.stores:
+                inputs.setdefault(store.name, set()).update(inputs_of(node))
         return {
             store.name: StoreIdentity(
                 kind=store.kind,
                 key=types_of(store.key),
                 value=types_of(store.value),
-                owner=self._owner_of_keys(node),
+                owner=self._owner_of_keys(inputs[store.name]),
                 grouping=_grouping_of(node),
                 lineage=lineages.of(node) if is_made_up(store.name) else None,
             )
@@ -146,9 +157,8 @@ class SubTopology:
             for store in node.stores
         }
 
-    def _owner_of_keys(self, node: Node) -> str:
-        """Who decides to which task a key of ``node`` belongs, and the format of the bytes that decide."""
-        inputs = inputs_of(node)
+    def _owner_of_keys(self, inputs: Collection[str]) -> str:
+        """Who decides to which task a key of ``inputs`` belongs, and the format of the bytes that decide."""
         met = [edge.met for edge in self.edges_in if edge.name in inputs]
         sources = [*(source for source in self.sources if source.topic in inputs), *filter(None, met)]
         formats = {type(source.key_serde).__name__ for source in sources}
@@ -203,7 +213,9 @@ class SubTopology:
 def inputs_of(node: Node, *, under_own_key: bool = False) -> set[str]:
     """The topics and edges whose rows reach ``node`` in memory; with ``under_own_key``, only those whose keys no node
     on the way may have changed."""
-    if under_own_key and isinstance(node, MapNode | SelectKeyNode):
+    if under_own_key and (
+        isinstance(node, MapNode | SelectKeyNode) or (isinstance(node, ProcessorNode) and not node.is_fixed_key)
+    ):
         return set()
     if isinstance(node, SourceNode):
         return {node.topic}

@@ -28,6 +28,7 @@ from weir.pipelines.topology.nodes import (
     SourceNode,
     TableSinkNode,
 )
+from weir.pipelines.topology.processors import ProcessorNode, SharedStore, sharing
 from weir.pipelines.topology.sub_topology import Edge, SubTopology, columns_of, inputs_of
 from weir.state.commit.record import CommittedTopology, Lineage
 from weir.state.commit.upserts import updates_name
@@ -301,7 +302,7 @@ def _with_distinct_names(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def _check_names(nodes: Iterable[Node]) -> None:
-    claims: tuple[tuple[str, list[tuple[str, Node]], str], ...] = (
+    claims: tuple[tuple[str, list[tuple[str, Node | SharedStore]], str], ...] = (
         (
             "topic",
             [
@@ -317,9 +318,11 @@ def _check_names(nodes: Iterable[Node]) -> None:
                 for node in nodes
                 for name in node.store_names
                 if name not in {store.name for store in node.foreign_stores}
+                and not (isinstance(node, ProcessorNode) and name in {store.name for store in node.shared})
             ]
-            + [(node.store.name, node) for node in nodes if isinstance(node, GlobalTableNode)],
-            "give each its own name",
+            + [(node.store.name, node) for node in nodes if isinstance(node, GlobalTableNode)]
+            + [(store.name, store) for store in _shared_stores(nodes)],
+            "give each its own name, or share one: builder.add_state_store(...), and its name in stores=[...]",
         ),
         ("table", [(node.table, node) for node in nodes if isinstance(node, TableSinkNode)], "give each its own name"),
         (
@@ -336,13 +339,17 @@ def _check_names(nodes: Iterable[Node]) -> None:
                 raise TopologyError(f"the {what} {name!r} is declared {len(places)} times; {way_out}", places=places)
 
 
+def _shared_stores(nodes: Iterable[Node]) -> list[SharedStore]:
+    return list(dict.fromkeys(store for node in nodes if isinstance(node, ProcessorNode) for store in node.shared))
+
+
 def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge, ...]]:
     """Sub-topologies in an order in which edges lead from an earlier one to a later one, unless they lead back."""
     heads: list[Node] = [node for node in nodes if isinstance(node, SourceNode)]
     groups: list[tuple[set[Node], set[Node]]] = []
     for head in heads:  # grows by the repartitions found on the way
         if not any(head in entrances for entrances, _ in groups):
-            entrances, members = _joined_to(head)
+            entrances, members = _joined_to(head, nodes)
             groups.append((entrances, members))
             heads += [node for node in nodes if isinstance(node, RepartitionNode) and node in members]
     groups = _writers_first(groups)
@@ -385,9 +392,14 @@ def _indices(nodes: Sequence[Node], entrances: Sequence[set[Node]]) -> list[int]
 def _met(entrance: RepartitionNode, members: Iterable[Node]) -> SourceNode | None:
     """The first topic whose keys meet those of ``entrance``, directly or through others."""
     meetings = [
-        {name for parent in node.parents for name in inputs_of(parent, under_own_key=True)}
+        {
+            name
+            for each in sharing(node, members)
+            for parent in each.parents
+            for name in inputs_of(parent, under_own_key=True)
+        }
         for node in members
-        if len(node.parents) > 1
+        if len(node.parents) > 1 or len(sharing(node, members)) > 1
     ]
     known = {entrance.name}
     while found := set().union(*(names for names in meetings if names & known)) - known:
@@ -396,8 +408,9 @@ def _met(entrance: RepartitionNode, members: Iterable[Node]) -> SourceNode | Non
     return next((sources[name] for name in sorted(known) if name in sources), None)
 
 
-def _joined_to(head: Node) -> tuple[set[Node], set[Node]]:
-    """The sources and repartitions that lead into what is joined in memory with ``head``, and the nodes within.
+def _joined_to(head: Node, nodes: Sequence[Node]) -> tuple[set[Node], set[Node]]:
+    """The sources and repartitions that lead into what is joined in memory with ``head``, and the nodes within, where
+    processors that share a store are together.
 
     A repartition that leads out is one of the nodes; one that leads in is not.
     """
@@ -410,6 +423,7 @@ def _joined_to(head: Node) -> tuple[set[Node], set[Node]]:
         members.add(node)
         if isinstance(node, SourceNode):
             entrances.add(node)
+        waiting += sharing(node, nodes)
         if not isinstance(node, RepartitionNode):
             waiting += node.children
         for parent in node.parents:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weir.pipelines.topology.nodes import (
     FilterNode,
+    KeptTableNode,
     MapValuesNode,
     Node,
     TableSinkNode,
@@ -15,8 +16,8 @@ from weir.pipelines.topology.nodes import (
 def keeps_every_update(node: Node) -> bool:
     """Whether the nodes below an aggregation or table need each of its updates within an epoch.
 
-    They need only the newest per key if all lead to sinks of updates, directly or through stateless operators on the
-    table.
+    They need only the newest per key if all lead to sinks of updates, directly or through filters and mappings of the
+    table, which may keep their rows.
     """
     return not all(_keeps_newest(child) for child in readers_of(node))
 
@@ -24,6 +25,8 @@ def keeps_every_update(node: Node) -> bool:
 def _keeps_newest(node: Node) -> bool:
     if isinstance(node, TableSinkNode):
         return node.collapses
+    if isinstance(node, KeptTableNode):
+        return not keeps_every_update(node)
     if isinstance(node, (FilterNode, MapValuesNode)):
         return node.is_table and not keeps_every_update(node)
     return isinstance(node, ToStreamNode) and not keeps_every_update(node)

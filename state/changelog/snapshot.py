@@ -117,10 +117,18 @@ def remove_snapshots(app_folder: Path, snapshots: Iterable[SnapshotRef]) -> None
         (app_folder / snapshot.path).unlink(missing_ok=True)
 
 
-def remove_snapshots_but(app_folder: Path, listed: Iterable[SnapshotRef]) -> None:
-    """Delete files that the newest commit does not list, for example those left by a killed driver."""
+def snapshot_files(app_folder: Path) -> list[Path]:
+    """The snapshots that are there, and those that were never finished."""
+    return list((app_folder / SNAPSHOT_FOLDER).glob("*/*"))
+
+
+def remove_snapshots_but(app_folder: Path, found: Iterable[Path], listed: Iterable[SnapshotRef]) -> None:
+    """Delete files that the newest commit does not list, for example those left by a killed driver.
+
+    ``found`` are the files of before the driver's claim: those of a newer driver are not among them.
+    """
     kept = {app_folder / snapshot.path for snapshot in listed}
-    for path in (app_folder / SNAPSHOT_FOLDER).glob("*/*"):
+    for path in found:
         if path not in kept:
             path.unlink(missing_ok=True)
 

@@ -39,10 +39,11 @@ class ExpiryIndex:
         """Remove keys, given with the times they were put with; absent ones are harmless."""
         cast(StateSession, self._view).delete_many(EXPIRIES, [_entry(self._store, *entry) for entry in entries])
 
-    def oldest_ms(self) -> int | None:
-        """The earliest time; None if there is no entry."""
+    def oldest_ms(self, from_ms: int | None = None) -> int | None:
+        """The earliest time, of those from ``from_ms`` if given; None if there is no entry."""
         mark = _mark(self._store)
-        found = self._view.first(EXPIRIES, mark, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES))
+        lower = mark if from_ms is None else mark + time_bytes(from_ms)
+        found = self._view.first(EXPIRIES, lower, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES))
         return None if found is None else _time_of(found[0])
 
     def take(self, through_ms: int) -> list[bytes]:

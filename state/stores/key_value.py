@@ -43,11 +43,15 @@ class _KeyValueRows(Store, Generic[V]):
         if row is None:
             self._delete(key)
             return
-        held, old = self._get(self._body(key))
+        body = self._body(key)
+        if self.spec.retention_ms is None:
+            self.columns.write_bytes(self.columns.hold([body]), [self._pack(row, timestamp_ms)])
+            return
+        held, old = self._get(body)
         bookkeeping: dict[str, Any] = {}
-        if self.spec.retention_ms is not None and self.spec.expires_by is StoreClock.WALL_CLOCK:
+        if self.spec.expires_by is StoreClock.WALL_CLOCK:
             bookkeeping[WRITTEN] = _EPOCH + timedelta(milliseconds=self.time.now_ms)
-        elif self.spec.retention_ms is not None:
+        else:
             if timestamp_ms is None:
                 raise ValueError(f"rows of store {self.spec.name!r} expire by stream time; put them with a timestamp")
             self._advance(timestamp_ms)
@@ -56,10 +60,9 @@ class _KeyValueRows(Store, Generic[V]):
                 self.expired_puts += 1
                 return
         value = self._pack(row, timestamp_ms, **bookkeeping)
-        if self.spec.retention_ms is not None:
-            if old is not None:
-                self._index.remove([(held, self._time_of(old))])
-            self._index.put([(held, self._time_of(value))])
+        if old is not None:
+            self._index.remove([(held, self._time_of(old))])
+        self._index.put([(held, self._time_of(value))])
         self.columns.write_bytes([held], [value])
 
     def put_if_absent(self, key: Key, row: Row | None, timestamp_ms: int | None = None) -> V | None:

@@ -16,9 +16,14 @@ GONE = "_gone"
 """Whether a version marks its key as deleted; a value column of versioned stores."""
 VALID_FROM = "valid_from"
 """The time from which a version is valid; the last key column of versioned stores."""
+PLACE = "_place"
+"""A row's place in its list, from 0; the last key column of list stores."""
 SINCE = "_since"
 """A row's position in a suppression's buffer, as a time; a value column of such stores."""
-BOOKKEEPING = (WRITTEN, GONE, SINCE)
+SHOWN = "_shown"
+"""What a suppression that is looked up has last forwarded of a key that it holds: a struct of the value columns and
+``_ts``, null for nothing; a value column of such stores."""
+BOOKKEEPING = (WRITTEN, GONE, SINCE, SHOWN)
 
 
 def key_value_spec(
@@ -79,6 +84,11 @@ def versioned_spec(name: str, key: pl.Schema, value: pl.Schema, *, history_ms: i
         kind=StoreKind.VERSIONED,
         retention_ms=_positive(name, "history_ms", history_ms),
     )
+
+
+def list_spec(name: str, key: pl.Schema, value: pl.Schema) -> StoreSpec:
+    """One row per key and place in the key's list."""
+    return StoreSpec(name=name, key=pl.Schema({**key, PLACE: pl.Int64()}), value=value)
 
 
 def buffer_spec(name: str, key: pl.Schema, value: pl.Schema) -> StoreSpec:

@@ -79,3 +79,14 @@ def test_a_topic_that_is_made_anew_has_another_id(kafka_admin, topic):
     assert kafka_admin.create_topic(name, 1)
     assert kafka_admin.topic_ids([name])[name] != first[name]
     assert kafka_admin.topic_ids([]) == {}
+
+
+def test_many_partitions_with_unread_records_answer_together(kafka_admin, broker, topic):
+    """After a broker has restarted, all positions are of an older leader; a start waits a few seconds at most."""
+    name = topic(30)
+    producer = Producer({"bootstrap.servers": broker})
+    for number in range(30 * 50):
+        producer.produce(name, b"%d" % number, partition=number % 30)
+    assert producer.flush(10) == 0
+    quick = KafkaAdmin(broker, time_limit_s=4)
+    assert quick.truncations({(name, number): LogEnd(25, 0) for number in range(30)}) == {}

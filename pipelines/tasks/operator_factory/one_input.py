@@ -8,19 +8,23 @@ from weir.pipelines.operators.changes import ChangeAggregation, SelectChanges
 from weir.pipelines.operators.data_windows import DataWindowedAggregation
 from weir.pipelines.operators.epoch import Operator
 from weir.pipelines.operators.final_results import FinalResults
-from weir.pipelines.operators.functions import UserFunction
+from weir.pipelines.operators.functions import KeyType, UserFunction
 from weir.pipelines.operators.global_join import GlobalTableJoin
 from weir.pipelines.operators.join_buffer import JoinBuffer
 from weir.pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs, PairExpressions, SelectKey
+from weir.pipelines.operators.process_batches import ProcessBatches
+from weir.pipelines.operators.process_records import ProcessRecords
 from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.stateless import Filter, MapValues, Peek
 from weir.pipelines.operators.suppress import Suppression
 from weir.pipelines.operators.tables import Materialization, VersionedMaterialization
+from weir.pipelines.operators.timestamps import WithTimestamp
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.processors.running import Shape
 from weir.pipelines.tasks.operator_factory.foreign_keys import subscription_send_of
 from weir.pipelines.tasks.operator_factory.several_inputs import cogroup_of
-from weir.pipelines.tasks.operator_factory.table_views import newest_rows_of, view_of
+from weir.pipelines.tasks.operator_factory.table_views import newest_rows_of, suppressed_table_of, view_of
 from weir.pipelines.topology.cogroups import CogroupNode
 from weir.pipelines.topology.foreign_key import SubscriptionSendNode
 from weir.pipelines.topology.global_tables import GlobalJoinNode
@@ -43,10 +47,13 @@ from weir.pipelines.topology.nodes import (
     TableNode,
     TableSinkNode,
     ToStreamNode,
+    WithTimestampNode,
 )
+from weir.pipelines.topology.processors import ProcessorNode
 from weir.pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
 from weir.pipelines.topology.updates import keeps_every_update
 from weir.state.engine.contract import StateView
+from weir.state.stores.specs import SHOWN
 from weir.state.types import StoreKind, StoreSpec
 
 
@@ -69,6 +76,16 @@ def operator_of(node: Node) -> Operator | None:
                 value=record.value,
                 result=node.record.value,
                 is_table=node.is_table,
+            )
+        case WithTimestampNode():
+            return WithTimestamp(
+                node=node.name,
+                time=node.time,
+                takes_time=node.takes_time,
+                key=record.key_type,
+                value=record.value,
+                result=node.result,
+                skips_invalid=node.skips_invalid,
             )
         case SelectKeyNode():
             return SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
@@ -137,7 +154,14 @@ def operator_of(node: Node) -> Operator | None:
                 every_update=keeps_every_update(node),
             )
         case SuppressNode() if node.fused_with is None:
-            return Suppression(store=node.store, delay_ms=node.delay_ms, is_final=node.is_final, limits=node.limits)
+            return Suppression(
+                store=node.store,
+                delay_ms=node.delay_ms,
+                is_final=node.is_final,
+                limits=node.limits,
+                restarts=node.restarts,
+                looked_up=suppressed_table_of(node, operator_of) if SHOWN in node.store.value else None,
+            )
         case (
             SourceNode()
             | LateRecordsNode()
@@ -148,6 +172,25 @@ def operator_of(node: Node) -> Operator | None:
             | GlobalJoinNode()
         ):
             return None
+        case ProcessorNode():
+            return (ProcessBatches if node.is_batch else ProcessRecords)(
+                shape=Shape(
+                    node=node.name,
+                    supplier=node.supplier,
+                    key=KeyType(node.key_taken, record.is_windowed),
+                    stores=node.connected,
+                    timers=node.timers,
+                    timer_resolution_ms=node.timer_resolution_ms,
+                    is_fixed_key=node.is_fixed_key,
+                    is_batch=node.is_batch,
+                    children=tuple(child.name for child in node.children),
+                    given=node.record.columns,
+                    forwards=node.forwards,
+                ),
+                value=node.value_taken,
+                key_result=node.record.key_type,
+                result=node.record.value,
+            )
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")
 
 

@@ -28,7 +28,7 @@ def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
     """The operator of a node with several parents."""
     match node:
         case MergeNode():
-            return Merge(names=tuple(source_schema(node.record.columns)), by_arrival=tuple(parents_by_arrival(node)))
+            return merge_of(node)
         case CogroupNode():
             return cogroup_of(node)
         case StreamTableJoinNode():
@@ -64,6 +64,12 @@ def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
                 is_right_first=parents_by_arrival(node) == [1, 0],
             )
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")
+
+
+def merge_of(node: Node) -> Merge:
+    """The operator that puts the records of all parents into one order; the parents have the same columns."""
+    columns = node.parents[0].record.columns
+    return Merge(names=tuple(source_schema(columns)), by_arrival=tuple(parents_by_arrival(node)))
 
 
 def cogroup_of(node: CogroupNode) -> Cogroup:

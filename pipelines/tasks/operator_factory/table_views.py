@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir.pipelines.operators.epoch import Operator
+from weir.pipelines.operators.session_windows import SessionWindows
+from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.table_table_join import JoinedSide, JoinedTable
-from weir.pipelines.operators.table_view import DerivedTable, StoredTable, TableView
+from weir.pipelines.operators.table_view import (
+    DerivedTable,
+    StoredTable,
+    SuppressedTable,
+    TableView,
+    WindowedTable,
+)
 from weir.pipelines.operators.versioned import NewestRows, VersionedTable
+from weir.pipelines.operators.windows import TimeWindows
 from weir.pipelines.topology.arrival import is_written_first
 from weir.pipelines.topology.joins import TableTableJoinNode, bases, is_filtered, versioned_store
-from weir.pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, TableNode
+from weir.pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, SuppressNode, TableNode
 from weir.state.types import StoreKind, StoreSpec
 
 Operators = Callable[[Node], Operator | None]
@@ -25,13 +34,36 @@ def view_of(table: Node, operators: Operators) -> TableView:
         case TableNode():
             return StoredTable(table.store)
         case AggregateNode():
-            return StoredTable(table.store, table.fold.finish)
+            return _aggregate_of(table)
+        case SuppressNode():
+            return suppressed_table_of(table, operators)
         case TableTableJoinNode():
             left, right = sides_of(table, operators)
             return JoinedTable(left=left, right=right, joiner=table.joiner, kind=table.kind)
         case FilterNode() | MapValuesNode() if (operator := operators(table)) is not None:
             return DerivedTable(view_of(table.parent, operators), operator)
     raise TypeError(f"{table.name} is a {type(table).__name__}, which cannot be looked up")
+
+
+def suppressed_table_of(node: SuppressNode, operators: Operators) -> SuppressedTable:
+    """How a suppressed table is looked up by key."""
+    return SuppressedTable(store=node.store, table=view_of(node.parent, operators))
+
+
+def _aggregate_of(node: AggregateNode) -> StoredTable:
+    store, finish, windows = node.store, node.fold.finish, node.windows
+    match windows:
+        case TimeWindows():
+            kept_ms = windows.kept_ms if store.retention_ms is None else store.retention_ms
+            counts_from = "window_start"
+        case SessionWindows() | SlidingWindows():
+            assert store.retention_ms is not None
+            kept_ms, counts_from = store.retention_ms, "window_end"
+        case _:
+            return StoredTable(store, finish)
+    return WindowedTable(
+        store, finish, counts_from=counts_from, kept_ms=kept_ms, closes_after_ms=windows.closes_after_ms
+    )
 
 
 def newest_rows_of(table: Node, operators: Operators) -> NewestRows | None:

@@ -148,8 +148,20 @@ def built():
         ),
         (lambda: with_clicks(lambda s: s.merge(s.to_table("s"))), "merge got a KTable; pass a stream"),
         (
-            lambda: with_clicks(lambda s: s.join(s.group_by_key().windowed_by(WINDOWS).count("s"))),
+            lambda: with_clicks(lambda s: s.join(s.group_by_key().windowed_by(WINDOWS).count("s").suppress(FINAL))),
             "are not kept, so a join cannot",
+        ),
+        (
+            lambda: with_clicks(lambda s: s.join(s.group_by_key().windowed_by(WINDOWS).count("s"))),
+            r"joins the key \(user: String\) with the key \(user: String, window_start",
+        ),
+        (
+            lambda: with_clicks(lambda s: s.join(s.filter(col("ms") > 0), windows=CLOSE, store=("a", "b", "c"))),
+            "got 3 stores, .*; pass two names, or one that begins",
+        ),
+        (
+            lambda: with_clicks(lambda s: s.join(s.filter(col("ms") > 0), windows=CLOSE, store=("a", "b/"))),
+            "store name 'b/' is invalid",
         ),
         (lambda: with_clicks(lambda s: s.join(s.to_table("s", ttl=timedelta(hours=1)))), "cannot look them up"),
         (lambda: with_clicks(lambda s: s.join(s.to_table("s"), windows=timedelta(1))), "cannot join .* this way"),
@@ -282,15 +294,16 @@ def test_an_outer_join_of_a_stream_and_a_table_is_refused(other, options):
 @pytest.mark.parametrize(
     "other",
     [
-        lambda b: dict(other=b.stream("v", key=String("user"), value=Json(Click)), windows=CLOSE, store="s"),
-        lambda b: dict(other=b.global_table("t", **TABLE), key="user"),
+        lambda b: dict(other=b.global_table("t", **TABLE), key="user", name="mine"),
+        lambda b: dict(other=b.global_table("t", **TABLE), key="user", retention=timedelta(1)),
+        lambda b: dict(other=b.table("t", **TABLE), name="mine", retention=timedelta(1)),
     ],
 )
-def test_a_name_that_a_join_cannot_use_is_refused(other):
+def test_options_that_a_join_cannot_use_are_refused(other):
     builder = StreamsBuilder()
     options = other(builder)
     with pytest.raises(TopologyError, match=r"cannot join a .* this way; pass a stream"):
-        clicks(builder).join(options.pop("other"), name="mine", **options)
+        clicks(builder).join(options.pop("other"), **options)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ assert_type(grouped.windowed_by(TimeWindows.of_size_with_no_grace(HOUR)).agg("b"
 assert_type(grouped.cogroup(n=Count()).cogroup(grouped, m=Count()), CogroupedKStream)
 assert_type(grouped.cogroup(n=Count()).agg("c"), KTable)
 assert_type(table.filter(col("city") != "").join(table).to_stream(), KStream)
+assert_type(table.filter(col("city") != "", store="kept").map_values(city="city", store="mapped"), KTable)
 assert_type(table.group_by("city"), KGroupedTable)
 assert_type(table.group_by("city").count("d").to_stream().to_table("e"), KTable)
 assert_type(stream.split().branch(col("ms") > 1, then=lambda branch: branch.filter(col("ms") > 2)), BranchedKStream)
@@ -73,7 +74,8 @@ stream.outer_join(other, joined, windows=NEAR, store="pairs")
 stream.join(other)  # an error
 stream.join(other, windows=NEAR)  # an error
 stream.left_join(other, store="pairs")  # an error
-stream.left_join(other, windows=NEAR, store="pairs", name="mine")  # an error
+stream.left_join(other, windows=NEAR, store=("mine", "theirs"), name="mine", retention=HOUR)
+stream.left_join(other, windows=NEAR, store=("mine",))  # an error
 stream.join(other, windows=NEAR, store="pairs", grace=HOUR)  # an error
 stream.outer_join(other, windows=NEAR)  # an error
 stream.outer_join(table)  # an error
@@ -104,7 +106,7 @@ Suppressed.until_window_closes(small.with_no_bound())
 Suppressed.until_window_closes(small.shut_down_when_full())
 Suppressed.until_window_closes(small.spill_to_disk_when_full())
 Suppressed.until_window_closes(small.shut_down_when_full().with_max_records(20))
-Suppressed.until_time_limit(HOUR, small)
+Suppressed.until_time_limit(HOUR, small, restart_on_update=True)
 Suppressed.until_time_limit(HOUR, small.shut_down_when_full())
 Suppressed.until_window_closes(small)  # an error
 Suppressed.until_window_closes(BufferConfig.max_bytes(10))  # an error

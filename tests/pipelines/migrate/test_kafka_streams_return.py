@@ -16,7 +16,7 @@ from weir import Application, BufferConfig, Json, StreamsBuilder, String, Suppre
 from weir.pipelines.migrate import KafkaStreamsApp, MigrationError
 from weir.pipelines.migrate.errors import NotMovedError
 from weir.pipelines.migrate.kafka_streams_return import KafkaStreamsReturn
-from weir.pipelines.migrate.stores import subscription_format
+from weir.pipelines.migrate.stores import format_of, subscription_format
 from weir.pipelines.topology.foreign_key import SubscriptionJoinNode
 from weir.state.commit.protocol import newest_commit
 from weir.state.stores.positions_file import read_offsets
@@ -362,3 +362,14 @@ def test_what_a_restore_would_bring_back_is_deleted_first(place, tmp_path):
     added = own.rows["app-tiers-changelog", 0][versions:]
     assert added == [(b"ann", None, 9_001), (b"zoe", b"tin", 90_000)], "what ended ann's last version has expired"
     assert one.plan().is_done
+
+
+def test_a_suppression_whose_updates_restart_the_wait_is_left_out():
+    builder = StreamsBuilder()
+    restarting = Suppressed.until_time_limit(
+        timedelta(hours=1), BufferConfig.unbounded(), restart_on_update=True
+    ).with_name("held")
+    builder.table("stock", key=String("item"), value=String("pieces"), store="stock").suppress(restarting)
+    node = next(node for node in builder.build().nodes if node.name == "held")
+    with pytest.raises(NotMovedError, match=r"'held-store' cannot be moved: .*restart the wait"):
+        format_of(node, node.store, None)

@@ -38,11 +38,11 @@ WINDOWS = JoinWindows.of_time_difference_and_grace(ms(5), ms(2))
 
 
 @contextmanager
-def driven(join, windows=WINDOWS, **source):
+def driven(join, windows=WINDOWS, retention=None, **source):
     """A function that pipes ``(topic, key, n, ms)`` and returns the results: key, left, right, ms."""
     builder = StreamsBuilder()
     left, right = (builder.stream(topic, key=String("key"), value=Json(Seen), **source) for topic in ("left", "right"))
-    getattr(left, join)(right, pair, windows=windows, store="met").to_delta("out")
+    getattr(left, join)(right, pair, windows=windows, store="met", retention=retention).to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
         topics = {name: driver.create_input_topic(name) for name in ("left", "right")}
         out = driver.create_output_table("out")
@@ -160,6 +160,41 @@ def test_a_late_record_joins_what_the_other_side_keeps_by_its_own_stream_time():
         assert pipe("left", "a", 5, 100) == []
 
 
+def test_with_a_retention_a_late_record_joins_what_the_other_side_keeps_for_that_long():
+    """Without it the sides would be kept for 12 ms: the difference of 5 ms twice, and the grace."""
+    with driven("join", retention=ms(20)) as pipe:
+        pipe("right", "a", 1, 100)
+        pipe("right", "b", 2, 119)
+        assert pipe("left", "a", 3, 100) == [("a", 3, 1, 100)]
+        pipe("right", "b", 4, 120)
+        assert pipe("left", "a", 5, 100) == []
+
+
+def test_a_retention_changes_neither_windows_nor_when_waiting_records_leave():
+    with driven("left_join", retention=ms(1_000)) as pipe:
+        pipe("left", "a", 1, 100)
+        assert pipe("right", "a", 2, 106) == []
+        assert pipe("right", "b", 3, 107) == []
+        assert pipe("right", "b", 4, 108) == [("a", 1, None, 100)]
+        assert pipe("right", "a", 5, 101) == [("a", 1, 5, 101)]
+
+
+def test_a_retention_shorter_than_the_windows_need_is_refused_and_that_length_is_taken():
+    builder = StreamsBuilder()
+    left, right = (builder.stream(topic, key=String("key"), value=Json(Seen)) for topic in ("left", "right"))
+    with pytest.raises(TopologyError, match=r"retention is 0:00:00\.011000, but the join needs .* 0:00:00\.012000"):
+        left.join(right, windows=WINDOWS, store="met", retention=ms(11))
+    with pytest.raises(TopologyError, match="retention is 12; pass a datetime"):
+        left.join(right, windows=WINDOWS, store="met", retention=12)
+    left.join(right, windows=WINDOWS, store="met", retention=ms(12))
+    left.join(right, windows=WINDOWS, store="others")
+    settings = builder.build().committed_form.settings
+    assert settings["met-this-join-store"] == settings["others-this-join-store"] == {"retention": "0:00:00.012000"}
+    table = builder.table("table", key=String("key"), value=Json(Seen), store="table")
+    with pytest.raises(TopologyError, match="retention= for streams"):
+        left.join(table, retention=ms(12))
+
+
 def test_idle_input_releases_waiting_records_when_window_and_grace_are_over():
     """Idle for 100 ms, then up to 108 ms: the window of 5 and the grace of 2 must have passed."""
     with driven("left_join", idle_after=ms(100)) as pipe:
@@ -253,6 +288,8 @@ class Model:
 
     windows: JoinWindows
     outer: set[str]
+    retention_ms: int = 0
+    """How long each side is kept, if longer than before + after + grace."""
     kept: dict[str, list] = field(default_factory=lambda: {"left": [], "right": []})
     clocks: dict[str, int] = field(default_factory=lambda: {"left": -1 << 40, "right": -1 << 40})
     held: list = field(default_factory=list)
@@ -269,7 +306,8 @@ class Model:
         if key is None:
             return [(None, n, None, time) if side == "left" else (None, None, n, time)] if side in self.outer else []
         out = []
-        if time > self.clocks[side] - self.windows.retention_ms:
+        kept_ms = max(1, self.windows.before_ms + self.windows.after_ms + self.windows.grace_ms, self.retention_ms)
+        if time > self.clocks[side] - kept_ms:
             self.kept[side].append((key, time, n))
         else:
             self.expired += 1
@@ -280,7 +318,7 @@ class Model:
                 if at + after["left" if is_left else "right"] + self.windows.grace_ms < self.stream_time:
                     out.append((its_key, its_n, None, at) if is_left else (its_key, None, its_n, at))
                     self.held.remove(waiting)
-        live = self.clocks[other] - self.windows.retention_ms
+        live = self.clocks[other] - kept_ms
         met = sorted(
             (
                 (at, its_n)
@@ -317,10 +355,11 @@ class Model:
         max_size=25,
     ),
     windows=st.sampled_from([WINDOWS, WINDOWS.before(ms(0)).after(ms(8)), WINDOWS.before(ms(1)).after(ms(0))]),
+    retention=st.sampled_from([None, ms(12), ms(15), ms(100)]),
 )
-def test_every_record_gives_what_kafka_streams_processor_gives(join, outer, records, windows):
-    model = Model(windows, outer)
-    with driven(join, windows) as pipe:
+def test_every_record_gives_what_kafka_streams_processor_gives(join, outer, records, windows, retention):
+    model = Model(windows, outer, round(retention.total_seconds() * 1000) if retention else 0)
+    with driven(join, windows, retention) as pipe:
         for record in records:
             assert pipe(*record) == model.process(*record)
 
@@ -341,21 +380,24 @@ def test_every_record_gives_what_kafka_streams_processor_gives(join, outer, reco
         st.integers(0, 9),
         st.sampled_from([0, 2, 50]),
     ),
+    more_ms=st.sampled_from([None, 0, 3, 40]),
 )
-def test_any_cut_into_batches_gives_what_kafka_streams_processor_gives(join, outer, records, cuts, windows):
+def test_any_cut_into_batches_gives_what_kafka_streams_processor_gives(join, outer, records, cuts, windows, more_ms):
     """Results in order, and how many records were too old for the store of their side."""
 
     def numbers(one: Event | None, other: Event | None) -> Pair:
         return Pair(one.amount if one else None, other.amount if other else None)
 
+    least_ms = max(1, windows.before_ms + windows.after_ms + windows.grace_ms)
+    retention = None if more_ms is None else ms(least_ms + more_ms)
     sub_topology = two_topics.build(
         lambda b: getattr(two_topics.left(b), join)(
-            two_topics.right(b), numbers, windows=windows, store="met"
+            two_topics.right(b), numbers, windows=windows, store="met", retention=retention
         ).to_delta("out")
     )
     numbered = [(side, key, time, value and (number, "x")) for number, (side, key, time, value) in enumerate(records)]
     order = two_topics.picked(numbered, sub_topology.inputs)
-    model, expected = Model(windows, outer), []
+    model, expected = Model(windows, outer, least_ms + (more_ms or 0)), []
     for (side, key, time, value), _ in order:
         expected += model.process(side, key, value and value[0], time)
     found = two_topics.run(sub_topology, two_topics.batches(order, cuts))

@@ -158,6 +158,37 @@ def test_the_time_runs_from_the_first_update_and_the_row_keeps_its_own_timestamp
     assert rows_of(out) == [("a", "3", 140, False)]
 
 
+def test_each_update_restarts_the_time_if_it_is_asked_for(clicks):
+    suppressed = Suppressed.until_time_limit(timedelta(milliseconds=30), UNBOUNDED, restart_on_update=True)
+    _, topic, out = clicks(suppressed)
+    topic.pipe_records([("a", "1", 100), ("a", "2", 120), ("b", "1", 140), ("b", "2", 149)])
+    assert out.is_empty()
+    topic.pipe_input("b", "3", timestamp_ms=150)
+    assert rows_of(out) == [("a", "2", 120, False)]
+    topic.pipe_input("c", "1", timestamp_ms=179)
+    assert out.is_empty()
+    topic.pipe_input("c", None, timestamp_ms=180)
+    assert rows_of(out) == [("b", "3", 150, False)]
+    topic.pipe_input("d", "1", timestamp_ms=210)
+    assert rows_of(out) == [("c", None, 180, True)]
+
+
+def test_an_out_of_order_update_gives_its_value_and_does_not_shorten_a_wait_that_restarts(clicks):
+    suppressed = Suppressed.until_time_limit(timedelta(milliseconds=30), UNBOUNDED, restart_on_update=True)
+    _, topic, out = clicks(suppressed)
+    topic.pipe_records([("a", "1", 100), ("a", "2", 95), ("b", "1", 129)])
+    assert out.is_empty()
+    topic.pipe_input("b", "2", timestamp_ms=130)
+    assert rows_of(out) == [("a", "2", 95, False)]
+
+
+def test_a_full_buffer_whose_waits_restart_forwards_what_was_not_updated_for_longest(clicks):
+    suppressed = Suppressed.until_time_limit(NONE, TWO_KEYS, restart_on_update=True)
+    _, topic, out = clicks(suppressed)
+    topic.pipe_records([("a", "1", 1), ("b", "1", 2), ("a", "2", 3), ("c", "1", 4)])
+    assert [row[0] for row in rows_of(out)] == ["b"]
+
+
 def test_tombstones_are_forwarded_under_a_time_limit(clicks):
     _, topic, out = clicks(Suppressed.until_time_limit(TWO_MS, UNBOUNDED))
     topic.pipe_records([("a", "1", 0), ("a", None, 1), ("b", "1", 9)])
@@ -306,14 +337,17 @@ def test_rows_at_one_place_leave_a_batch_by_their_own_times_then_by_key(buffer):
     assert output.sinks["out"].sort("_seq").get_column("key").to_list() == ["c", "b", "d", "a"]
 
 
-def limited(records, limit_ms, most):
-    """What each record of a table releases under a time limit and a limit on records: key, number and time."""
+def limited(records, limit_ms, most, place_of=min):
+    """What each record of a table releases under a time limit and a limit on records: key, number and time.
+
+    ``place_of`` the times of a key's updates is when its wait began.
+    """
     stream_time, held, out = -1, {}, []
     for number, (key, time, value) in enumerate(records):
         if key is None:
             continue
         stream_time = max(stream_time, time)
-        place = min(time, held[key][0]) if key in held else time
+        place = place_of(time, held[key][0]) if key in held else time
         held[key] = place, time, key, number if value is not None else None
         while held and (min(held.values())[0] <= stream_time - limit_ms or len(held) > most):
             _, at, name, newest = held.pop(min(held.values())[2])
@@ -336,13 +370,19 @@ def limited(records, limit_ms, most):
     cuts=st.sets(st.integers(1, 29), max_size=15),
     limit_ms=st.sampled_from([0, 1, 4, 9]),
     most=st.sampled_from([1, 2, 99]),
+    restarts=st.booleans(),
 )
-def test_under_limits_each_record_releases_what_a_model_says_whatever_the_batches(records, cuts, limit_ms, most):
-    suppressed = Suppressed.until_time_limit(timedelta(milliseconds=limit_ms), BufferConfig.max_records(most))
+def test_under_limits_each_record_releases_what_a_model_says_whatever_the_batches(
+    records, cuts, limit_ms, most, restarts
+):
+    suppressed = Suppressed.until_time_limit(
+        timedelta(milliseconds=limit_ms), BufferConfig.max_records(most), restart_on_update=restarts
+    )
     numbered = [(key, time, value and (number, "x")) for number, (key, time, value) in enumerate(records)]
     sub_topology = build(lambda s: s.to_table("t").suppress(suppressed).to_stream().to_delta("out"))
     rows = run(sub_topology, batches(numbered, cuts))["facts"].get("out", [])
-    assert [(row["user"], row["amount"], in_ms(row["_ts"])) for row in rows] == limited(numbered, limit_ms, most)
+    released = limited(numbered, limit_ms, most, max if restarts else min)
+    assert [(row["user"], row["amount"], in_ms(row["_ts"])) for row in rows] == released
 
 
 def test_a_suppression_counts_the_rows_that_it_forwards_and_holds():
@@ -372,12 +412,17 @@ def test_a_suppression_counts_the_rows_that_it_forwards_and_holds():
 
 
 @pytest.mark.slow
-def test_held_rows_are_restored_with_their_places_and_size(tmp_path):
-    """The order of the buffer is rebuilt from its rows: the late key leaves first."""
+@pytest.mark.parametrize(("restarts", "left"), [(False, ["b", "c"]), (True, ["b", "c"]), (True, ["c", "b"])])
+def test_held_rows_are_restored_with_their_places_and_size(tmp_path, restarts, left):
+    """The order of the buffer is rebuilt from its rows: the late key leaves first, or what was not updated for longest,
+    which is c if b is updated after it."""
     outs = {}
     for name in ("whole", "lost"):
-        application = suppressed_table(Suppressed.until_time_limit(NONE, BufferConfig.max_records(3)))
+        suppressed = Suppressed.until_time_limit(NONE, BufferConfig.max_records(3), restart_on_update=restarts)
+        application = suppressed_table(suppressed)
         topics = Topics({("in", 0): [(b"a", b"1", 5), (b"b", b"1", 3), (b"a", b"2", 9), (b"c", b"1", 4)]})
+        if left[0] == "c":
+            topics.rows["in", 0].append((b"b", b"1", 6))
         place = Place(application, topics, tmp_path / name)
         place.run()
         if name == "lost":
@@ -386,7 +431,7 @@ def test_held_rows_are_restored_with_their_places_and_size(tmp_path):
         place.run()
         assert bool(place.restores.done) == (name == "lost")
         outs[name] = read_table(place.warehouse / "test" / "out").select("key", "value").rows()
-    assert outs["lost"] == outs["whole"] == [("b", "1"), ("c", "1")]
+    assert outs["lost"] == outs["whole"] == [(key, "1") for key in left]
 
 
 @pytest.mark.parametrize(

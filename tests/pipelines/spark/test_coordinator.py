@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -13,8 +15,9 @@ from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.errors import PendingRowsError
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.task import TaskState
-from weir.state.commit.protocol import newest_commit
+from weir.state.commit.protocol import Claim, Committer, newest_commit
 from weir.state.commit.record import CommitRecord
+from weir.state.errors import FencedError
 from weir.state.types import TaskId
 
 LIMITS = Limits(max_records=30, max_bytes=1 << 20, max_skew_ms=None)
@@ -115,6 +118,28 @@ def test_a_blob_is_listed_until_it_is_consumed_and_deleted_after_the_commit_that
     coordinator.commit("a test")
     assert not newest(repartitioned).pending_blobs
     assert not path.exists()
+
+
+def test_a_start_that_is_overtaken_leaves_what_the_newer_driver_writes(repartitioned, monkeypatch):
+    """PROTOCOL 20 and 23: files that are listed after the claim could be those of a newer driver."""
+    repartitioned.run()
+    app_folder, claim, written = repartitioned.warehouse / "sales", Committer.claim, []
+
+    def overtaken(self: Committer) -> Claim:
+        """A claim right after which another driver claims and writes."""
+        own = claim(self)
+        claim(copy(self))
+        for path in ("_blobs/newer.arrow", "_snapshots/sales_0/newer.mdb"):
+            written.append(app_folder / path)
+            written[-1].parent.mkdir(parents=True, exist_ok=True)
+            written[-1].touch()
+        return own
+
+    monkeypatch.setattr(Committer, "claim", overtaken)
+    with suppress(FencedError):
+        repartitioned.driver()
+    assert written
+    assert all(path.exists() for path in written)
 
 
 def test_a_start_keeps_the_blobs_that_the_newest_commit_lists_and_removes_the_others(repartitioned):

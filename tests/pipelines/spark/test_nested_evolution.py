@@ -106,7 +106,7 @@ def test_a_crash_at_any_step_of_the_first_run_with_other_structs_loses_nothing(p
     require_stores(place, version)
 
 
-def test_the_old_program_may_come_back_after_a_start_with_wider_types_that_committed_nothing(place):
+def test_a_program_with_wider_types_resumes_after_its_start_has_committed_and_its_driver_is_gone(place):
     place.run()
     place.application = Version(price=DECIMALS["wider"], outputs="wider").application()
     place.driver()  # claims, and commits that its tasks are restored

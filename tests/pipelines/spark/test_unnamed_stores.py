@@ -59,6 +59,25 @@ def test_what_is_held_back_stays_with_its_operator(place, name, loses_disk):
         assert written(place, f"{topic}_out") == released(place.topics.rows[topic, 0], 1)
 
 
+@pytest.mark.parametrize("loses_disk", [False, True])
+@pytest.mark.parametrize("named", ["", "held"])
+def test_what_is_held_goes_on_when_updates_begin_to_restart_the_wait_and_cease_to(tmp_path, named, loses_disk):
+    """What is held keeps its place until its next update. Items come back after seventy minutes."""
+    plain, restarting = (Held("left", "left_out", 2, name=named, restarts=each) for each in (False, True))
+    place = Place(Program((plain,)).application(), topics(), tmp_path)
+    place.run()
+    for turn, each in enumerate((restarting, plain)):
+        place.application = Program((each,), filters=turn).application()
+        more(place, 21 + 8 * turn, 8)
+        if loses_disk:
+            for data in place.state_folder.glob("*/*/data.mdb"):
+                data.unlink()
+        place.run()
+    expected = released(place.topics.rows["left", 0], 2, restarts_from=20, restarts_to=28)
+    assert written(place, "left_out") == expected
+    assert expected != released(place.topics.rows["left", 0], 2)
+
+
 @pytest.mark.parametrize("name", [name for name in CHANGES if name != "the same"])
 def test_there_and_back_again(place, name):
     place.run()

@@ -33,6 +33,8 @@ class Held:
     """What the table is filtered by, so that the expression tells it from others."""
     name: str = ""
     """Its own; "" for none."""
+    restarts: bool = False
+    """Whether each update restarts the wait."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,9 @@ class Program:
                     table = tables[each.topic]
                     if each.at_least:
                         table = table.filter(col("pieces") >= each.at_least)
-                    how = Suppressed.until_time_limit(timedelta(hours=each.hours), BufferConfig.unbounded())
+                    how = Suppressed.until_time_limit(
+                        timedelta(hours=each.hours), BufferConfig.unbounded(), restart_on_update=each.restarts
+                    )
                     table.suppress(how.with_name(each.name) if each.name else how).to_stream().to_delta(each.output)
                 case Priced():
                     if each.topic not in tables:
@@ -149,16 +153,23 @@ def topics() -> Topics:
     )
 
 
-def released(records: list, hours: int, at_least: int = 0) -> list[tuple[str, int]]:
-    """What a suppression forwards of these records, by a loop over them, sorted."""
+def released(
+    records: list, hours: int, at_least: int = 0, *, restarts_from: int | None = None, restarts_to: int | None = None
+) -> list[tuple[str, int]]:
+    """What a suppression forwards of these records, by a loop over them, sorted; the records with these numbers restart
+    the wait."""
     held: dict[str, tuple[int, int]] = {}
     left, stream_ms = [], 0
-    for key, value, time_ms in records:
+    restarting = range(0)
+    if restarts_from is not None:
+        restarting = range(restarts_from, len(records) if restarts_to is None else restarts_to)
+    for place, (key, value, time_ms) in enumerate(records):
         name, number = key.decode(), int.from_bytes(value, "big", signed=True)
         if number < at_least:
             continue
         stream_ms = max(stream_ms, time_ms)
-        held[name] = (held[name][0] if name in held else time_ms, number)
+        restarts = place in restarting
+        held[name] = (held[name][0] if name in held and not restarts else time_ms, number)
         for due in [each for each, (since, _) in held.items() if since + hours * HOUR_MS <= stream_ms]:
             left.append((due, held.pop(due)[1]))
     return sorted(left)

@@ -30,6 +30,8 @@ OTHER = {
     "lets_idle": True,
     "end_time_ms": 2_000,
     "sought": ("clicks",),
+    "passes_wall_clock": False,
+    "stops": True,
     "max_uncommitted_bytes": 3,
 }
 

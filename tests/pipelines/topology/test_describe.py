@@ -17,8 +17,10 @@ from weir import (
     BufferConfig,
     GlobalKTable,
     JoinWindows,
+    KeyValueStore,
     KStream,
     KTable,
+    Processor,
     StreamsBuilder,
     String,
     Suppressed,
@@ -113,6 +115,17 @@ def stream_join_of_new_keys(builder: StreamsBuilder) -> None:
     clicks.join(orders, windows=NEAR, store="near").to_delta("out")
 
 
+def named_stream_join(builder: StreamsBuilder) -> None:
+    clicks = stream(builder, "clicks").select_key(user="value")
+    orders = stream(builder, "orders").select_key(user="value")
+    clicks.outer_join(orders, windows=NEAR, store="near", name="bought").to_delta("out")
+
+
+def stream_join_of_two_stores(builder: StreamsBuilder) -> None:
+    left, right = stream(builder, "left"), stream(builder, "right")
+    left.left_join(right, windows=NEAR, store=("shown", "clicked")).to_delta("out")
+
+
 def stream_table_join(builder: StreamsBuilder) -> None:
     orders = stream(builder, "orders")
     customers = table(builder, "customers")
@@ -122,6 +135,29 @@ def stream_table_join(builder: StreamsBuilder) -> None:
 def table_join(builder: StreamsBuilder) -> None:
     names, cities = table(builder, "names"), table(builder, "cities")
     names.left_join(cities.map_values(city="value")).to_stream().to_delta("out")
+
+
+def kept_tables(builder: StreamsBuilder) -> None:
+    names, cities = table(builder, "names"), table(builder, "cities")
+    known = names.filter(col("value") != "", store="known")
+    rest = names.filter_not(col("value") != "", store="rest")
+    places = cities.map_values(city="value", store="places")
+    known.left_join(places).to_stream().to_delta("out")
+    rest.to_stream().to_delta("others")
+
+
+def windowed_table_join(builder: StreamsBuilder) -> None:
+    minute = TimeWindows.of_size_with_no_grace(timedelta(minutes=1))
+    seen, clicked = (
+        stream(builder, topic).group_by_key().windowed_by(minute).count(topic) for topic in ("views", "clicks")
+    )
+    seen.left_join(clicked.map_values(clicked="count")).to_stream().to_delta("out")
+
+
+def suppressed_table_join(builder: StreamsBuilder) -> None:
+    names, cities = table(builder, "names"), table(builder, "cities")
+    held = names.suppress(Suppressed.until_time_limit(timedelta(seconds=1), BufferConfig.unbounded()))
+    held.join(cities, first).to_stream().to_delta("out")
 
 
 def foreign_key_join(builder: StreamsBuilder) -> None:
@@ -182,6 +218,50 @@ def balanced_children(builder: StreamsBuilder) -> None:
     clicks.for_each(print)
 
 
+class Nothing(Processor[str, str, str, str]):
+    def process(self, record):
+        pass
+
+
+def store(name: str) -> KeyValueStore:
+    return KeyValueStore(name, key=str, value=str)
+
+
+def source(builder: StreamsBuilder, name: str, topic: str) -> None:
+    builder.topology.add_source(name, topic, key=String("key"), value=String("value"))
+
+
+def nodes_of_both_kinds(builder: StreamsBuilder) -> None:
+    builder.add_state_store(store("seen"))
+    kept = stream(builder, "clicks").filter(lambda key, value: True)
+    kept.process(Nothing, name="count", stores=["seen"]).to_delta("counted")
+    source(builder, "pages", "pages")
+    topology = builder.topology
+    topology.add_processor("learn", Nothing, "pages")
+    topology.add_processor("both", Nothing, "KSTREAM-FILTER-0000000001", "learn")
+    topology.add_state_store(store("own"), "both")
+    topology.connect_processor_and_state_stores("learn", "seen")
+    topology.add_sink("out", "out", "count", "both")
+
+
+def named_sources(builder: StreamsBuilder) -> None:
+    source(builder, "zebra", "one")
+    source(builder, "ant", "two")
+    source(builder, "Bee", "three")
+    topology = builder.topology
+    topology.add_processor("first", Nothing, "zebra")
+    topology.add_processor("second", Nothing, "ant")
+    topology.add_sink("out", "out", "first").add_sink("other", "other", "second").add_sink("third", "third", "Bee")
+
+
+def named_and_numbered_sources(builder: StreamsBuilder) -> None:
+    stream(builder, "clicks").to_delta("all")
+    source(builder, "Ant", "one")
+    builder.topology.add_sink("ant-out", "one_out", "Ant")
+    source(builder, "Zebra", "two")
+    builder.topology.add_sink("zebra-out", "two_out", "Zebra")
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -195,8 +275,13 @@ def balanced_children(builder: StreamsBuilder) -> None:
         global_table_between,
         stream_join,
         stream_join_of_new_keys,
+        named_stream_join,
+        stream_join_of_two_stores,
         stream_table_join,
         table_join,
+        kept_tables,
+        windowed_table_join,
+        suppressed_table_join,
         foreign_key_join,
         named_foreign_key_join,
         table_of_a_new_key,
@@ -206,6 +291,9 @@ def balanced_children(builder: StreamsBuilder) -> None:
         branches,
         many_children,
         balanced_children,
+        nodes_of_both_kinds,
+        named_sources,
+        named_and_numbered_sources,
     ],
 )
 def test_describe_is_what_kafka_streams_prints(program):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from polars import col
 
 from tests.pipelines.spark.unnamed import Held, Looked, Priced, Program
-from weir import Application
+from weir import Application, BufferConfig, Int64, StreamsBuilder, String, Suppressed
 from weir.pipelines.topology.changes import Fate, compare
+from weir.pipelines.topology.lineage import Lineages
 from weir.pipelines.topology.naming import names_over
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.types import StateId
@@ -238,3 +241,18 @@ def test_a_program_that_gives_the_name_that_another_operator_would_get_has_two_s
         name,
         f"{name}-2",
     ]
+
+
+def test_lineages_that_earlier_versions_have_committed_stay_as_they_are():
+    """The digest was made before suppressions could restart their wait."""
+    builder = StreamsBuilder()
+    events = builder.stream("events", key=String("user"), value=Int64("n")).map_values(n=col("n") + 1)
+    table = events.to_table("t").filter(col("n") > 3).map_values(m="n")
+
+    def steps(**options):
+        limit = Suppressed.until_time_limit(timedelta(hours=1), BufferConfig.max_records(7), **options)
+        node = table.suppress(limit)._node
+        return Lineages().of(node).steps
+
+    assert steps() == "06a6c31d8c7fd33f"
+    assert steps(restart_on_update=True) != steps()

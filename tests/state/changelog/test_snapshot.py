@@ -17,7 +17,13 @@ from deltalake import DeltaTable
 from tests.state.changelog.epochs import SPECS, TOTALS, content, run_epoch
 from weir.state.changelog.restore import RestoreProgress, restore_task
 from weir.state.changelog.rows import changelog_spec
-from weir.state.changelog.snapshot import SNAPSHOT_FOLDER, has_snapshots, publish_snapshot, remove_snapshots_but
+from weir.state.changelog.snapshot import (
+    SNAPSHOT_FOLDER,
+    has_snapshots,
+    publish_snapshot,
+    remove_snapshots_but,
+    snapshot_files,
+)
 from weir.state.commit.evolution import TOMBSTONE_HORIZON
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, SnapshotRef, TaskCommit
@@ -200,7 +206,7 @@ def test_killed_while_publishing_leaves_the_task_and_the_listed_snapshot_as_they
     assert source.startswith("snapshot of 1.4")
     left = list((life.app / SNAPSHOT_FOLDER).glob("*/*"))
     assert len(left) > 1
-    remove_snapshots_but(life.app, [life.snapshot])
+    remove_snapshots_but(life.app, snapshot_files(life.app), [life.snapshot])
     assert list((life.app / SNAPSHOT_FOLDER).glob("*/*")) == [life.app / life.snapshot.path]
     newest = publish_snapshot(life.app, instance, "0_0")
     assert newest.state == StateId(1, EPOCHS[-1])

@@ -89,6 +89,26 @@ class WindowModel(Model):
         self.rows = {place: row for place, row in self.rows.items() if self.is_live(place[0])}
 
 
+class ListModel(Model):
+    """Key to rows."""
+
+    def all(self) -> list[tuple[str, list[int]]]:
+        return sorted(((key, rows) for key, rows in self.rows.items() if rows), key=lambda item: item[0].encode())
+
+
+class TimerModel(Model):
+    """Key to time."""
+
+    def take(self, through_ms: int) -> list[tuple[str, int]]:
+        due = sorted(
+            ((key, at_ms) for key, at_ms in self.rows.items() if at_ms <= through_ms),
+            key=lambda item: (item[1], item[0].encode()),
+        )
+        for key, _ in due:
+            del self.rows[key]
+        return due
+
+
 class SessionModel(Model):
     """Key, end and start to row."""
 

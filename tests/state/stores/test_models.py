@@ -21,15 +21,25 @@ from hypothesis.stateful import (
 )
 
 from tests.examples import examples
-from tests.state.stores.models import KeyValueModel, Model, SessionModel, VersionedModel, WindowModel
+from tests.state.stores.models import (
+    KeyValueModel,
+    ListModel,
+    Model,
+    SessionModel,
+    TimerModel,
+    VersionedModel,
+    WindowModel,
+)
 from weir.state.engine.contract import Settlement
 from weir.state.engine.memory import MemoryStore
 from weir.state.engine.task_store import EXPIRIES, TaskStore
 from weir.state.stores.access import StoreTime
 from weir.state.stores.expiry import expiry_times, index_rows
 from weir.state.stores.key_value import TimestampedKeyValueStore
+from weir.state.stores.lists import ListStore
 from weir.state.stores.session import SessionStore
-from weir.state.stores.specs import GONE, key_value_spec, session_spec, versioned_spec, window_spec
+from weir.state.stores.specs import GONE, SINCE, key_value_spec, list_spec, session_spec, versioned_spec, window_spec
+from weir.state.stores.timers import TimerStore, timer_spec
 from weir.state.stores.versioned import NOT_PUT, VersionedStore
 from weir.state.stores.window import WindowStore
 from weir.state.types import IsolationLevel, StateId
@@ -139,7 +149,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def expiries_are_those_of_the_rows(self) -> None:
-        if hasattr(self, "store") and self.spec.retention_ms is not None:
+        if hasattr(self, "store") and (self.spec.retention_ms is not None or SINCE in self.spec.value):
             keys, rows = self.store.columns.scan()
             frame = pl.concat([self.store.columns.decode(keys), rows], how="horizontal")
             assert dict(self.session.scan(EXPIRIES)) == index_rows(self.spec, keys, expiry_times(self.spec, frame))
@@ -430,10 +440,122 @@ class VersionedMachine(StoreMachine):
         assert rows == [(row.value, row.valid_from_ms) for row in wanted[4::5] if row is not None]
 
 
+class ListMachine(StoreMachine):
+    store_class = ListStore
+
+    def new_spec(self):
+        return list_spec("s", KEY, VALUE)
+
+    def new_model(self) -> Model:
+        return ListModel(None)
+
+    def expire(self):
+        """Lists do not expire."""
+
+    @rule(key=KEYS, row=ROWS)
+    def append(self, key, row):
+        self.store.append(key, row, row)
+        self.model.rows.setdefault(key, []).append(row)
+
+    @rule(key=KEYS, rows=st.lists(ROWS, max_size=12))
+    def extend(self, key, rows):
+        self.store.extend(key, rows)
+        self.model.rows.setdefault(key, []).extend(rows)
+
+    @rule(rows=st.lists(st.tuples(KEYS, ROWS, TIMES), max_size=5))
+    def append_batch(self, rows):
+        self.store.append_rows(
+            pl.DataFrame(rows, schema={"user": pl.String, "n": pl.Int64, "_ts": pl.Int64}, orient="row")
+        )
+        for key, row, _ in rows:
+            self.model.rows.setdefault(key, []).append(row)
+
+    @rule(key=KEYS)
+    def drain(self, key):
+        assert self.store.drain(key) == self.model.rows.pop(key, [])
+
+    @rule(keys=st.lists(KEYS, max_size=2))
+    def delete_batch(self, keys):
+        self.store.delete_rows(pl.DataFrame({"user": keys}, schema=KEY))
+        for key in keys:
+            self.model.rows.pop(key, None)
+
+    @rule(keys=st.lists(KEYS, max_size=3))
+    def many(self, keys):
+        found = self.store.get_rows(pl.DataFrame({"user": keys}, schema=KEY))
+        assert found.select("user", "n").rows() == [(key, row) for key in keys for row in self.model.rows.get(key, [])]
+
+    def compare(self, store, model):
+        assert list(store.all()) == model.all()
+        for key in ("", "a", "a\x00", "z" * 600):
+            wanted = model.rows.get(key, [])
+            assert (store.get(key), store.count(key)) == (wanted, len(wanted))
+
+
+class TimerMachine(StoreMachine):
+    store_class = staticmethod(lambda spec, view, time: TimerStore(spec, view))
+
+    def new_spec(self):
+        return timer_spec("s", KEY)
+
+    def new_model(self) -> Model:
+        return TimerModel(None)
+
+    def expire(self):
+        """Timers do not expire."""
+
+    @rule(key=KEYS, at_ms=TIMES)
+    def set(self, key, at_ms):
+        self.store.set(key, at_ms)
+        self.model.rows[key] = at_ms
+
+    @rule(timers=st.lists(st.tuples(KEYS, TIMES), max_size=4))
+    def set_batch(self, timers):
+        self.store.set_rows(
+            pl.DataFrame({"user": [key for key, _ in timers]}, schema=KEY),
+            pl.Series([at_ms for _, at_ms in timers], dtype=pl.Int64),
+        )
+        self.model.rows |= dict(timers)
+
+    @rule(key=KEYS)
+    def cancel(self, key):
+        self.store.cancel(key)
+        self.model.rows.pop(key, None)
+
+    @rule(keys=st.lists(KEYS, max_size=3))
+    def cancel_batch(self, keys):
+        self.store.cancel_rows(pl.DataFrame({"user": keys}, schema=KEY))
+        for key in keys:
+            self.model.rows.pop(key, None)
+
+    @rule(through_ms=TIMES, as_rows=st.booleans())
+    def take(self, through_ms, as_rows):
+        wanted = self.model.take(through_ms)
+        if as_rows:
+            assert self.store.take_rows(through_ms).select("user", "_ts").rows() == wanted
+        else:
+            assert self.store.take(through_ms) == wanted
+
+    @rule(time_ms=TIMES)
+    def due(self, time_ms):
+        assert self.store.is_due(time_ms) == any(at_ms <= time_ms for at_ms in self.model.rows.values())
+
+    @rule()
+    def next(self):
+        assert self.store.next_ms() == min(self.model.rows.values(), default=None)
+
+    def compare(self, store, model):
+        keys, rows = store.columns.scan()
+        found = store.columns.decode(keys).with_columns(rows["_ts"])
+        assert dict(found.select("user", "_ts").rows()) == model.rows
+
+
 @pytest.mark.hypothesis
 @pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "lmdb"])
-@pytest.mark.parametrize("machine", [KeyValueMachine, WindowMachine, SessionMachine, VersionedMachine])
+@pytest.mark.parametrize(
+    "machine", [KeyValueMachine, WindowMachine, SessionMachine, VersionedMachine, ListMachine, TimerMachine]
+)
 def test_a_store_answers_like_a_dictionary_through_commits_rollbacks_and_crashes(machine, in_memory):
     run_state_machine_as_test(
         type(machine.__name__, (machine,), {"in_memory": in_memory}),

@@ -4,8 +4,10 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.function.Consumer;
+import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.kstream.Branched;
 import org.apache.kafka.streams.kstream.GlobalKTable;
 import org.apache.kafka.streams.kstream.JoinWindows;
@@ -20,6 +22,13 @@ import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.Suppressed;
 import org.apache.kafka.streams.kstream.TableJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.kstream.Windowed;
+import org.apache.kafka.streams.processor.api.Processor;
+import org.apache.kafka.streams.processor.api.Record;
+import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.StoreBuilder;
+import org.apache.kafka.streams.state.Stores;
+import org.apache.kafka.streams.state.WindowBytesStoreSupplier;
 
 /**
  * The programs of test_describe.py in Kafka Streams. Writes what it prints for each to NAME.txt in the folder given:
@@ -70,6 +79,17 @@ public class Descriptions {
             final KStream<String, String> orders = stream(builder, "orders").selectKey((key, value) -> value);
             clicks.join(orders, (value, other) -> value, NEAR, StreamJoined.as("near")).to("out");
         });
+        write("named_stream_join", builder -> {
+            final KStream<String, String> clicks = stream(builder, "clicks").selectKey((key, value) -> value);
+            final KStream<String, String> orders = stream(builder, "orders").selectKey((key, value) -> value);
+            clicks.outerJoin(orders, (value, other) -> value, NEAR,
+                StreamJoined.<String, String, String>as("near").withName("bought")).to("out");
+        });
+        write("stream_join_of_two_stores", builder -> {
+            final KStream<String, String> left = stream(builder, "left"), right = stream(builder, "right");
+            left.leftJoin(right, (value, other) -> value, NEAR,
+                StreamJoined.with(joinStore("shown"), joinStore("clicked"))).to("out");
+        });
         write("stream_table_join", builder -> {
             final KStream<String, String> orders = stream(builder, "orders");
             final KTable<String, String> customers = table(builder, "customers");
@@ -79,6 +99,23 @@ public class Descriptions {
         write("table_join", builder -> {
             final KTable<String, String> names = table(builder, "names"), cities = table(builder, "cities");
             names.leftJoin(cities.mapValues(value -> value), (value, other) -> value).toStream().to("out");
+        });
+        write("kept_tables", builder -> {
+            final KTable<String, String> names = table(builder, "names"), cities = table(builder, "cities");
+            final KTable<String, String> known = names.filter((key, value) -> true, Materialized.as("known"));
+            final KTable<String, String> rest = names.filterNot((key, value) -> true, Materialized.as("rest"));
+            final KTable<String, String> places = cities.mapValues(value -> value, Materialized.as("places"));
+            known.leftJoin(places, (value, other) -> value).toStream().to("out");
+            rest.toStream().to("others");
+        });
+        write("windowed_table_join", builder -> {
+            final KTable<Windowed<String>, Long> seen = minutes(builder, "views"), clicked = minutes(builder, "clicks");
+            seen.leftJoin(clicked.mapValues(value -> value), (value, other) -> value).toStream().to("out");
+        });
+        write("suppressed_table_join", builder -> {
+            final KTable<String, String> names = table(builder, "names"), cities = table(builder, "cities");
+            names.suppress(Suppressed.untilTimeLimit(Duration.ofSeconds(1), Suppressed.BufferConfig.unbounded()))
+                .join(cities, (value, other) -> value).toStream().to("out");
         });
         write("foreign_key_join", builder -> {
             final KTable<String, String> orders = table(builder, "orders"), customers = table(builder, "customers");
@@ -130,6 +167,43 @@ public class Descriptions {
             clicks.groupBy((key, value) -> value).count(Materialized.as("counts"));
             clicks.foreach((key, value) -> { });
         });
+        write("nodes_of_both_kinds", builder -> {
+            builder.addStateStore(store("seen"));
+            stream(builder, "clicks").filter((key, value) -> true).process(Nothing::new, Named.as("count"), "seen")
+                .to("counted");
+        }, topology -> topology
+            .addSource("pages", "pages")
+            .addProcessor("learn", Nothing::new, "pages")
+            .addProcessor("both", Nothing::new, "KSTREAM-FILTER-0000000001", "learn")
+            .addStateStore(store("own"), "both")
+            .connectProcessorAndStateStores("learn", "seen")
+            .addSink("out", "out", "count", "both"));
+        write("named_sources", builder -> { }, topology -> topology
+            .addSource("zebra", "one").addSource("ant", "two").addSource("Bee", "three")
+            .addProcessor("first", Nothing::new, "zebra").addProcessor("second", Nothing::new, "ant")
+            .addSink("out", "out", "first").addSink("other", "other", "second").addSink("third", "third", "Bee"));
+        write("named_and_numbered_sources", builder -> stream(builder, "clicks").to("all"), topology -> topology
+            .addSource("Ant", "one").addSink("ant-out", "one_out", "Ant")
+            .addSource("Zebra", "two").addSink("zebra-out", "two_out", "Zebra"));
+    }
+
+    private static class Nothing implements Processor<String, String, String, String> {
+        @Override
+        public void process(final Record<String, String> record) {
+        }
+    }
+
+    private static StoreBuilder<KeyValueStore<String, String>> store(final String name) {
+        return Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore(name), Serdes.String(), Serdes.String());
+    }
+
+    private static WindowBytesStoreSupplier joinStore(final String name) {
+        return Stores.persistentWindowStore(name, Duration.ofSeconds(2), Duration.ofSeconds(2), true);
+    }
+
+    private static KTable<Windowed<String>, Long> minutes(final StreamsBuilder builder, final String topic) {
+        return stream(builder, topic).groupByKey()
+            .windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofMinutes(1))).count(Materialized.as(topic));
     }
 
     private static KStream<String, String> stream(final StreamsBuilder builder, final String topic) {
@@ -145,10 +219,18 @@ public class Descriptions {
     }
 
     private static void write(final String name, final Consumer<StreamsBuilder> program) {
+        write(name, program, topology -> { });
+    }
+
+    private static void write(
+        final String name, final Consumer<StreamsBuilder> program, final Consumer<Topology> nodes
+    ) {
         final StreamsBuilder builder = new StreamsBuilder();
         program.accept(builder);
+        final Topology topology = builder.build();
+        nodes.accept(topology);
         try {
-            Files.writeString(folder.resolve(name + ".txt"), builder.build().describe().toString());
+            Files.writeString(folder.resolve(name + ".txt"), topology.describe().toString());
         } catch (final IOException error) {
             throw new IllegalStateException(error);
         }

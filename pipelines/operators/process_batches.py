@@ -1,0 +1,106 @@
+"""Runs processors that take records as columns.
+
+A batch ends with the record that makes a punctuation due, or takes stream time to the next multiple of the timers'
+resolution, so what a processor is called with does not depend on how its input is cut into epochs: between two such
+records no timer is due, whatever the processor sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import polars as pl
+
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.process import CHILD, Process
+from weir.pipelines.operators.stateless import with_tombstones
+from weir.pipelines.processors.forwarding import RESERVED, Cause, ForwardedRows
+from weir.pipelines.processors.processor import Punctuation
+from weir.pipelines.processors.running import STREAM, Out, Running
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessBatches(Process):
+    """The node of a processor that takes batches."""
+
+    def next_close_ms(self, epoch: Epoch) -> int | None:
+        with self.at_work(epoch) as running:
+            due_ms, timer_ms = running.next_punctuation_ms(STREAM), running.next_timer_ms(STREAM)
+            if timer_ms is not None:
+                resolution_ms = self.shape.timer_resolution_ms
+                reached_ms = epoch.clocks.get(self.clock, timer_ms) // resolution_ms * resolution_ms
+                called_ms = max(-(-timer_ms // resolution_ms) * resolution_ms, reached_ms + resolution_ms)
+                due_ms = called_ms if due_ms is None else min(due_ms, called_ms)
+            return due_ms
+
+    def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
+        time_ms, resolution_ms = epoch.clocks[self.clock], self.shape.timer_resolution_ms
+        with self.at_work(epoch) as running:
+            self._punctuate(STREAM, time_ms, running, (-1, -1))
+            if time_ms // resolution_ms > before_ms // resolution_ms:
+                self._call_timers(STREAM, time_ms, running, (-1, -1))
+            return self._rows(running.out) if running.out else None
+
+    def _take(self, rows: pl.DataFrame, running: Running, epoch: Epoch) -> None:
+        before_ms = epoch.clocks.get(self.clock)
+        times = epoch.advance(self.clock, rows.get_column("_ts")).to_numpy()
+        calls = self._timer_calls(times, before_ms)
+        rows = rows.select(*self.key.names, *self.value.columns, *RESERVED)
+        places = rows.select("_partition", "_offset")
+        first, next_call = 0, 0
+        while first < rows.height:
+            last = rows.height - 1
+            if (due_ms := running.next_punctuation_ms(STREAM)) is not None:
+                last = min(last, max(first, int(np.searchsorted(times, due_ms))))
+            while next_call < len(calls) and calls[next_call] < first:
+                next_call += 1
+            if next_call < len(calls):
+                last = min(last, int(calls[next_call]))
+            place, time_ms = places.row(last), int(times[last])
+            partition, offset = place
+            running.clocks[self.clock] = time_ms
+            self._process(rows[first : last + 1], Cause(partition, offset, time_ms), running)
+            due_ms = running.next_punctuation_ms(STREAM)
+            if due_ms is not None and due_ms <= time_ms:
+                self._when_through(epoch, "punctuation", partial(self._punctuate, STREAM, time_ms, running, place))
+            if next_call < len(calls) and last == calls[next_call]:
+                self._when_through(epoch, "timers", partial(self._call_timers, STREAM, time_ms, running, place))
+            first = last + 1
+
+    def _timer_calls(self, times: np.ndarray, before_ms: int | None) -> np.ndarray:
+        """The rows after which timers are called; ``before_ms`` is stream time before them."""
+        if not self.shape.timers:
+            return np.empty(0, np.int64)
+        reached = times // self.shape.timer_resolution_ms
+        before = reached[:1] if before_ms is None else [before_ms // self.shape.timer_resolution_ms]
+        return np.flatnonzero(np.diff(reached, prepend=before))
+
+    def _process(self, rows: pl.DataFrame, cause: Cause, running: Running) -> None:
+        running.cause(cause)
+        with self._guarded("process_batch"):
+            if (given := running.processor.process_batch(rows)) is not None:
+                running.forward_rows(given)
+
+    def _call_timers(self, punctuation: Punctuation, time_ms: int, running: Running, place: Sequence[int]) -> None:
+        if (due := running.due_timer_rows(punctuation, time_ms)) is not None:
+            partition, offset = place
+            running.cause(Cause(partition, offset, time_ms))
+            with self._guarded("on_timers"):
+                if (given := running.processor.on_timers(due)) is not None:
+                    running.forward_rows(given)
+
+    def _rows(self, forwarded: Out) -> pl.DataFrame:
+        sent = [each for each in forwarded if isinstance(each, ForwardedRows) and each.rows.height]
+        if not sent:
+            return pl.DataFrame(schema={**self.shape.given, **RESERVED})
+        has_child = any(each.child is not None for each in sent)
+        rows = pl.concat(
+            [
+                each.rows.with_columns(pl.lit(each.child, pl.Int32).alias(CHILD)) if has_child else each.rows
+                for each in sent
+            ]
+        )
+        return with_tombstones(rows, self.result, self.key_result.names, rows.get_column("_deleted"))

@@ -1,0 +1,1 @@
+"""Processors: user code that gets records one by one or in batches, keeps state, sets timers, forwards records."""

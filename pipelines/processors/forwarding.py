@@ -1,0 +1,83 @@
+"""What processors send on: single records, and rows as columns, each with what the processor was called for."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from weir.pipelines.processors.records import FixedKeyRecord, Record
+
+RESERVED = pl.Schema({"_ts": pl.Int64(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_deleted": pl.Boolean()})
+"""The columns that rows have beside those of key and value."""
+
+
+class Cause(NamedTuple):
+    """What a processor is called for."""
+
+    partition: int
+    offset: int
+    time_ms: int
+    is_record: bool = False
+    """Whether it is called with the record of this place."""
+
+
+class Forwarded(NamedTuple):
+    """A record that a processor has sent on."""
+
+    record: Record[Any, Any] | FixedKeyRecord[Any, Any]
+    cause: Cause
+    child: int | None
+
+
+class ForwardedRows(NamedTuple):
+    """Rows that a batch processor has sent on."""
+
+    rows: pl.DataFrame
+    child: int | None
+
+
+def forwarded_rows(given: Any, columns: pl.Schema, cause: Cause) -> pl.DataFrame:
+    """The rows that a batch processor gives: the key and value ``columns``, then those of ``RESERVED``.
+
+    Rows without a place have that of ``cause``; rows without ``_deleted`` are no tombstones.
+
+    Raises:
+        TypeError: It is no frame, or lacks a column, or one has another type.
+    """
+    if not isinstance(given, pl.DataFrame):
+        way_out = "; call .collect() on it" if isinstance(given, pl.LazyFrame) else ""
+        raise TypeError(f"a batch processor gives a polars DataFrame, but got {type(given).__name__}{way_out}")
+    if missing := [name for name in (*columns, "_ts") if name not in given.columns]:
+        raise TypeError(
+            f"the rows to forward lack {' and '.join(map(repr, missing))}; they have "
+            + (", ".join(given.columns) or "no columns")
+            + (", and each needs its time in _ts (Int64, ms)" if "_ts" in missing else "")
+        )
+    if given.get_column("_ts").null_count():
+        raise TypeError("the rows to forward have nulls in _ts; give each row its time (Int64, ms)")
+    defaults = {"_partition": cause.partition, "_offset": cause.offset, "_deleted": False}
+    return given.select(
+        *(
+            _cast(given.get_column(name), dtype) if name in given.columns else pl.lit(defaults[name], dtype).alias(name)
+            for name, dtype in {**columns, **RESERVED}.items()
+        )
+    )
+
+
+def _cast(column: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """The column as ``dtype``, if none of its values can change by that."""
+    given = column.dtype
+    is_harmless = (
+        given == dtype
+        or given == pl.Null
+        or (given.is_integer() and (dtype.is_integer() or dtype.is_float()))
+        or (given.is_float() and dtype.is_float())
+        or (isinstance(given, pl.Datetime) and isinstance(dtype, pl.Datetime) and given.time_zone == dtype.time_zone)
+        or (given.is_nested() and dtype.is_nested())
+    )
+    if not is_harmless:
+        raise TypeError(
+            f"the rows to forward have the column {column.name!r} as {given}, but it is declared {dtype}; cast it"
+        )
+    return column.cast(dtype)

@@ -1,0 +1,61 @@
+"""Records as processors see them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Record(msgspec.Struct, Generic[K, V], frozen=True):
+    """A key, a value (None for a tombstone) and the event time, in UTC.
+
+    Examples:
+        >>> record = Record("ann", 5, datetime(2026, 1, 1, tzinfo=UTC))
+        >>> record.with_value("five").value
+        'five'
+    """
+
+    key: K
+    value: V
+    timestamp: datetime
+
+    def with_key(self, key: Any) -> Record[Any, V]:
+        """A copy with another key."""
+        return Record(key, self.value, self.timestamp)
+
+    def with_value(self, value: Any) -> Record[K, Any]:
+        """A copy with another value."""
+        return Record(self.key, value, self.timestamp)
+
+    def with_timestamp(self, timestamp: datetime) -> Record[K, V]:
+        """A copy with another event time."""
+        return Record(self.key, self.value, timestamp)
+
+
+class FixedKeyRecord(msgspec.Struct, Generic[K, V], frozen=True):
+    """A record whose key stays as it is. Programs make one only from another, by its methods."""
+
+    key: K
+    value: V
+    timestamp: datetime
+
+    def with_value(self, value: Any) -> FixedKeyRecord[K, Any]:
+        """A copy with another value."""
+        return FixedKeyRecord(self.key, value, self.timestamp)
+
+    def with_timestamp(self, timestamp: datetime) -> FixedKeyRecord[K, V]:
+        """A copy with another event time."""
+        return FixedKeyRecord(self.key, self.value, timestamp)
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was read."""
+
+    topic: str
+    partition: int
+    offset: int

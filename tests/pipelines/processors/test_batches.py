@@ -1,0 +1,109 @@
+"""Batch processors beside their records: tombstones, children, the wall clock, the end of the input, the stop."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from threading import Event
+
+import polars as pl
+import pytest
+
+from tests.pipelines.processors.runs import written
+from tests.pipelines.spark.inline import Place, Topics
+from weir import Application, BatchProcessor, Int64, Punctuation, StreamsBuilder, String
+from weir.testing import TopologyTestDriver
+
+SECOND = timedelta(seconds=1)
+NINE = datetime(2026, 1, 1, 9, tzinfo=UTC)
+
+
+def stream():
+    builder = StreamsBuilder()
+    return builder, builder.stream("numbers", key=String("user"), value=Int64("n"))
+
+
+class Doubles(BatchProcessor[str, int, str, int]):
+    def process_batch(self, rows):
+        assert rows.columns == ["user", "n", "_ts", "_partition", "_offset", "_deleted"]
+        return rows.with_columns(value=pl.col("n").fill_null(0) * 2)
+
+
+def test_a_tombstone_that_is_returned_stays_one():
+    builder, numbers = stream()
+    numbers.process(Doubles).to_delta("out")
+    with TopologyTestDriver(Application("doubles", builder)) as driver:
+        driver.create_input_topic("numbers").pipe_key_value_list([("ann", 4), ("ann", None), (None, 3)])
+        assert driver.create_output_table("out").read_key_values_to_list() == [("ann", 8), ("ann", None), (None, 6)]
+
+
+class Splits(BatchProcessor[str, int, str, int]):
+    """Odd numbers for one child, even ones for the other, and all negated ones for both."""
+
+    def init(self, context):
+        self.context = context
+
+    def process_batch(self, rows):
+        rows = rows.with_columns(value="n")
+        self.context.forward_rows(rows.filter(pl.col("n") % 2 == 1), "odd")
+        self.context.forward_rows(rows.filter(pl.col("n") % 2 == 0), "even")
+        return rows.with_columns(value=-pl.col("n"))
+
+
+class Same(BatchProcessor[str, int, str, int]):
+    def process_batch(self, rows):
+        return rows
+
+
+def test_rows_may_be_for_one_child():
+    builder, numbers = stream()
+    split = numbers.process(Splits)
+    for name in ("odd", "even"):
+        split.process(Same, name=name).to_delta(name)
+    with TopologyTestDriver(Application("splits", builder)) as driver:
+        driver.create_input_topic("numbers").pipe_key_value_list([("ann", 1), ("ann", 2)])
+        assert driver.create_output_table("odd").read_values_to_list() == [1, -1, -2]
+        assert driver.create_output_table("even").read_values_to_list() == [-1, 2, -2]
+
+
+class Wakes(BatchProcessor[str, int, str, str]):
+    """Timers by both clocks, ten seconds after the record."""
+
+    timer_resolution = 4 * SECOND
+
+    def init(self, context):
+        self.context = context
+
+    def process_batch(self, rows):
+        rows = rows.filter(pl.col("n") > 0)
+        self.context.timers(rows, pl.col("_ts") + 10_000)
+        now_ms = round(self.context.current_system_time.timestamp() * 1000)
+        self.context.timers(rows, pl.lit(now_ms) + 10_000, Punctuation.WALL_CLOCK_TIME)
+
+    def on_timers(self, rows):
+        return rows.with_columns(value=pl.format("timer {}", pl.col("_ts") // 1000))
+
+    def close(self):
+        self.context.forward_rows(pl.DataFrame({"user": ["all"], "value": ["closed"], "_ts": [0]}))
+
+
+def test_timers_by_the_wall_clock_are_called_when_it_gets_there():
+    builder, numbers = stream()
+    numbers.process(Wakes, name="wakes").to_delta("out")
+    with TopologyTestDriver(Application("wakes", builder)) as driver:
+        driver.create_input_topic("numbers").pipe_input("ann", 1, timestamp=NINE)
+        out = driver.create_output_table("out")
+        driver.advance_wall_clock_time(9 * SECOND)
+        assert out.is_empty()
+        driver.advance_wall_clock_time(SECOND)
+        assert out.read_key_values_to_list() == [("ann", "timer 10")]
+
+
+@pytest.mark.parametrize(("end_ms", "called"), [(11_999, False), (12_000, True), (60_000, True)])
+def test_the_end_of_the_input_calls_timers_at_a_multiple_of_the_resolution(tmp_path, end_ms, called):
+    builder, numbers = stream()
+    numbers.process(Wakes, name="wakes").to_delta("out")
+    rows = [(b"ann", (1).to_bytes(8, "big"), 0)] + [(b"bob", (0).to_bytes(8, "big"), at) for at in (9_000, 11_000)]
+    place = Place(Application("wakes", builder), Topics({("numbers", 0): rows}), tmp_path)
+    place.driver().run(Event(), until_caught_up=True, end_time_ms=end_ms)
+    timers = [("ann", "timer 10", 10_000)] if called else []
+    assert written(place, "out", "user", "value") == [*timers, ("all", "closed", 0)]
