@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import polars as pl
 
@@ -17,20 +17,28 @@ class SinkFencedError(SinkError):
     """Another publisher has connected for this sink."""
 
 
+class Published(NamedTuple):
+    """What an outside system keeps of what it has got."""
+
+    outbox: str
+    """The id of the outbox that the rows came from."""
+    mark: Mark
+
+
 class Connection(Protocol):
     """One connection for one sink. The one made last is the only one that can publish. After a ``SinkError`` close it
     and make another."""
 
-    def mark(self) -> Mark | None:
-        """How far the outside system has come for good; None if it knows of nothing.
+    def published(self) -> Published | None:
+        """What the outside system has got for good; None if it knows of nothing.
 
         Raises:
             SinkError: It does not say.
         """
         ...
 
-    def publish(self, rows: pl.DataFrame, mark: Mark) -> None:
-        """Send rows, and the mark that they reach: both or neither.
+    def publish(self, rows: pl.DataFrame, published: Published) -> None:
+        """Send rows, and how far they reach: both or neither.
 
         Raises:
             SinkError: It is unknown whether that happened.

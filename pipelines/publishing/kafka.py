@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from weir.infra.kafka.transactions import Note, OutRecord, TransactionalWriter, TransactionError, WriterFencedError
-from weir.pipelines.publishing.connection import SinkError, SinkFencedError
+from weir.pipelines.publishing.connection import Published, SinkError, SinkFencedError
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.state.commit.outbox import Mark
 
@@ -32,16 +32,20 @@ class KafkaConnection:
         except TransactionError as error:
             raise _sink_error(error) from error
 
-    def mark(self) -> Mark | None:
+    def published(self) -> Published | None:
         try:
             note = self._writer.note()
         except TransactionError as error:
             raise _sink_error(error) from error
-        return None if note is None else Mark(note.number, int(note.text))
+        if note is None:
+            return None
+        rows, _, outbox = note.text.partition(" ")
+        return Published(outbox, Mark(note.number, int(rows)))
 
-    def publish(self, rows: pl.DataFrame, mark: Mark) -> None:
+    def publish(self, rows: pl.DataFrame, published: Published) -> None:
+        outbox, mark = published
         try:
-            self._writer.write(_records(rows), Note(mark.epoch, str(mark.rows)))
+            self._writer.write(_records(rows), Note(mark.epoch, f"{mark.rows} {outbox}"))
         except TransactionError as error:
             raise _sink_error(error) from error
 

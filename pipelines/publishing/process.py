@@ -22,7 +22,7 @@ from weir.infra.process import end_with
 from weir.pipelines.application import load_application, load_step_hook
 from weir.pipelines.publishing.connection import SinkFencedError
 from weir.pipelines.publishing.kafka import KafkaConnection
-from weir.pipelines.publishing.publisher import MarkLostError, Publisher, SinkState
+from weir.pipelines.publishing.publisher import MarkLostError, OtherOutboxError, Publisher, SinkState
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.sinks.sink import Sink
 from weir.state.commit.log import newest_generation
@@ -87,7 +87,7 @@ def _connection(application: str, sink: Sink, settings: PublishingSettings) -> K
 def _run(publisher: Publisher, stop: Event, drain: Event) -> None:
     try:
         publisher.run(stop, drain)
-    except (MarkLostError, SinkFencedError) as error:
+    except (MarkLostError, OtherOutboxError, SinkFencedError) as error:
         log.error("%s", error)
 
 

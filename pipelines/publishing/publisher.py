@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from weir.pipelines.publishing.connection import Connection, SinkError, SinkFencedError
+from weir.pipelines.publishing.connection import Connection, Published, SinkError, SinkFencedError
 from weir.state.commit.outbox import Mark, Outbox
 
 log = logging.getLogger("weir.publisher")
@@ -45,6 +45,20 @@ class MarkLostError(Exception):
         return (
             f"sink {self.sink!r}: rows up to epoch {self.floor} have been published, but its target {knows}; was the "
             "topic made anew, or the group's offset removed?"
+        )
+
+
+class OtherOutboxError(Exception):
+    """An application of the same id in another folder publishes to the same target."""
+
+    def __init__(self, sink: str) -> None:
+        super().__init__(sink)
+        self.sink = sink
+
+    def __str__(self) -> str:
+        return (
+            f"sink {self.sink!r}: an application with the same id in another folder has published to its target; end "
+            'one of the two, or give it another id, as in Application("other-id", ...)'
         )
 
 
@@ -93,7 +107,7 @@ class Publisher:
         """Publish until ``stop`` is set; once ``drain`` is set, only until nothing waits.
 
         Raises:
-            MarkLostError: It is not known what has been published.
+            MarkLostError, OtherOutboxError: It is not known what has been published.
             SinkFencedError: A newer driver's publisher has taken over.
         """
         while not stop.is_set():
@@ -116,7 +130,7 @@ class Publisher:
             self._outbox.refresh()
             for rows, reached in self._outbox.rows(mark, at_most=BATCH_ROWS, size_bytes=BATCH_BYTES):
                 self._on_step("rows read")
-                connection.publish(rows, reached)
+                connection.publish(rows, Published(self._outbox.id, reached))
                 self._on_step("rows published")
                 mark, self._failures = reached, 0
                 self._told_at_s = time.monotonic()
@@ -132,18 +146,23 @@ class Publisher:
             if is_last:
                 return
             if mark != Mark() and time.monotonic() - self._told_at_s > RENEW_EVERY_S:
-                connection.publish(NO_ROWS, mark)
+                connection.publish(NO_ROWS, Published(self._outbox.id, mark))
                 self._told_at_s = time.monotonic()
             stop.wait(LOOK_EVERY_S)
 
     def _begin(self, connection: Connection) -> Mark:
         """How far the outside system has come."""
-        mark = connection.mark()
+        found = connection.published()
         self._outbox.refresh()
-        if self._outbox.floor > (mark or Mark()).epoch:
-            raise MarkLostError(self._sink, self._outbox.floor, mark)
-        self._tell(mark or Mark(), error="")
-        return mark or Mark()
+        if found is not None and found.outbox != self._outbox.id:
+            if self._outbox.floor or self._state.published_rows:
+                raise OtherOutboxError(self._sink)
+            found = None  # of the application before it was reset
+        mark = found.mark if found is not None else Mark()
+        if self._outbox.floor > mark.epoch:
+            raise MarkLostError(self._sink, self._outbox.floor, found.mark if found is not None else None)
+        self._tell(mark, error="")
+        return mark
 
     def _tell(self, mark: Mark | None = None, **changes: Any) -> None:
         mark = self._state.mark if mark is None else mark

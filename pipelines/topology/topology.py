@@ -147,9 +147,13 @@ class Topology:
         return tuple(node for node in self.nodes if isinstance(node, TableSinkNode))
 
     def table_specs(self) -> tuple[TableSpec, ...]:
-        """The table that commits write for each output: key columns, window bounds, value columns, then
+        """The table that commits write for each output in Delta: key columns, window bounds, value columns, then
         ``_ts _epoch _seq _deleted``."""
-        return tuple(map(table_spec, self.sinks))
+        return tuple(table_spec(sink) for sink in self.sinks if sink.sink is None)
+
+    def outbox_specs(self) -> tuple[TableSpec, ...]:
+        """The outbox of each output that leaves the warehouse."""
+        return tuple(table_spec(sink) for sink in self.sinks if sink.sink is not None)
 
     def partition_counts(self, source_counts: Mapping[str, int]) -> dict[int, int]:
         """Tasks by sub-topology index, from the topics' partition counts.
@@ -246,7 +250,7 @@ class Topology:
                     [sub_topology.shape, [_joined(node) for node in sub_topology.nodes]]
                     for sub_topology in self.program.sub_topologies
                 ],
-                [[spec.name, columns_of(spec.schema), list(spec.keys)] for spec in self.table_specs()],
+                [[spec.name, columns_of(spec.schema), list(spec.keys)] for spec in map(table_spec, self.sinks)],
             ],
             16,
         )

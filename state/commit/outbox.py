@@ -54,6 +54,11 @@ class Outbox:
         self._table = DeltaTable(self.folder)
 
     @property
+    def id(self) -> str:
+        """That of the table: an application that begins anew, after a reset, has another."""
+        return str(self._table.metadata().id)
+
+    @property
     def floor(self) -> int:
         """The newest epoch whose rows have been removed, since the outside system had them; 0 before the first."""
         return self._table.transaction_version(self._published) or 0

@@ -12,7 +12,7 @@ from tests.waiting import wait_for
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.pipelines.publishing import publisher
 from weir.pipelines.publishing.connection import SinkFencedError
-from weir.pipelines.publishing.publisher import MarkLostError
+from weir.pipelines.publishing.publisher import MarkLostError, OtherOutboxError
 from weir.state.commit.outbox import Outbox
 
 pytestmark = pytest.mark.broker
@@ -134,3 +134,25 @@ def test_a_topic_made_anew_is_not_filled_a_second_time_without_a_word(shop, brok
     with pytest.raises(MarkLostError, match="rows up to epoch 1 have been published, but its target knows of nothing"):
         drain(shop.publisher(broker))
     assert received(broker, shop.topic, PARTITIONS) == {}
+
+
+def test_after_a_reset_everything_is_published_again(shop, broker, tmp_path_factory):
+    """As by an application whose results are computed anew."""
+    shop.commit(5)
+    drain(shop.publisher(broker))
+    again = Shop(tmp_path_factory.mktemp("reset"), shop.topic)
+    again.commit(3)
+    drain(again.publisher(broker))
+    twice = {user: orders + again.sent.get(user, []) for user, orders in shop.sent.items()}
+    assert received(broker, shop.topic, PARTITIONS) == twice
+
+
+def test_of_two_folders_with_one_application_the_older_one_stops_publishing(shop, broker, tmp_path_factory):
+    shop.commit(5)
+    drain(shop.publisher(broker))
+    other = Shop(tmp_path_factory.mktemp("other"), shop.topic)
+    other.commit(3)
+    drain(other.publisher(broker))
+    shop.commit(2)
+    with pytest.raises(OtherOutboxError, match="in another folder has published to its target; end one of the two"):
+        drain(shop.publisher(broker))
