@@ -141,6 +141,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "Correct the declared schema": COMMANDS + "a_bad_record_is_read_with_a_corrected_schema",
         'on_error="dead_letter"': COMMANDS + "a_bad_record_goes_to_the_dead_letters",
     },
+    "pipelines/errors.py InvalidTimestampError": {
+        'with_timestamp(..., on_invalid="skip")': "tests/pipelines/operators/test_with_timestamp.py::"
+        "test_an_invalid_time_stops_the_run_and_can_be_skipped_instead",
+    },
     "infra/kafka/admin.py UnsettledOffsetsError": {
         "wait until its transaction ends": "tests/infra/test_kafka_admin.py::"
         "test_offsets_of_a_group_are_read_when_its_transaction_has_ended",
