@@ -310,11 +310,14 @@ def test_rows_on_their_way_are_processed_by_a_stop_that_drains(terminal, waiting
     assert drain in waiting.commands
     under_way = terminal.weir(days)
     assert (under_way.code, drain in under_way.commands) == (1, True), under_way.text
+    waits = "committed rows that wait between tasks"
+    assert waits in terminal.take("status clicks", under_way).text
     with terminal.typing_beside(drain) as codes:
         done = terminal.take("run MODULE:APP", waiting, "--set", "max_epoch_records=20", MODULE="programs:old")
     assert (done.code, codes) == (0, [0]), done.text
     assert pages_written(terminal) == pages_read(terminal)
     assert sum(pages_read(terminal).values()) < len(all_rows(terminal)), "it has not simply read everything"
+    assert waits not in terminal.take("status clicks", under_way).text
     assert terminal.weir(days).code == 0
     then_the_other_program_passes_on_what_is_left(terminal)
 
