@@ -182,7 +182,7 @@ class NetworkFileSystemError(StateError):
     def __str__(self) -> str:
         return (
             f"{self.folder} is on a network file system ({self.kind}), which cannot hold local state safely; "
-            "choose a state folder on a local disk"
+            "choose a folder on a local disk with `--dir DIR`"
         )
 
 

@@ -17,6 +17,7 @@ from threading import Event
 import lmdb
 import polars as pl
 import pytest
+from confluent_kafka import Producer
 
 from tests.pipelines.backfill.inline import copy
 from tests.pipelines.cli.by_user import by_user, counted, counts
@@ -364,3 +365,55 @@ def test_topics_that_are_joined_get_as_many_partitions_or_a_repartition(terminal
     for application in ("named-False", "named-True"):
         rows = read_table(terminal.warehouse / application / "named")
         assert sorted(rows.select("user", "name").rows()) == wanted
+
+
+def key_partitions(keys: list[bytes], **properties: str) -> dict[bytes, int]:
+    """Where librdkafka's producer with these properties puts keys; its own brokers in memory have topics of four
+    partitions."""
+    found: dict[bytes, int] = {}
+    producer = Producer({"test.mock.num.brokers": 1, **properties})
+    for key in keys:
+        producer.produce(
+            "any", key=key, on_delivery=lambda _, message: found.update({message.key(): message.partition()})
+        )
+    assert producer.flush(30) == 0
+    assert producer.list_topics("any", timeout=30).topics["any"].partitions.keys() == set(range(4))
+    return found
+
+
+def named_pages(*, is_repartitioned: bool) -> Application:
+    """Clicks with the names of their pages: a lookup behind a repartition in a topic of names by page."""
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
+    if is_repartitioned:
+        named = builder.stream("names", key=String("page"), value=String("name"))
+        names = named.repartition(name="names-by-page").to_table("names")
+    else:
+        names = builder.table("names", key=String("page"), value=String("name"), store="names")
+    clicks.select_key(page="page").join(names).to_delta("named")
+    return Application(f"named-{is_repartitioned}", builder)
+
+
+def test_a_topic_with_another_partitioner_is_repartitioned_or_its_producer_set_to_murmur2(terminal):
+    names = [(b"page-%d" % number, b"name-%d" % number, 0) for number in range(40)]
+    rows = [
+        (b"user-%d" % number, json.dumps({"page": f"page-{number % 40}", "ms": 1}).encode(), 1) for number in range(60)
+    ]
+    wanted = sorted((f"page-{number % 40}", f"name-{number % 40}") for number in range(60))
+
+    def put(**properties: str) -> None:
+        partitions = key_partitions([key for key, _, _ in names], **properties)
+        topics = {("clicks", number): rows[number::4] for number in range(4)}
+        topics |= {("names", number): [row for row in names if partitions[row[0]] == number] for number in range(4)}
+        terminal.clusters[BROKERS] = Topics(topics)
+
+    plain, repartitioned = (terminal.has(f"app_{each}", named_pages(is_repartitioned=each)) for each in (False, True))
+    put()
+    found = refused(terminal.run(plain), "begin with stream.repartition(...).to_table(...)")
+    succeeded(terminal.run(repartitioned))
+    ((name, value),) = re.findall(r"the producer's property (\S+)=(\w+)", found.text)
+    put(**{name: value})
+    succeeded(terminal.run(plain))
+    for application in ("named-False", "named-True"):
+        named = read_table(terminal.warehouse / application / "named")
+        assert sorted(named.select("page", "name").rows()) == wanted
