@@ -10,6 +10,7 @@ import time
 
 import pytest
 from confluent_kafka import Producer
+from typer.testing import CliRunner
 
 from tests.faults.applications import PARTITIONS, TOPIC, records
 from weir.infra.jars import jars
@@ -17,6 +18,7 @@ from weir.infra.java import java_executable
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
 from weir.infra.kafka.properties import broker_properties
 from weir.infra.process import end_with_parent
+from weir.pipelines.cli.app import app
 from weir.state.commit.tables import read_table
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -118,18 +120,38 @@ def weir_run(folder, bootstrap_servers: str, login: dict[str, str]) -> subproces
     )
 
 
-def test_a_login_in_weir_toml_serves_the_driver_and_the_workers(tmp_path, guarded):
+def test_a_wrong_password_is_one_clear_error_and_the_right_one_in_weir_toml_serves_driver_and_workers(
+    tmp_path, guarded
+):
+    done = weir_run(tmp_path, guarded, {**LOGIN, "sasl.password": "wrong"})
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "refused the login" in done.stderr
+    assert "sasl.username and sasl.password under [kafka]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / ".weir" / "warehouse").exists()
     done = weir_run(tmp_path, guarded, LOGIN)
     assert done.returncode == 0, done.stderr
     assert read_table(tmp_path / ".weir" / "warehouse" / "faulty" / "user_sums")["events"].sum() == 2_000
     assert LOGIN["sasl.password"] not in (tmp_path / ".weir" / "logs" / "faulty.log").read_text()
 
 
-def test_a_wrong_password_is_one_clear_error_and_nothing_is_claimed(tmp_path, guarded):
-    done = weir_run(tmp_path, guarded, {**LOGIN, "sasl.password": "wrong"})
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "refused the login" in done.stderr
-    assert "sasl.password" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / ".weir" / "warehouse").exists()
+@pytest.mark.parametrize("how", ["--set", "variables"])
+def test_a_refused_login_is_corrected_where_the_message_says(tmp_path, guarded, monkeypatch, how):
+    right, wrong = {**LOGIN}, {**LOGIN, "sasl.password": "wrong"}
+
+    def listed(login: dict[str, str]):
+        options = []
+        for name, value in login.items():
+            if how == "--set":
+                options += ["--set", f"kafka.{name}={value}"]
+            else:
+                monkeypatch.setenv(f"WEIR_KAFKA_{name.replace('.', '_').upper()}", value)
+        command = ["kafka", "list", "--bootstrap-servers", guarded, "--dir", str(tmp_path / "weir"), *options]
+        return CliRunner().invoke(app, command)
+
+    refused = listed(wrong)
+    assert refused.exit_code == 1, refused.output
+    assert "under [kafka], WEIR_KAFKA_* or --set kafka.*" in " ".join(refused.output.split())
+    done = listed(right)
+    assert (done.exit_code, TOPIC in done.output) == (0, True), done.output

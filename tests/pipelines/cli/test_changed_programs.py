@@ -328,6 +328,17 @@ def test_rows_on_their_way_are_processed_by_a_run_that_catches_up(terminal, wait
     then_the_other_program_passes_on_what_is_left(terminal)
 
 
+def test_rows_on_their_way_are_processed_before_a_return_to_kafka_streams(terminal, waiting):
+    back = "migrate to-kafka-streams clicks streams --dry-run"
+    refused = terminal.weir(back)
+    assert (refused.code, "has rows on their way between its tasks" in refused.text) == (1, True), refused.text
+    assert terminal.take("run MODULE:APP --until-caught-up", refused, MODULE="programs:old").code == 0
+    done = terminal.weir(back)
+    assert done.code == 0, done.text
+    pages = len(pages_read(terminal))
+    assert f"{pages} record" in done.text, done.text
+
+
 def test_rows_on_their_way_are_processed_before_everything_is_swapped_in(terminal, waiting):
     made = terminal.weir("backfill run programs:other --everything")
     (swap,) = (each.replace("MODULE:APP", "programs:other") for each in made.commands)
