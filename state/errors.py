@@ -206,8 +206,8 @@ class RowFormatError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"stored rows do not fit the columns {', '.join(self.columns)}: {self.reason}; "
-            "run the version that wrote them, or give the store a new name"
+            f"stored rows do not fit the columns {', '.join(self.columns)}: {self.reason}; another version of the "
+            "program wrote them: run this one with `weir run MODULE:APP`, or read them with the one that ran last"
         )
 
 

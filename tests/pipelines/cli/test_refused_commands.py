@@ -25,7 +25,7 @@ from tests.pipelines.cli.typed import BROKERS, NO_BROKERS, Answer, Terminal, ope
 from tests.pipelines.spark.evolving import Click, clicks
 from tests.pipelines.spark.inline import Topics
 from tests.waiting import wait_for
-from weir import Application, Count, Json, StreamsBuilder, String
+from weir import Application, Count, Json, Max, StreamsBuilder, String
 from weir.infra.control import ControlDatabase, this_host
 from weir.pipelines.operations import control
 from weir.pipelines.serdes.partitioner import murmur2
@@ -101,6 +101,23 @@ def test_state_that_is_not_on_this_host_is_restored_by_a_run(there):
     wanted = counted(there)["user-1"]
     answer = succeeded(there.weir("query clicks users user-1 --json"))
     assert [row["n"] for row in json.loads(answer.text)["rows"]] == [wanted]
+
+
+def test_rows_of_another_version_are_read_by_the_one_that_ran_last_or_by_this_one_once_it_has_run(there):
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=Json(Click))
+    stream.group_by_key().agg("users", n=Count(), newest=Max("ms")).to_delta("users")
+    there.has("app", Application("clicks", builder))
+    asked = "query clicks users user-1 --json"
+    found = refused(there.weir(asked), "or read them with the one that ran last")
+    there.has("app", by_user())
+    n = counted(there)["user-1"]
+    (row,) = json.loads(succeeded(there.weir(asked)).text)["rows"]
+    assert (row["user"], row["n"]) == ("user-1", n)
+    there.has("app", Application("clicks", builder))
+    succeeded(there.take("run MODULE:APP", found, "--until-caught-up", MODULE="programs:app"))
+    (row,) = json.loads(succeeded(there.weir(asked)).text)["rows"]
+    assert (row["user"], row["n"], row["newest"]) == ("user-1", n, None)
 
 
 def test_a_position_that_is_not_reached_is_reached_by_an_application_that_status_shows_as_stopped(there):
