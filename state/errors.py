@@ -324,12 +324,13 @@ class UpsertsBusyError(StateError):
 class TableFeatureError(StateError):
     """A table was altered so that it needs writer features of Delta that Weir does not support."""
 
-    def __init__(self, folder: str, features: list[str]) -> None:
-        super().__init__(folder, features)
-        self.folder, self.features = folder, features
+    def __init__(self, application: str, folder: str, features: list[str]) -> None:
+        super().__init__(application, folder, features)
+        self.application, self.folder, self.features = application, folder, features
 
     def __str__(self) -> str:
         return (
-            f"the Delta table {self.folder} requires its writers to support {', '.join(self.features)}, which Weir "
-            "does not; drop the feature from the table, or copy the table and reset the application"
+            f"the Delta table {self.folder} of {self.application!r} requires its writers to support "
+            f"{', '.join(self.features)}, which Weir does not; copy the table if you need its rows, and start over with "
+            f"`weir reset {self.application}`"
         )

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from confluent_kafka import Producer
+from click.testing import Result
 from typer.testing import CliRunner
 
 from tests.faults.applications import PARTITIONS, TOPIC, records
@@ -136,22 +137,17 @@ def test_a_wrong_password_is_one_clear_error_and_the_right_one_in_weir_toml_serv
     assert LOGIN["sasl.password"] not in (tmp_path / ".weir" / "logs" / "faulty.log").read_text()
 
 
-@pytest.mark.parametrize("how", ["--set", "variables"])
-def test_a_refused_login_is_corrected_where_the_message_says(tmp_path, guarded, monkeypatch, how):
-    right, wrong = {**LOGIN}, {**LOGIN, "sasl.password": "wrong"}
-
-    def listed(login: dict[str, str]):
-        options = []
-        for name, value in login.items():
-            if how == "--set":
-                options += ["--set", f"kafka.{name}={value}"]
-            else:
-                monkeypatch.setenv(f"WEIR_KAFKA_{name.replace('.', '_').upper()}", value)
-        command = ["kafka", "list", "--bootstrap-servers", guarded, "--dir", str(tmp_path / "weir"), *options]
+def test_a_refused_login_is_corrected_by_options_or_variables(tmp_path, guarded, monkeypatch):
+    def listed(options: dict[str, str]) -> Result:
+        pairs = [part for name, value in options.items() for part in ("--set", f"kafka.{name}={value}")]
+        command = ["kafka", "list", "--bootstrap-servers", guarded, "--dir", str(tmp_path / "weir"), *pairs]
         return CliRunner().invoke(app, command)
 
-    refused = listed(wrong)
+    refused = listed({**LOGIN, "sasl.password": "wrong"})
     assert refused.exit_code == 1, refused.output
     assert "under [kafka], WEIR_KAFKA_* or --set kafka.*" in " ".join(refused.output.split())
-    done = listed(right)
-    assert (done.exit_code, TOPIC in done.output) == (0, True), done.output
+    by_options = listed(LOGIN)
+    for name, value in LOGIN.items():
+        monkeypatch.setenv(f"WEIR_KAFKA_{name.replace('.', '_').upper()}", value)
+    for done in (by_options, listed({})):
+        assert (done.exit_code, TOPIC in done.output) == (0, True), done.output
