@@ -331,6 +331,6 @@ class TableFeatureError(StateError):
     def __str__(self) -> str:
         return (
             f"the Delta table {self.folder} of {self.application!r} requires its writers to support "
-            f"{', '.join(self.features)}, which Weir does not; copy the table if you need its rows, and start over with "
-            f"`weir reset {self.application}`"
+            f"{', '.join(self.features)}, which Weir does not; copy the table if you need its rows, and start over "
+            f"with `weir reset {self.application}`"
         )

@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
-from confluent_kafka import Producer
 from click.testing import Result
+from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from tests.faults.applications import PARTITIONS, TOPIC, records

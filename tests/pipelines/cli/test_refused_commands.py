@@ -94,6 +94,13 @@ def test_a_program_that_is_not_registered_is_started_once(there):
     assert "user-1" in succeeded(there.weir("query clicks users user-1")).text
 
 
+def test_a_log_that_is_missing_is_written_by_a_run(there):
+    shutil.rmtree(there.settings.logs)
+    found = refused(there.weir("logs clicks"), "clicks has no log in")
+    succeeded(there.take("run MODULE:APP", found, "--until-caught-up", MODULE="programs:app"))
+    assert "generation 2 of 'clicks' starts" in succeeded(there.weir("logs clicks")).text
+
+
 def test_state_that_is_not_on_this_host_is_restored_by_a_run(there):
     shutil.rmtree(there.settings.state_dir)
     found = refused(there.weir("query clicks users user-1"), "has no state in")
@@ -149,7 +156,7 @@ def holding(hold: Callable[[Click], None]) -> Application:
 def test_the_log_shows_what_a_driver_did_last_that_does_not_answer(there, monkeypatch):
     """Its epoch lasts until the commands have been typed."""
     monkeypatch.setattr(control, "ANSWER_LIMIT_S", 0.0)
-    codes, begun = list[int](), Event()
+    begun = Event()
 
     def hold(value: Click) -> None:
         begun.set()
@@ -166,7 +173,6 @@ def test_the_log_shows_what_a_driver_did_last_that_does_not_answer(there, monkey
 
 def test_the_log_shows_what_a_driver_did_last_that_is_still_stopping(there, monkeypatch):
     """Its Spark takes long to stop."""
-    codes = list[int]()
 
     @contextmanager
     def slow_to_stop(*arguments: object) -> Iterator[None]:
