@@ -65,6 +65,8 @@ class Settings(BaseModel):
     """How long local state that could not be trusted is kept in quarantine; compaction deletes what is older."""
     quarantine_max_bytes: int = Field(default=10_000_000_000, ge=0)
     """The most that an application's quarantine takes on disk after a compaction; the oldest goes first."""
+    outbox_max_bytes: int = Field(default=4_000_000_000, ge=1)
+    """How much may wait on disk for an application's sinks; beyond that a run reads no more until they catch up."""
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)
     """The port where a run serves its metrics to Prometheus; None means nowhere."""
     metrics_host: str = "127.0.0.1"

@@ -15,9 +15,12 @@ from weir.pipelines.dsl.graph import Graph, check_name
 from weir.pipelines.dsl.grouped import repartition
 from weir.pipelines.dsl.mapping import add_flat_map, add_flat_map_values, add_map, add_select_key
 from weir.pipelines.dsl.merging import add_merge
+from weir.pipelines.dsl.sinks import kafka_topic
 from weir.pipelines.dsl.stateless import add_filter, add_map_values, add_peek, add_with_timestamp
 from weir.pipelines.errors import TopologyError
+from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.topology.nodes import Node, TableSinkNode
+from weir.state.commit.outbox import outbox_name
 
 
 class StreamOperations:
@@ -295,6 +298,49 @@ class StreamOperations:
                 record=self._node.record,
                 table=check_name("table", table),
                 is_updates=False,
+            )
+        )
+
+    def to(
+        self,
+        topic: str | pl.Expr,
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+        partition: pl.Expr | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Write every record to a Kafka topic, exactly once for readers of committed records.
+
+        ``topic`` is its name, or an expression that gives each record one; the topics exist already. Without ``key``
+        and ``value``, text, bytes, numbers and booleans are written as Kafka's own serializers write them, and objects
+        as JSON. ``partition`` is an expression for the partition's number; without it, and where it is null, the key
+        decides, as in Java's producer. The record's time is kept, and a tombstone has no value.
+
+        Records wait in an outbox until they are published, beside the run and in the order of each task. ``name`` is
+        that of the sink in ``weir sink`` and in its progress: by default that of the topic.
+
+        Raises:
+            TopologyError: A serde does not fit the columns, or the sink needs a name.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.filter(col("page") != "/").to("pages")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_key_value_list([("ann", "/"), ("bob", "/docs")])
+            >>> driver.create_output_topic("pages").read_key_values_to_list()
+            [('bob', '/docs')]
+        """
+        sink = kafka_topic(self._node.record, topic, key=key, value=value, partition=partition, name=name)
+        self._graph.add(
+            TableSinkNode(
+                name=self._graph.new_name("KSTREAM-SINK-"),
+                parent=self._node,
+                record=self._node.record,
+                table=outbox_name(sink.name),
+                is_updates=False,
+                sink=sink,
             )
         )
 

@@ -86,6 +86,7 @@ class Driver:
         self._coordinator, self._limits = coordinator, spec.limits
         self._topics, self._accept_lost_records = TopicWatch(coordinator, spec.source), spec.accept_lost_records
         self._control, self._on_progress = listeners.control, listeners.on_progress
+        self._waiting_bytes, self._outbox_max_bytes = listeners.waiting_bytes, spec.outbox_max_bytes
         self._restores = Restores(coordinator, executors.restores, self._commit, takes_snapshots=spec.snapshot_rows > 0)
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
         application = coordinator.application
@@ -125,7 +126,8 @@ class Driver:
                 self._refresh_ends(stop)
             self._restores.take_up()
             self._snapshots.take_up()
-            result = None if self._is_paused or self._restores.hold_epochs else self._run_epoch()
+            is_held = self._is_paused or self._restores.hold_epochs or self._waits_for_sinks()
+            result = None if is_held else self._run_epoch()
             if result is not None:
                 self._react(result, stop)
             self._commit_if_due(wants_commit=result is not None and result.wants_commit)
@@ -140,6 +142,19 @@ class Driver:
                     )  # only to see whether the brokers answer: where to stop does not change
                 self._idle(stop)
         return self._finish("stopped", stop)
+
+    @property
+    def generation(self) -> int:
+        """The generation that was claimed."""
+        return self._coordinator.generation
+
+    def _waits_for_sinks(self) -> bool:
+        """Whether so much waits for sinks that nothing more is read until they catch up."""
+        if self._outbox_max_bytes is None or self._waiting_bytes() <= self._outbox_max_bytes:
+            return False
+        self._message = f"{self._waiting_bytes():,} bytes wait for sinks; reading goes on when they have caught up"
+        self._report("waiting")
+        return True
 
     def _end_input(self, end_time_ms: int, stop: Event) -> bool:
         """Run epochs without records in which the stream time of every task advances to the end.

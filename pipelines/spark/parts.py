@@ -94,6 +94,8 @@ class RunSpec:
     """How many rows a task's changelogs grow by before its next snapshot is due; 0 for never."""
     accept_state_loss: bool = False
     """Whether to start although another topology or partition count leaves stores empty."""
+    outbox_max_bytes: int | None = None
+    """How much may wait for sinks before no more is read; None for no limit."""
     accept_lost_records: bool = False
     """Whether to read on where topics can be read, if they no longer hold what the positions belong to."""
 
@@ -142,3 +144,5 @@ class Listeners:
     on_progress: Callable[[Progress], None] = lambda progress: None
     on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None
     """Gets the positions of each commit once it is durable; it must not hold the commit up."""
+    waiting_bytes: Callable[[], int] = lambda: 0
+    """How much of what is committed waits for sinks."""

@@ -6,7 +6,7 @@ and what a record causes passes through all sub-topologies before the next recor
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,6 +25,7 @@ from weir.pipelines.processors.list_store import ListStore
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
+from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.metrics import Reading, RunMetrics
 from weir.pipelines.tasks.order import Arrivals, Part, with_keys
@@ -38,6 +39,7 @@ from weir.pipelines.testing.stores import (
     ReadOnlyWindowStore,
 )
 from weir.pipelines.testing.streams import TestInputTopic, TestOutputTable, encode_part, time_to_ms
+from weir.pipelines.testing.topics import TestOutputTopic, TestRecord, records_of
 from weir.pipelines.topology.foreign_key import ResponseJoinNode
 from weir.pipelines.topology.nodes import Node, RecordType
 from weir.pipelines.topology.processors import ProcessorNode
@@ -139,10 +141,10 @@ class TopologyTestDriver:
         self._offsets: Counter[str] = Counter()
         self._partition_times: dict[str, int] = {}
         self._outputs = {
-            sink.table: (sink.record, deque[pl.DataFrame]())
-            for sub_topology in self._topology.sub_topologies
-            for sink in sub_topology.sinks
+            sink.table: (sink.record, deque[pl.DataFrame]()) for sink in self._topology.sinks if sink.sink is None
         }
+        self._sinks = {sink.table: sink.sink for sink in self._topology.sinks if sink.sink is not None}
+        self._sent: dict[str, deque[TestRecord]] = defaultdict(deque)
         self._counts: Counter[str] = Counter()
         self._gauges: dict[int, dict[str, int]] = {}
         self._metrics = RunMetrics(lambda: self._now_ms / 1000)
@@ -275,6 +277,26 @@ class TopologyTestDriver:
         if table not in self._outputs:
             raise LookupError(f"the topology does not write {table!r}; it writes {', '.join(self._outputs)}")
         return TestOutputTable(table, *self._outputs[table])
+
+    def create_output_topic(self, topic: str) -> TestOutputTopic:
+        """The records sent to ``topic``, so far and from now on, read with the serdes that wrote them.
+
+        Raises:
+            LookupError: Nothing writes the topic.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to("all-orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 700)])
+            ...     driver.create_output_topic("all-orders").read_key_values_to_list()
+            [('ann', 500), ('bob', 700)]
+        """
+        topics = [sink.topic for sink in self._sinks.values() if isinstance(sink, KafkaTopic)]
+        known = [each for each in topics if isinstance(each, str)]
+        if topic not in known and len(known) == len(topics):
+            raise LookupError(f"the topology does not write {topic!r}; it writes {', '.join(known) or 'no topics'}")
+        return TestOutputTopic(topic, self._sent[topic])
 
     def advance_wall_clock_time(self, duration: timedelta) -> None:
         """Move the wall clock forward; event time stays where it is.
@@ -440,7 +462,12 @@ class TopologyTestDriver:
             dropped = None
             self._gauges[index] = output.gauges
             for table, rows in output.sinks.items():
-                self._outputs[table][1].extend(rows.iter_slices(1))
+                match self._sinks.get(table):
+                    case None:
+                        self._outputs[table][1].extend(rows.iter_slices(1))
+                    case KafkaTopic() as sink:
+                        for topic, record in records_of(sink, rows):
+                            self._sent[topic].append(record)
             for edge in task.sub_topology.edges_out:
                 if edge.name in output.edges:
                     rank = self._tasks[edge.target].sub_topology.ranks[edge.name]

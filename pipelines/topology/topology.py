@@ -121,12 +121,13 @@ class Topology:
         return tuple(node for node in self.nodes if isinstance(node, GlobalTableNode))
 
     def serdes(self) -> tuple[Serde, ...]:
-        """The serdes of all topics."""
+        """The serdes of all topics, those that are written included."""
         sources = [
             *(node for node in self.nodes if isinstance(node, SourceNode)),
             *(table.source for table in self.global_tables),
         ]
-        return tuple(serde for source in sources for serde in (source.key_serde, source.value_serde))
+        written = (serde for each in self.sinks if each.sink is not None for serde in each.sink.serdes)
+        return (*(serde for source in sources for serde in (source.key_serde, source.value_serde)), *written)
 
     def sub_topology(self, index: int) -> SubTopology:
         """The sub-topology with this number, as ``describe()`` shows it; raises ``KeyError`` when none has it."""
@@ -146,9 +147,13 @@ class Topology:
         return tuple(node for node in self.nodes if isinstance(node, TableSinkNode))
 
     def table_specs(self) -> tuple[TableSpec, ...]:
-        """The table that commits write for each output: key columns, window bounds, value columns, then
+        """The table that commits write for each output in Delta: key columns, window bounds, value columns, then
         ``_ts _epoch _seq _deleted``."""
-        return tuple(map(table_spec, self.sinks))
+        return tuple(table_spec(sink) for sink in self.sinks if sink.sink is None)
+
+    def outbox_specs(self) -> tuple[TableSpec, ...]:
+        """The outbox of each output that leaves the warehouse."""
+        return tuple(table_spec(sink) for sink in self.sinks if sink.sink is not None)
 
     def partition_counts(self, source_counts: Mapping[str, int]) -> dict[int, int]:
         """Tasks by sub-topology index, from the topics' partition counts.
@@ -245,7 +250,7 @@ class Topology:
                     [sub_topology.shape, [_joined(node) for node in sub_topology.nodes]]
                     for sub_topology in self.program.sub_topologies
                 ],
-                [[spec.name, columns_of(spec.schema), list(spec.keys)] for spec in self.table_specs()],
+                [[spec.name, columns_of(spec.schema), list(spec.keys)] for spec in map(table_spec, self.sinks)],
             ],
             16,
         )
@@ -253,6 +258,8 @@ class Topology:
 
 def table_spec(sink: TableSinkNode) -> TableSpec:
     """The Delta table that commits write for ``sink``."""
+    if sink.sink is not None:
+        return TableSpec(name=sink.table, schema=pl.Schema({**sink.sink.columns, "_epoch": pl.Int64()}))
     schema = pl.Schema(
         {**sink.record.columns, "_ts": TIME, "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}
     )

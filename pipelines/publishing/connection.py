@@ -1,0 +1,50 @@
+"""What a publisher needs of an outside system: how far it has come, and a way to send rows together with that."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import polars as pl
+
+from weir.state.commit.outbox import Mark
+
+
+class SinkError(Exception):
+    """The outside system does not answer or refuses: connect again later, and ask it for the mark."""
+
+
+class SinkFencedError(SinkError):
+    """Another publisher has connected for this sink."""
+
+
+class Published(NamedTuple):
+    """What an outside system keeps of what it has got."""
+
+    outbox: str
+    """The id of the outbox that the rows came from."""
+    mark: Mark
+
+
+class Connection(Protocol):
+    """One connection for one sink. The one made last is the only one that can publish. After a ``SinkError`` close it
+    and make another."""
+
+    def published(self) -> Published | None:
+        """What the outside system has got for good; None if it knows of nothing.
+
+        Raises:
+            SinkError: It does not say.
+        """
+        ...
+
+    def publish(self, rows: pl.DataFrame, published: Published) -> None:
+        """Send rows, and how far they reach: both or neither.
+
+        Raises:
+            SinkError: It is unknown whether that happened.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go; it never fails."""
+        ...

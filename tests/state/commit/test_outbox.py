@@ -1,0 +1,112 @@
+"""An outbox gives its rows in one order, from any mark, whatever the pieces; what is published goes."""
+
+import time
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.examples import examples
+from weir.state.commit.files import write_file
+from weir.state.commit.outbox import Mark, Outbox, Waiting, outbox_name
+from weir.state.commit.tables import AppendTable
+from weir.state.types import TableSpec
+
+SPEC = TableSpec(name=outbox_name("orders"), schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
+
+
+class Writer:
+    """Commits files as tasks leave them, and knows in which order their rows are read."""
+
+    def __init__(self, folder):
+        self.folder, self.table, self.epoch, self.made = folder, AppendTable.create(folder, SPEC, "app"), 0, 0
+        self.rows = []
+        """``(epoch, number in the epoch, n)``"""
+
+    def commit(self, epochs):
+        """``epochs`` has, for each, the number of rows of each of its files."""
+        added, in_order = [], []
+        for heights in epochs:
+            self.epoch += 1
+            files = []
+            for height in heights:
+                values = list(range(self.made, self.made + height))
+                self.made += height
+                files.append((write_file(self.folder, SPEC, pl.DataFrame({"n": values, "_epoch": self.epoch})), values))
+            files.sort(key=lambda file: file[0].path)
+            added += [entry for entry, _ in files]
+            values = [value for _, several in files for value in several]
+            in_order += [(self.epoch, number, value) for number, value in enumerate(values)]
+        self.table.append(self.epoch, added)
+        self.rows += in_order
+
+
+def after(rows, mark):
+    return [value for epoch, number, value in rows if (epoch, number) >= mark]
+
+
+heights = st.lists(st.integers(1, 7), min_size=1, max_size=3)
+commits = st.lists(st.lists(heights, min_size=1, max_size=3), min_size=1, max_size=4)
+
+
+@settings(max_examples=examples(40))
+@given(commits=commits, at_most=st.integers(1, 12), size_bytes=st.integers(1, 200), data=st.data())
+def test_rows_come_in_order_from_any_mark_in_pieces_and_go_once_published(
+    tmp_path_factory, commits, at_most, size_bytes, data
+):
+    folder = tmp_path_factory.mktemp("app")
+    writer = Writer(folder)
+    outbox = Outbox(folder, "orders", "app")
+    mark, published = Mark(), []
+    for epochs in commits:
+        writer.commit(epochs)
+        assert outbox.refresh()
+        assert not outbox.refresh()
+        left = after(writer.rows, mark)
+        assert outbox.waiting(mark).rows == len(left)
+        pieces = list(outbox.rows(mark, at_most=at_most, size_bytes=size_bytes))
+        assert [value for rows, _ in pieces for value in rows["n"]] == left
+        assert all(1 <= rows.height <= at_most for rows, _ in pieces)
+        assert all(rows.height == 1 or rows.estimated_size() <= size_bytes for rows, _ in pieces)
+        for rows, reached in pieces[: data.draw(st.integers(0, len(pieces)))]:
+            published += rows["n"].to_list()
+            mark = reached
+        assert published + after(writer.rows, mark) == [value for *_, value in writer.rows]
+        if data.draw(st.booleans()):
+            outbox.remove(mark)
+            outbox.refresh()
+            assert outbox.floor <= mark.epoch
+            gone = [value for epoch, _, value in writer.rows if epoch <= outbox.floor]
+            assert published[: len(gone)] == gone
+            assert len(list(outbox.folder.glob("*.parquet"))) == outbox._files().height
+    assert [value for rows, _ in outbox.rows(mark, at_most=99, size_bytes=9999) for value in rows["n"]] == after(
+        writer.rows, mark
+    )
+
+
+def test_what_waits_is_counted_with_its_age(tmp_path):
+    before = time.time()
+    writer = Writer(tmp_path)
+    outbox = Outbox(tmp_path, "orders", "app")
+    assert outbox.waiting(Mark()) == Waiting(rows=0, size_bytes=0, since_s=None)
+    writer.commit([[3, 2]])
+    outbox.refresh()
+    waiting = outbox.waiting(Mark(1, 4))
+    assert (waiting.rows, waiting.size_bytes) == (
+        1,
+        sum(path.stat().st_size for path in outbox.folder.glob("*.parquet")),
+    )
+    assert before - 0.001 <= waiting.since_s <= time.time()
+    assert outbox.waiting(Mark(1, 5)) == Waiting(rows=0, size_bytes=0, since_s=None)
+
+
+def test_published_rows_go_beside_a_writer_that_has_not_heard_of_it(tmp_path):
+    writer = Writer(tmp_path)
+    writer.commit([[2]])
+    outbox = Outbox(tmp_path, "orders", "app")
+    outbox.remove(Mark(1, 2))
+    writer.commit([[3]])
+    outbox.refresh()
+    assert (outbox.floor, outbox.waiting(Mark(1, 2)).rows) == (1, 3)
+    outbox.remove(Mark(1, 2))
+    assert Outbox(tmp_path, "orders", "app").waiting(Mark()).rows == 3
