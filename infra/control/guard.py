@@ -43,6 +43,7 @@ class DriverControl:
         self._reported: tuple[str, int | None] = ("starting", None)
         self._rest_until = self._log_after = self._beat_after = self._readings_after = 0.0
         self._unsent: list[tuple[int, str, bool]] = []
+        self._sinks: Sequence[Mapping[str, Any]] | None = None
         try:
             self._database = ControlDatabase(url, busy_timeout_s=BUSY_TIMEOUT_S)
         except ControlDatabaseError as error:
@@ -84,14 +85,19 @@ class DriverControl:
         tasks: Sequence[TaskStatusRow],
         metric: MetricRow,
         readings: Sequence[Mapping[str, Any]] = (),
+        sinks: Sequence[Mapping[str, Any]] = (),
         *,
         is_last: bool = False,
     ) -> None:
-        """Write the tasks' status and one reading; every two seconds, and the last time, the metrics as well."""
+        """Write the tasks' status, one reading and how the sinks are; every two seconds, and the last time, the metrics
+        as well."""
 
         def write(database: ControlDatabase) -> None:
             database.report_tasks(self.application, tasks)
             database.add_metric(self.application, metric)
+            if sinks != self._sinks:
+                database.report_sinks(self.application, sinks)
+                self._sinks = sinks
             if readings and (is_last or time.monotonic() >= self._readings_after):
                 self._readings_after = time.monotonic() + READINGS_EVERY_S
                 database.report_readings(self.application, readings)

@@ -10,11 +10,21 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 ANSWER_LIMIT_S = 30.0
 TRANSACTION_LIMIT_MS = 60_000
 """How long the brokers keep a transaction open whose writer has died: readers of committed records wait as long."""
+_REFUSED = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
 
@@ -38,6 +48,10 @@ class Note(NamedTuple):
 
 class TransactionError(Exception):
     """A transaction did not take place, or it is unknown whether it did; a new writer's ``note`` tells."""
+
+
+class RecordRefusedError(TransactionError):
+    """The brokers will never take one of the records; the transaction did not take place."""
 
 
 class WriterFencedError(TransactionError):
@@ -88,16 +102,23 @@ class TransactionalWriter:
         """Write records in order, with the note, in one transaction, which fails if a record is refused.
 
         Raises:
+            RecordRefusedError: A record is too large, or its topic's name, partition or time is impossible.
             WriterFencedError: Another writer has begun.
             TransactionError: Anything else; without its ``note`` it is unknown whether the transaction took place.
         """
         producer, produce = self._producer, self._producer.produce
+        refused: list[KafkaError] = []
+
+        def on_delivery(error: KafkaError | None, _: Message) -> None:
+            if error is not None and error.code() in _REFUSED:
+                refused.append(error)
+
         try:
             producer.begin_transaction()
             for topic, partition, key, value, time_ms in records:
                 while True:
                     try:
-                        produce(topic, value, key, partition, timestamp=time_ms)
+                        produce(topic, value, key, partition, on_delivery, timestamp=time_ms)
                         break
                     except BufferError:
                         producer.poll(0.1)
@@ -108,7 +129,7 @@ class TransactionalWriter:
             )
             producer.commit_transaction(ANSWER_LIMIT_S)
         except KafkaException as error:
-            raise _failed(error) from error
+            raise _failed(KafkaException(refused[0]) if refused else error) from error
 
     def close(self) -> None:
         """Abort a transaction that is open, if the brokers answer at once, and end the connections."""
@@ -119,5 +140,9 @@ class TransactionalWriter:
 
 def _failed(error: KafkaException) -> TransactionError:
     code: KafkaError = error.args[0]
-    kind = WriterFencedError if code.code() in _FENCED else TransactionError
+    kind: type[TransactionError] = TransactionError
+    if code.code() in _FENCED:
+        kind = WriterFencedError
+    elif code.code() in _REFUSED:
+        kind = RecordRefusedError
     return kind(code.str().rstrip("."))

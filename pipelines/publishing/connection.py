@@ -17,6 +17,15 @@ class SinkFencedError(SinkError):
     """Another publisher has connected for this sink."""
 
 
+class RefusedRowsError(SinkError):
+    """The outside system will never take these rows."""
+
+    def __init__(self, reason: str, *, is_batch: bool = False) -> None:
+        """``is_batch`` says that the rows are one message, which is refused as a whole; otherwise it may be one row."""
+        super().__init__(reason)
+        self.is_batch = is_batch
+
+
 class Published(NamedTuple):
     """What an outside system keeps of what it has got."""
 
@@ -41,6 +50,7 @@ class Connection(Protocol):
         """Send rows, and how far they reach: both or neither.
 
         Raises:
+            RefusedRowsError: It did not happen, and never will.
             SinkError: It is unknown whether that happened.
         """
         ...

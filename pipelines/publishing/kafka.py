@@ -6,8 +6,15 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from weir.infra.kafka.transactions import Note, OutRecord, TransactionalWriter, TransactionError, WriterFencedError
-from weir.pipelines.publishing.connection import Published, SinkError, SinkFencedError
+from weir.infra.kafka.transactions import (
+    Note,
+    OutRecord,
+    RecordRefusedError,
+    TransactionalWriter,
+    TransactionError,
+    WriterFencedError,
+)
+from weir.pipelines.publishing.connection import Published, RefusedRowsError, SinkError, SinkFencedError
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.state.commit.outbox import Mark
 
@@ -61,4 +68,9 @@ def _records(rows: pl.DataFrame) -> Iterator[OutRecord]:
 
 
 def _sink_error(error: TransactionError) -> SinkError:
-    return (SinkFencedError if isinstance(error, WriterFencedError) else SinkError)(str(error))
+    match error:
+        case WriterFencedError():
+            return SinkFencedError(str(error))
+        case RecordRefusedError():
+            return RefusedRowsError(str(error))
+    return SinkError(str(error))

@@ -10,14 +10,22 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
 from threading import Event, Lock
 from typing import Any
 
+import msgspec
 import polars as pl
 
-from weir.pipelines.publishing.connection import Connection, Published, SinkError, SinkFencedError
+from weir.pipelines.publishing.connection import (
+    Connection,
+    Published,
+    RefusedRowsError,
+    SinkError,
+    SinkFencedError,
+)
+from weir.pipelines.publishing.state import Action, SinkState
 from weir.state.commit.outbox import Mark, Outbox
+from weir.state.commit.refused import Refused
 
 log = logging.getLogger("weir.publisher")
 
@@ -33,48 +41,43 @@ RENEW_EVERY_S = 24 * 3600.0
 NO_ROWS = pl.DataFrame()
 
 
-class MarkLostError(Exception):
+class UnknownMarkError(Exception):
+    """It is not known what has been published."""
+
+    def __init__(self, application: str, sink: str) -> None:
+        super().__init__(application, sink)
+        self.application, self.sink = application, sink
+
+    def resume(self) -> str:
+        """The command that goes on all the same."""
+        return f"`weir sink resume {self.application} {self.sink}`"
+
+
+class MarkLostError(UnknownMarkError):
     """The outside system no longer knows how far it has come, though rows have been published to it."""
 
-    def __init__(self, sink: str, floor: int, found: Mark | None) -> None:
-        super().__init__(sink, floor, found)
-        self.sink, self.floor, self.found = sink, floor, found
+    def __init__(self, application: str, sink: str, floor: int, found: Mark | None) -> None:
+        super().__init__(application, sink)
+        self.args = application, sink, floor, found
+        self.floor, self.found = floor, found
 
     def __str__(self) -> str:
         knows = "knows of nothing" if self.found is None else f"says epoch {self.found.epoch}"
         return (
             f"sink {self.sink!r}: rows up to epoch {self.floor} have been published, but its target {knows}; was the "
-            "topic made anew, or the group's offset removed?"
+            f"topic or table made anew, or the mark removed? Let it go on with the rows that wait by {self.resume()}"
         )
 
 
-class OtherOutboxError(Exception):
+class OtherOutboxError(UnknownMarkError):
     """An application of the same id in another folder publishes to the same target."""
-
-    def __init__(self, sink: str) -> None:
-        super().__init__(sink)
-        self.sink = sink
 
     def __str__(self) -> str:
         return (
             f"sink {self.sink!r}: an application with the same id in another folder has published to its target; end "
-            'one of the two, or give it another id, as in Application("other-id", ...)'
+            'one of the two, or give it another id, as in Application("other-id", ...). If the other one has ended '
+            f"for good, let this one go on with the rows that wait by {self.resume()}"
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SinkState:
-    """What a publisher says of its sink."""
-
-    sink: str
-    mark: Mark
-    waiting_rows: int = 0
-    waiting_bytes: int = 0
-    waiting_since_s: float | None = None
-    published_rows: int = 0
-    """Since the publisher began."""
-    error: str = ""
-    """Why it waits; empty while it publishes."""
 
 
 class Publisher:
@@ -86,16 +89,24 @@ class Publisher:
         sink: str,
         connect: Callable[[], Connection],
         *,
+        application: str,
+        target: str = "",
+        refused: Refused | None = None,
         is_newest: Callable[[], bool] = lambda: True,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
-        """``is_newest`` says whether no newer driver has begun: a publisher that is fenced by an older one's connects
+        """``refused`` takes the rows that are put aside; without it none is, and the first one ends the run.
+        ``is_newest`` says whether no newer driver has begun: a publisher that is fenced by an older one's connects
         again. ``on_step`` is called at each point where a crash would leave something to do."""
         self._outbox, self._sink, self._connect = outbox, sink, connect
+        self._application, self._refused = application, refused
         self._is_newest, self._on_step = is_newest, on_step
-        self._state, self._lock = SinkState(sink=sink, mark=Mark()), Lock()
+        self._state, self._lock = SinkState(sink=sink, target=target), Lock()
+        self._mark = Mark()
+        self._decided: Action | None = None
         self._removed_at_s = self._told_at_s = time.monotonic()
         self._failures = 0
+        self._batch_rows = BATCH_ROWS
 
     @property
     def state(self) -> SinkState:
@@ -103,11 +114,16 @@ class Publisher:
         with self._lock:
             return self._state
 
+    def decide(self, action: Action) -> None:
+        """What a person has decided for a publisher that ``awaits`` it; any thread may tell."""
+        self._decided = action
+
     def run(self, stop: Event, drain: Event) -> None:
         """Publish until ``stop`` is set; once ``drain`` is set, only until nothing waits.
 
         Raises:
-            MarkLostError, OtherOutboxError: It is not known what has been published.
+            UnknownMarkError: It is not known what has been published, and nobody is going to decide.
+            RefusedRowsError: A row is refused, and nothing takes it.
             SinkFencedError: A newer driver's publisher has taken over.
         """
         while not stop.is_set():
@@ -115,62 +131,116 @@ class Publisher:
                 with closing(self._connect()) as connection:
                     self._publish(connection, stop, drain)
                 return
+            except UnknownMarkError as error:
+                if drain.is_set():
+                    raise
+                log.error("%s", error)
+                self._tell(error=str(error), awaits="resume")
+                self._wait(LONGEST_WAIT_S, "resume", stop, drain)
+            except RefusedRowsError as error:
+                if self._refused is None:
+                    raise
+                if not self._goes_on_after(error, self._refused):
+                    self._fail(error, stop, awaits="skip")
             except SinkError as error:
                 if isinstance(error, SinkFencedError) and not self._is_newest():
                     raise
-                wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**self._failures)
-                self._failures += 1
-                log.warning("sink %r: %s; trying again in %.1f s", self._sink, error, wait_s)
-                self._tell(error=str(error))
-                stop.wait(wait_s)
+                self._fail(error, stop)
 
     def _publish(self, connection: Connection, stop: Event, drain: Event) -> None:
         mark = self._begin(connection)
         while True:
             self._outbox.refresh()
-            for rows, reached in self._outbox.rows(mark, at_most=BATCH_ROWS, size_bytes=BATCH_BYTES):
+            for rows, reached in self._outbox.rows(mark, at_most=self._batch_rows, size_bytes=BATCH_BYTES):
                 self._on_step("rows read")
+                self._sending = rows, reached
                 connection.publish(rows, Published(self._outbox.id, reached))
                 self._on_step("rows published")
-                mark, self._failures = reached, 0
+                mark, self._failures, self._decided = reached, 0, None
                 self._told_at_s = time.monotonic()
-                self._tell(mark, published_rows=self._state.published_rows + rows.height, error="")
-                if stop.is_set():
+                self._tell(mark, published_rows=self._state.published_rows + rows.height, error="", awaits=None)
+                if stop.is_set() or self._batch_rows < BATCH_ROWS:
+                    self._batch_rows = min(BATCH_ROWS, self._batch_rows * 2)
                     break
-            self._tell(mark, error="")
-            is_last = stop.is_set() or (drain.is_set() and not self._outbox.refresh())
-            if is_last or time.monotonic() - self._removed_at_s > REMOVE_EVERY_S:
-                self._outbox.remove(mark)
-                self._removed_at_s = time.monotonic()
-                self._on_step("outbox emptied")
-            if is_last:
-                return
-            if mark != Mark() and time.monotonic() - self._told_at_s > RENEW_EVERY_S:
-                connection.publish(NO_ROWS, Published(self._outbox.id, mark))
-                self._told_at_s = time.monotonic()
-            stop.wait(LOOK_EVERY_S)
+            else:
+                self._tell(mark, error="", awaits=None)
+                is_last = drain.is_set() and not self._outbox.refresh()
+                if is_last or time.monotonic() - self._removed_at_s > REMOVE_EVERY_S:
+                    self._remove(mark)
+                if is_last:
+                    return
+                if mark != Mark() and time.monotonic() - self._told_at_s > RENEW_EVERY_S:
+                    connection.publish(NO_ROWS, Published(self._outbox.id, mark))
+                    self._told_at_s = time.monotonic()
+                stop.wait(LOOK_EVERY_S)
+            if stop.is_set():
+                return self._remove(mark)
+
+    def _remove(self, mark: Mark) -> None:
+        self._outbox.remove(mark)
+        self._tell(refused_rows=self._refused.count() if self._refused else 0)
+        self._removed_at_s = time.monotonic()
+        self._on_step("outbox emptied")
 
     def _begin(self, connection: Connection) -> Mark:
         """How far the outside system has come."""
         found = connection.published()
         self._outbox.refresh()
+        floor = self._outbox.floor
+        error: UnknownMarkError | None = None
         if found is not None and found.outbox != self._outbox.id:
-            if self._outbox.floor or self._state.published_rows:
-                raise OtherOutboxError(self._sink)
+            if floor or self._state.published_rows:
+                error = OtherOutboxError(self._application, self._sink)
             found = None  # of the application before it was reset
-        mark = found.mark if found is not None else Mark()
-        if self._outbox.floor > mark.epoch:
-            raise MarkLostError(self._sink, self._outbox.floor, found.mark if found is not None else None)
-        self._tell(mark, error="")
+        mark = max(found.mark if found is not None else Mark(), self._refused.mark if self._refused else Mark())
+        if error is None and floor > mark.epoch:
+            error = MarkLostError(self._application, self._sink, floor, found.mark if found is not None else None)
+        if error is not None:
+            if self._decided != "resume":
+                raise error
+            mark = Mark(floor)
+            connection.publish(NO_ROWS, Published(self._outbox.id, mark))
+            self._decided = None
+        self._tell(mark, refused_rows=self._refused.count() if self._refused else 0)
         return mark
 
+    def _goes_on_after(self, error: RefusedRowsError, refused: Refused) -> bool:
+        """Whether the next attempt differs: it sends fewer rows, until the one is alone that is refused, or leaves out
+        what has been put aside."""
+        rows, reached = self._sending
+        if rows.height > 1 and not error.is_batch:
+            self._batch_rows = rows.height // 2
+            return True
+        if not error.is_batch and self._decided != "skip":
+            return False
+        refused.add(rows, reached, str(error))
+        self._decided, self._batch_rows = None, BATCH_ROWS
+        log.warning("sink %r: %s; put aside: %s rows up to epoch %s", self._sink, error, rows.height, reached.epoch)
+        self._on_step("rows put aside")
+        return True
+
+    def _fail(self, error: SinkError, stop: Event, awaits: Action | None = None) -> None:
+        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**self._failures)
+        self._failures += 1
+        log.warning("sink %r: %s; trying again in %.1f s", self._sink, error, wait_s)
+        self._tell(error=str(error), awaits=awaits)
+        self._wait(wait_s, awaits, stop)
+
+    def _wait(self, wait_s: float, awaits: Action | None, *ends: Event) -> None:
+        """Wait until then, until what it ``awaits`` is decided, or for one of the ``ends``."""
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until and not any(event.is_set() for event in ends):
+            if awaits is not None and self._decided == awaits:
+                return
+            time.sleep(LOOK_EVERY_S)
+
     def _tell(self, mark: Mark | None = None, **changes: Any) -> None:
-        mark = self._state.mark if mark is None else mark
-        waiting = self._outbox.waiting(mark)
+        self._mark = self._mark if mark is None else mark
+        waiting = self._outbox.waiting(self._mark)
         with self._lock:
-            self._state = replace(
+            self._state = msgspec.structs.replace(
                 self._state,
-                mark=mark,
+                epoch=self._mark.epoch,
                 waiting_rows=waiting.rows,
                 waiting_bytes=waiting.size_bytes,
                 waiting_since_s=waiting.since_s,

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 
+import msgspec
+
 from weir.infra.control.guard import DriverControl
 from weir.infra.control.rows import MetricRow, RequestRow, TaskStatusRow
 from weir.pipelines.errors import naming
@@ -49,6 +51,7 @@ class ControlPanel:
                 commits_per_s=progress.commits_per_s,
             ),
             [asdict(reading) for reading in progress.readings],
+            [msgspec.to_builtins(sink) for sink in progress.sinks],
             is_last=progress.state in LAST_STATES,
         )
 

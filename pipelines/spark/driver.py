@@ -15,8 +15,11 @@ from functools import partial
 from threading import Event
 from typing import TypeVar
 
+import msgspec
+
 from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.pipelines.publishing.state import Decision, sink_readings
 from weir.pipelines.spark.admission import require_commit_log
 from weir.pipelines.spark.coordinator import Coordinator, EpochResult
 from weir.pipelines.spark.errors import BadRecordError, RunError, TaskFailedError
@@ -86,7 +89,7 @@ class Driver:
         self._coordinator, self._limits = coordinator, spec.limits
         self._topics, self._accept_lost_records = TopicWatch(coordinator, spec.source), spec.accept_lost_records
         self._control, self._on_progress = listeners.control, listeners.on_progress
-        self._waiting_bytes, self._outbox_max_bytes = listeners.waiting_bytes, spec.outbox_max_bytes
+        self._publishing, self._outbox_max_bytes = listeners.publishing, spec.outbox_max_bytes
         self._restores = Restores(coordinator, executors.restores, self._commit, takes_snapshots=spec.snapshot_rows > 0)
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
         application = coordinator.application
@@ -150,9 +153,10 @@ class Driver:
 
     def _waits_for_sinks(self) -> bool:
         """Whether so much waits for sinks that nothing more is read until they catch up."""
-        if self._outbox_max_bytes is None or self._waiting_bytes() <= self._outbox_max_bytes:
+        waiting_bytes = sum(sink.waiting_bytes for sink in self._publishing.states)
+        if self._outbox_max_bytes is None or waiting_bytes <= self._outbox_max_bytes:
             return False
-        self._message = f"{self._waiting_bytes():,} bytes wait for sinks; reading goes on when they have caught up"
+        self._message = f"{waiting_bytes:,} bytes wait for sinks; reading goes on when they have caught up"
         self._report("waiting")
         return True
 
@@ -266,6 +270,8 @@ class Driver:
             case "swap":
                 self._topics.require_same()
                 return coordinator.swap(request.arguments.get("backfill", ""))
+            case "sink":
+                return self._publishing.decide(msgspec.convert(request.arguments, Decision))
             case "snapshot":
                 return f"publishing snapshots of {self._snapshots.begin_all()} of {len(coordinator.tasks)} tasks"
             case _:
@@ -372,9 +378,10 @@ class Driver:
         if not now and time.monotonic() - self._clock.report < REPORT_EVERY_S:
             return
         self._clock.report = time.monotonic()
+        self._publishing.keep_alive()
         coordinator = self._coordinator
         self._restores.tell_progress()
-        commits = coordinator.metrics.commits
+        commits, sinks = coordinator.metrics.commits, self._publishing.states
         progress = Progress(
             application=coordinator.application.id,
             generation=coordinator.generation,
@@ -389,7 +396,8 @@ class Driver:
             commit_ms_max=commits.maximum,
             state=state,
             message=self._message,
-            readings=coordinator.metrics.readings(),
+            readings=[*coordinator.metrics.readings(), *sink_readings(sinks, time.time())],
+            sinks=sinks,
         )
         self._control.report(progress, coordinator.tasks.values(), self._ends)
         self._on_progress(progress)

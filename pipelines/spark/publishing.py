@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from contextlib import suppress
 from threading import Thread
 
 import msgspec
 
 from weir.pipelines.publishing.process import PublishingSettings
-from weir.pipelines.publishing.publisher import SinkState
+from weir.pipelines.publishing.state import Decision, SinkState
+from weir.pipelines.spark.errors import RunError
 
 log = logging.getLogger("weir.driver")
 
@@ -50,10 +52,19 @@ class Publishers:
             log.warning("the publishers were ended by signal %s; they begin again", -self._process.returncode)
             self.start(self._settings)
 
-    @property
-    def waiting_bytes(self) -> int:
-        """What waits for all sinks together."""
-        return sum(state.waiting_bytes for state in self.states)
+    def decide(self, decision: Decision) -> str:
+        """Tell a sink what to do; see ``weir.pipelines.spark.parts.Publishing``."""
+        state = next((state for state in self.states if state.sink == decision.sink), None)
+        if state is None:
+            known = ", ".join(state.sink for state in self.states)
+            raise RunError(f"there is no sink {decision.sink!r}; the sinks are {known or 'none'}")
+        if state.awaits != decision.action:
+            waits = f"it waits for `weir sink {state.awaits}`" if state.awaits else "it goes on by itself"
+            raise RunError(f"the sink {decision.sink!r} does not wait for `weir sink {decision.action}`; {waits}")
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has been killed; begun again, it asks again
+            self._process.stdin.write(msgspec.json.encode(decision) + b"\n")
+        return f"sink {decision.sink!r}: {state.error}: told to {decision.action}"
 
     def close(self) -> None:
         """Publish what is committed, as far as that is possible within the limit, and end."""

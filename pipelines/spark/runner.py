@@ -126,10 +126,10 @@ def run(
             control=ControlPanel(control, settings.slots),
             on_progress=report,
             on_commit=stack.enter_context(_afterwards(application, settings, bootstrap_servers, upserts)),
-            waiting_bytes=lambda: publishers.waiting_bytes,
+            publishing=publishers,
         )
         with spark_driver(context, settings.slots, worker, spec, listeners) as driver, closing(publishers):
-            if any(sink.sink is not None for sink in application.topology.sinks):
+            if application.topology.outside_sinks:
                 publishers.start(
                     PublishingSettings(
                         reference=reference,

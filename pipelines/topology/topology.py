@@ -17,6 +17,7 @@ import polars as pl
 from weir.pipelines.errors import CoPartitioningError, TopologyError
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.shapes import TIME
+from weir.pipelines.sinks.sink import Sink
 from weir.pipelines.topology.describe import describe
 from weir.pipelines.topology.digests import digest
 from weir.pipelines.topology.global_tables import GlobalTableNode
@@ -126,7 +127,7 @@ class Topology:
             *(node for node in self.nodes if isinstance(node, SourceNode)),
             *(table.source for table in self.global_tables),
         ]
-        written = (serde for each in self.sinks if each.sink is not None for serde in each.sink.serdes)
+        written = (serde for sink in self.outside_sinks for serde in sink.serdes)
         return (*(serde for source in sources for serde in (source.key_serde, source.value_serde)), *written)
 
     def sub_topology(self, index: int) -> SubTopology:
@@ -145,6 +146,11 @@ class Topology:
     def sinks(self) -> tuple[TableSinkNode, ...]:
         """The outputs, as declared."""
         return tuple(node for node in self.nodes if isinstance(node, TableSinkNode))
+
+    @property
+    def outside_sinks(self) -> tuple[Sink, ...]:
+        """Where rows leave the warehouse for, each sink once."""
+        return tuple({node.table: node.sink for node in self.sinks if node.sink is not None}.values())
 
     def table_specs(self) -> tuple[TableSpec, ...]:
         """The table that commits write for each output in Delta: key columns, window bounds, value columns, then

@@ -19,8 +19,8 @@ from weir.state.commit.delta_log import last_checkpoint, replace_files
 from weir.state.commit.files import read_files
 from weir.state.commit.tables import file_actions
 
-OUTBOX_FOLDER = "_outbox"
-"""Below an application's folder: one table for each sink."""
+OUTBOX_FOLDER, REFUSED_FOLDER = "_outbox", "_refused"
+"""Below an application's folder: one table for each sink, and one for each whose rows have been refused."""
 
 
 class Mark(NamedTuple):
@@ -44,14 +44,14 @@ class Waiting:
 class Outbox:
     """One sink's outbox, as its publisher sees it. Nothing is read anew before ``refresh``."""
 
-    def __init__(self, app_folder: Path, sink: str, application: str) -> None:
-        """Open an outbox that exists: the claim of a run creates it.
+    def __init__(self, app_folder: Path, sink: str, application: str, *, is_of_refused: bool = False) -> None:
+        """Open an outbox that exists: the claim of a run creates it; or that of the sink's refused rows.
 
         Raises:
-            TableNotFoundError: It does not.
+            TableNotFoundError: It does not exist.
         """
-        self.folder, self._published = app_folder / outbox_name(sink), f"{application}/published"
-        self._table = DeltaTable(self.folder)
+        self.folder = app_folder / (refused_name(sink) if is_of_refused else outbox_name(sink))
+        self._table, self._published = DeltaTable(self.folder), f"{application}/published"
 
     @property
     def id(self) -> str:
@@ -161,3 +161,8 @@ _FILES = {
 def outbox_name(sink: str) -> str:
     """The table of a sink's outbox, below the application's folder."""
     return f"{OUTBOX_FOLDER}/{sink}"
+
+
+def refused_name(sink: str) -> str:
+    """The table of a sink's refused rows, below the application's folder."""
+    return f"{REFUSED_FOLDER}/{sink}"

@@ -51,15 +51,25 @@ class Shop:
 
     def commit(self, *heights: int) -> None:
         """One epoch with files of so many rows; each file has keys of its own, as tasks do."""
+        self._commit(
+            [
+                [[f"user-{task}-{number % KEYS}", f"{self.epoch + 1}-{task}-{number}"] for number in range(height)]
+                for task, height in enumerate(heights)
+            ]
+        )
+
+    def commit_orders(self, user: str, orders: list[str]) -> None:
+        """One epoch with these orders of a user."""
+        self._commit([([user, order] for order in orders)])
+
+    def _commit(self, tasks: list[list[list[str]]]) -> None:
         self.epoch += 1
         files = []
-        for task, height in enumerate(heights):
-            users = [f"user-{task}-{number % KEYS}" for number in range(height)]
-            orders = [f"{self.epoch}-{task}-{number}" for number in range(height)]
-            rows = pl.DataFrame({"user": users, "order": orders, "_ts": self.epoch, "_deleted": False})
-            outgoing = self.node.sink.outgoing(rows).with_columns(_epoch=pl.lit(self.epoch, pl.Int64))
-            files.append(write_file(self.folder, self.spec, outgoing))
-            for user, order in zip(users, orders, strict=True):
+        for task in tasks:
+            rows = pl.DataFrame(task, schema=["user", "order"], orient="row")
+            outgoing = self.node.sink.outgoing(rows.with_columns(_ts=self.epoch, _deleted=False))
+            files.append(write_file(self.folder, self.spec, outgoing.with_columns(_epoch=pl.lit(self.epoch, pl.Int64))))
+            for user, order in rows.rows():
                 self.sent.setdefault(user, []).append(order)
         self.table.append(self.epoch, files)
 
@@ -67,7 +77,7 @@ class Shop:
         sink = self.node.sink
         assert isinstance(sink, KafkaTopic)
         connect = lambda: KafkaConnection(APP, sink, {"bootstrap.servers": broker})
-        return Publisher(Outbox(self.folder, SINK, APP), SINK, connect, **more)
+        return Publisher(Outbox(self.folder, SINK, APP), SINK, connect, application=APP, **more)
 
 
 def drain(publisher: Publisher) -> None:

@@ -14,6 +14,7 @@ from weir.pipelines.publishing import publisher
 from weir.pipelines.publishing.connection import SinkFencedError
 from weir.pipelines.publishing.publisher import MarkLostError, OtherOutboxError
 from weir.state.commit.outbox import Outbox
+from weir.state.commit.refused import Refused
 
 pytestmark = pytest.mark.broker
 
@@ -156,3 +157,27 @@ def test_of_two_folders_with_one_application_the_older_one_stops_publishing(shop
     shop.commit(2)
     with pytest.raises(OtherOutboxError, match="in another folder has published to its target; end one of the two"):
         drain(shop.publisher(broker))
+
+
+def test_a_record_too_large_waits_alone_until_somebody_skips_it_and_can_be_sent_again(shop, broker, monkeypatch):
+    monkeypatch.setattr(publisher, "FIRST_WAIT_S", 0.05)
+    refused = Refused(shop.folder, SINK, APP)
+    large = "x" * 2_000_000
+    shop.commit(30, 50)
+    shop.commit_orders("large", [large])
+    shop.commit(6)
+    waits = shop.publisher(broker, refused=refused)
+    stop = Event()
+    thread = Thread(target=waits.run, args=(stop, Event()))
+    thread.start()
+    wait_for(lambda: waits.state.awaits == "skip", "it waits for a decision")
+    assert (waits.state.published_rows, waits.state.waiting_rows) == (80, 7)
+    assert "too large" in waits.state.error
+    waits.decide("skip")
+    wait_for(lambda: not waits.state.waiting_rows, "the rows after it are published")
+    stop.set()
+    thread.join(30)
+    assert waits.state.refused_rows == refused.count() == 1
+    assert waits.state.awaits is None
+    del shop.sent["large"]
+    assert received(broker, shop.topic, PARTITIONS) == shop.sent
