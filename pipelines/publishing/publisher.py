@@ -114,6 +114,12 @@ class Publisher:
         with self._lock:
             return self._state
 
+    def retried(self, error: str) -> None:
+        """Note that the refused rows have been sent again, and why not all were taken, or an empty text."""
+        rows = self._refused.count() if self._refused else 0
+        with self._lock:
+            self._state = msgspec.structs.replace(self._state, refused_rows=rows, refused_reason=error)
+
     def decide(self, action: Action) -> None:
         """What a person has decided for a publisher that ``awaits`` it; any thread may tell."""
         self._decided = action
@@ -214,6 +220,7 @@ class Publisher:
         if not error.is_batch and self._decided != "skip":
             return False
         refused.add(rows, reached, str(error))
+        self._tell(refused_reason=str(error))
         self._decided, self._batch_rows = None, BATCH_ROWS
         log.warning("sink %r: %s; put aside: %s rows up to epoch %s", self._sink, error, rows.height, reached.epoch)
         self._on_step("rows put aside")

@@ -10,7 +10,7 @@ import msgspec
 from weir.pipelines.tasks.metrics import Reading
 
 SINK = "stream-sink-metrics"
-Action = Literal["skip", "resume"]
+Action = Literal["skip", "resume", "retry"]
 
 
 class SinkState(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,10 +29,21 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
     """Since the run began."""
     refused_rows: int = 0
     """Rows that are aside, since the outside system did not take them."""
+    refused_reason: str = ""
+    """Why the newest of them are, or were not taken when they were sent again; empty if the run has refused none."""
     error: str = ""
     """Why it waits; empty while it publishes."""
     awaits: Action | None = None
     """The decision that it waits for, if it does not go on by itself."""
+
+    @property
+    def summary(self) -> str:
+        """What it is doing, for people."""
+        if self.error:
+            return f"waits: {self.error}"
+        if self.refused_reason:
+            return f"has refused rows: {self.refused_reason}"
+        return "publishing" if self.waiting_rows else "all is published"
 
     def lag_s(self, now_s: float) -> float:
         """How long the oldest row has waited; 0 if none waits."""
@@ -44,7 +55,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     sink: str
     action: Action
-    """``skip``: put the row aside that is refused. ``resume``: go on after the rows that have left the outbox."""
+    """``skip``: put the row aside that is refused. ``resume``: go on with the rows that are in the outbox. ``retry``:
+    send the rows again that are aside."""
 
 
 def sink_readings(sinks: Sequence[SinkState], now_s: float) -> Iterator[Reading]:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from threading import Thread
 
 import msgspec
 
 from weir.pipelines.publishing.process import PublishingSettings
-from weir.pipelines.publishing.state import Decision, SinkState
+from weir.pipelines.publishing.state import Action, Decision, SinkState
 from weir.pipelines.spark.errors import RunError
 
 log = logging.getLogger("weir.driver")
 
 PROCESS = "weir.pipelines.publishing.process"
+_DONE: dict[Action, str] = {
+    "skip": "the row is put aside ({state.error}), and those after it go on",
+    "resume": "publishing goes on with the {state.waiting_rows:,} rows that wait",
+    "retry": "{state.refused_rows:,} refused rows are sent again, up to the first that is refused once more",
+}
 DRAIN_LIMIT_S = 30.0
 """How long a run that ends waits for its sinks; what is left is published by the next run."""
 _STATES = msgspec.json.Decoder(list[SinkState])
@@ -58,25 +64,32 @@ class Publishers:
         if state is None:
             known = ", ".join(state.sink for state in self.states)
             raise RunError(f"there is no sink {decision.sink!r}; the sinks are {known or 'none'}")
-        if state.awaits != decision.action:
+        if decision.action == "retry":
+            if not state.refused_rows:
+                raise RunError(f"no rows of the sink {decision.sink!r} are aside")
+        elif state.awaits != decision.action:
             waits = f"it waits for `weir sink {state.awaits}`" if state.awaits else "it goes on by itself"
             raise RunError(f"the sink {decision.sink!r} does not wait for `weir sink {decision.action}`; {waits}")
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has been killed; begun again, it asks again
             self._process.stdin.write(msgspec.json.encode(decision) + b"\n")
-        return f"sink {decision.sink!r}: {state.error}: told to {decision.action}"
+        return _DONE[decision.action].format(state=state)
 
     def close(self) -> None:
         """Publish what is committed, as far as that is possible within the limit, and end."""
         if self._settings is None:
             return
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(DRAIN_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        until = time.monotonic() + DRAIN_LIMIT_S
+        while time.monotonic() < until:
+            self.keep_alive()
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0.0, until - time.monotonic()))
+            if (self._process.returncode or 0) >= 0:
+                break
+        self._process.kill()
+        self._process.wait()
         self._listener.join()
         for state in self.states:
             if state.waiting_rows:
