@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-ANSWER_LIMIT_S = 30.0
+ANSWER_LIMIT_S, ABORT_LIMIT_S = 30.0, 1.0
 TRANSACTION_LIMIT_MS = 60_000
 """How long the brokers keep a transaction open whose writer has died: readers of committed records wait as long."""
 _REFUSED = frozenset(
@@ -129,13 +129,17 @@ class TransactionalWriter:
             )
             producer.commit_transaction(ANSWER_LIMIT_S)
         except KafkaException as error:
+            self._abort()  # by which every record has been answered
             raise _failed(KafkaException(refused[0]) if refused else error) from error
 
     def close(self) -> None:
         """Abort a transaction that is open, if the brokers answer at once, and end the connections."""
-        with suppress(KafkaException):  # none is open, or the writer is fenced
-            self._producer.abort_transaction(1)
+        self._abort()
         self._consumer.close()
+
+    def _abort(self) -> None:
+        with suppress(KafkaException):  # none is open, the writer is fenced, or the brokers are away
+            self._producer.abort_transaction(ABORT_LIMIT_S)
 
 
 def _failed(error: KafkaException) -> TransactionError:

@@ -131,7 +131,7 @@ def _print_sink(plain: dict[str, Any], application: str) -> None:
             f"({megabytes(sink.waiting_bytes)}, for {sink.lag_s(time.time()):,.1f} s)"
         )
     aside = f"; {counted(sink.refused_rows, 'refused row')} aside" if sink.refused_rows else ""
-    decide = f"; see `weir sink {sink.awaits} {application} {sink.sink}`" if sink.awaits == "skip" else ""
+    decide = f"; see `weir sink skip {application} {sink.sink}`" if sink.awaits == "skip" else ""
     console.print(
         f"  sink {sink.sink} ({sink.target}): {sink.summary}{decide}{waits}{aside}", markup=False, soft_wrap=True
     )

@@ -48,10 +48,6 @@ class UnknownMarkError(Exception):
         super().__init__(application, sink)
         self.application, self.sink = application, sink
 
-    def resume(self) -> str:
-        """The command that goes on all the same."""
-        return f"`weir sink resume {self.application} {self.sink}`"
-
 
 class MarkLostError(UnknownMarkError):
     """The outside system no longer knows how far it has come, though rows have been published to it."""
@@ -65,7 +61,8 @@ class MarkLostError(UnknownMarkError):
         knows = "knows of nothing" if self.found is None else f"says epoch {self.found.epoch}"
         return (
             f"sink {self.sink!r}: rows up to epoch {self.floor} have been published, but its target {knows}; was the "
-            f"topic or table made anew, or the mark removed? Let it go on with the rows that wait by {self.resume()}"
+            "topic or table made anew, or the mark removed? Let it go on with the rows that wait by "
+            f"`weir sink resume {self.application} {self.sink}`"
         )
 
 
@@ -76,7 +73,7 @@ class OtherOutboxError(UnknownMarkError):
         return (
             f"sink {self.sink!r}: an application with the same id in another folder has published to its target; end "
             'one of the two, or give it another id, as in Application("other-id", ...). If the other one has ended '
-            f"for good, let this one go on with the rows that wait by {self.resume()}"
+            f"for good, let this one go on with the rows that wait by `weir sink resume {self.application} {self.sink}`"
         )
 
 

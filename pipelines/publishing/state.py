@@ -41,9 +41,8 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
         """What it is doing, for people."""
         if self.error:
             return f"waits: {self.error}"
-        if self.refused_reason:
-            return f"has refused rows: {self.refused_reason}"
-        return "publishing" if self.waiting_rows else "all is published"
+        doing = "publishing" if self.waiting_rows else "all is published"
+        return f"{doing}; refused: {self.refused_reason}" if self.refused_rows and self.refused_reason else doing
 
     def lag_s(self, now_s: float) -> float:
         """How long the oldest row has waited; 0 if none waits."""

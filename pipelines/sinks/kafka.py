@@ -34,6 +34,10 @@ class KafkaTopic:
     partition: pl.Expr | None
 
     @property
+    def kind(self) -> str:
+        return "kafka"
+
+    @property
     def columns(self) -> pl.Schema:
         return pl.Schema(
             {

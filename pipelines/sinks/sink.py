@@ -23,6 +23,11 @@ class Sink(Protocol):
         ...
 
     @property
+    def kind(self) -> str:
+        """What kind of system takes its rows, as Dagster names it: ``kafka``, ``postgresql``."""
+        ...
+
+    @property
     def columns(self) -> pl.Schema:
         """The columns of its outbox, before those that commits add."""
         ...

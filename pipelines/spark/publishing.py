@@ -20,8 +20,8 @@ log = logging.getLogger("weir.driver")
 PROCESS = "weir.pipelines.publishing.process"
 _DONE: dict[Action, str] = {
     "skip": "the row is put aside ({state.error}), and those after it go on",
-    "resume": "publishing goes on with the {state.waiting_rows:,} rows that wait",
-    "retry": "{state.refused_rows:,} refused rows are sent again, up to the first that is refused once more",
+    "resume": "publishing goes on with the rows that wait ({state.waiting_rows:,})",
+    "retry": "the refused rows ({state.refused_rows:,}) are sent again, up to the first that is refused once more",
 }
 DRAIN_LIMIT_S = 30.0
 """How long a run that ends waits for its sinks; what is left is published by the next run."""
@@ -68,8 +68,8 @@ class Publishers:
             if not state.refused_rows:
                 raise RunError(f"no rows of the sink {decision.sink!r} are aside")
         elif state.awaits != decision.action:
-            waits = f"it waits for `weir sink {state.awaits}`" if state.awaits else "it goes on by itself"
-            raise RunError(f"the sink {decision.sink!r} does not wait for `weir sink {decision.action}`; {waits}")
+            waits = f"it waits for somebody to {state.awaits}" if state.awaits else "it goes on by itself"
+            raise RunError(f"the sink {decision.sink!r} has nothing to {decision.action}; {waits}")
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has been killed; begun again, it asks again
             self._process.stdin.write(msgspec.json.encode(decision) + b"\n")

@@ -163,6 +163,12 @@ def outbox_name(sink: str) -> str:
     return f"{OUTBOX_FOLDER}/{sink}"
 
 
+def sink_of(table: str) -> str | None:
+    """The sink whose outbox a table is; None for any other table."""
+    folder, _, sink = table.partition("/")
+    return sink if folder == OUTBOX_FOLDER else None
+
+
 def refused_name(sink: str) -> str:
     """The table of a sink's refused rows, below the application's folder."""
     return f"{REFUSED_FOLDER}/{sink}"

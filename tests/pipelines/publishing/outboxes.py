@@ -41,11 +41,11 @@ def node_of(topic: str):
 class Shop:
     """An application's folder with one outbox, and the records that were committed to it, by key."""
 
-    def __init__(self, folder: Path, topic: str) -> None:
-        self.folder, self.topic = folder, topic
+    def __init__(self, folder: Path, topic: str, application: str = APP) -> None:
+        self.folder, self.topic, self.application = folder, topic, application
         self.node = node_of(topic)
         self.spec = table_spec(self.node)
-        self.table = AppendTable.create(folder, self.spec, APP)
+        self.table = AppendTable.create(folder, self.spec, application)
         self.sent: dict[str, list[str]] = {}
         self.epoch = 0
 
@@ -76,8 +76,9 @@ class Shop:
     def publisher(self, broker: str, **more) -> Publisher:
         sink = self.node.sink
         assert isinstance(sink, KafkaTopic)
-        connect = lambda: KafkaConnection(APP, sink, {"bootstrap.servers": broker})
-        return Publisher(Outbox(self.folder, SINK, APP), SINK, connect, application=APP, **more)
+        connect = lambda: KafkaConnection(self.application, sink, {"bootstrap.servers": broker})
+        outbox = Outbox(self.folder, SINK, self.application)
+        return Publisher(outbox, SINK, connect, application=self.application, **more)
 
 
 def drain(publisher: Publisher) -> None:

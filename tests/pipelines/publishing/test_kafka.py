@@ -157,6 +157,26 @@ def test_of_two_folders_with_one_application_the_older_one_stops_publishing(shop
     shop.commit(2)
     with pytest.raises(OtherOutboxError, match="in another folder has published to its target; end one of the two"):
         drain(shop.publisher(broker))
+    renamed = Shop(tmp_path_factory.mktemp("renamed"), shop.topic, application="shop-2")
+    renamed.commit(4)
+    drain(renamed.publisher(broker))
+    drain(other.publisher(broker))
+    assert sum(map(len, received(broker, shop.topic, PARTITIONS).values())) == 5 + 3 + 4
+
+
+def test_what_waits_goes_on_once_the_other_folder_has_ended(shop, broker, tmp_path_factory):
+    shop.commit(5)
+    drain(shop.publisher(broker))
+    other = Shop(tmp_path_factory.mktemp("other"), shop.topic)
+    other.commit(3)
+    drain(other.publisher(broker))
+    shop.commit(2)
+    resumed = shop.publisher(broker)
+    resumed.decide("resume")
+    drain(resumed)
+    shop.commit(4)
+    drain(shop.publisher(broker))
+    assert sum(map(len, received(broker, shop.topic, PARTITIONS).values())) == 5 + 3 + 2 + 4
 
 
 def test_a_record_too_large_waits_alone_until_somebody_skips_it_and_can_be_sent_again(shop, broker, monkeypatch):

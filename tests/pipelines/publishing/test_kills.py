@@ -80,7 +80,7 @@ def test_readers_get_each_row_once_whoever_is_killed_while_it_is_published(tmp_p
         checked
     )
     updates = {user: [json.loads(value) for value in each] for user, each in received(broker, topics[TOTALS]).items()}
-    for user, each in updates.items():
+    for each in updates.values():
         counts = [update["orders"] for update in each]
         assert counts == sorted(set(counts)), "each update once, in order"
     assert {user: (each[-1]["total"], each[-1]["orders"]) for user, each in updates.items()} == totals
