@@ -381,6 +381,7 @@ NO_WAYS_OUT = {
 """Errors that Weir itself gets over, and those whose reason, worded where they are raised, has the way out."""
 
 NO_REFUSALS = {
+    "pipelines/cli/sink.py",
     "orchestration/assets/backfill.py BackfillConfig",
     "pipelines/cli/backfill.py",
     "pipelines/cli/control.py restore",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
+from weir.infra.kafka.admin import KafkaAdmin, KafkaAdminError
 from weir.infra.kafka.transactions import (
     Note,
     OutRecord,
@@ -35,9 +36,13 @@ class KafkaConnection:
         """
         topic = sink.topic if isinstance(sink.topic, str) else marks_topic(application)
         try:
+            if topic != sink.topic:
+                KafkaAdmin(properties["bootstrap.servers"], properties).create_topic(topic, 1)
             self._writer = TransactionalWriter(properties, id=f"{application}.{sink.name}", noted_at=(topic, 0))
         except TransactionError as error:
             raise _sink_error(error) from error
+        except KafkaAdminError as error:
+            raise SinkError(str(error)) from error
 
     def published(self) -> Published | None:
         try:

@@ -17,6 +17,7 @@ import polars as pl
 from weir.pipelines.errors import CoPartitioningError, TopologyError
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.shapes import TIME
+from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.sinks.sink import Sink
 from weir.pipelines.topology.describe import describe
 from weir.pipelines.topology.digests import digest
@@ -149,8 +150,14 @@ class Topology:
 
     @property
     def outside_sinks(self) -> tuple[Sink, ...]:
-        """Where rows leave the warehouse for, each sink once."""
-        return tuple({node.table: node.sink for node in self.sinks if node.sink is not None}.values())
+        """Where rows leave the warehouse for."""
+        return tuple(node.sink for node in self.sinks if node.sink is not None)
+
+    @property
+    def topics_written(self) -> list[str]:
+        """The topics that sinks write to, sorted; not those that records name themselves."""
+        topics = {sink.topic for sink in self.outside_sinks if isinstance(sink, KafkaTopic)}
+        return sorted(topic for topic in topics if isinstance(topic, str))
 
     def table_specs(self) -> tuple[TableSpec, ...]:
         """The table that commits write for each output in Delta: key columns, window bounds, value columns, then
@@ -334,7 +341,16 @@ def _check_names(nodes: Iterable[Node]) -> None:
             + [(store.name, store) for store in _shared_stores(nodes)],
             "give each its own name, or share one: builder.add_state_store(...), and its name in stores=[...]",
         ),
-        ("table", [(node.table, node) for node in nodes if isinstance(node, TableSinkNode)], "give each its own name"),
+        (
+            "table",
+            [(node.table, node) for node in nodes if isinstance(node, TableSinkNode) and node.sink is None],
+            "give each its own name",
+        ),
+        (
+            "sink",
+            [(node.sink.name, node) for node in nodes if isinstance(node, TableSinkNode) and node.sink is not None],
+            'give each its own name, as in name="..."',
+        ),
         (
             "repartition",
             [(node.name.removesuffix("-repartition"), node) for node in nodes if isinstance(node, RepartitionNode)],

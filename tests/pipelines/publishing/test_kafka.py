@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from threading import Event, Thread
 
+import polars as pl
 import pytest
 
 from tests.pipelines.publishing import outboxes
@@ -12,9 +14,13 @@ from tests.waiting import wait_for
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.pipelines.publishing import publisher
 from weir.pipelines.publishing.connection import SinkFencedError
-from weir.pipelines.publishing.publisher import MarkLostError, OtherOutboxError
-from weir.state.commit.outbox import Outbox
+from weir.pipelines.publishing.kafka import KafkaConnection
+from weir.pipelines.publishing.publisher import MarkLostError, OtherOutboxError, Publisher
+from weir.state.commit.files import write_file
+from weir.state.commit.outbox import Outbox, outbox_name
 from weir.state.commit.refused import Refused
+from weir.state.commit.tables import AppendTable
+from weir.state.types import TableSpec
 
 pytestmark = pytest.mark.broker
 
@@ -201,3 +207,32 @@ def test_a_record_too_large_waits_alone_until_somebody_skips_it_and_can_be_sent_
     assert waits.state.awaits is None
     del shop.sent["large"]
     assert received(broker, shop.topic, PARTITIONS) == shop.sent
+
+
+def test_records_that_name_their_topics_are_published_once_and_the_marks_have_a_topic_of_their_own(
+    shop, broker, topic, kafka_admin: KafkaAdmin
+):
+    """Two topics, by the order's user; the publisher begins anew in between."""
+    names = [topic(1), topic(1)]
+    sink = replace(shop.node.sink, topic=pl.concat_str(pl.lit("x")), name="by-user")
+    sent = {name: [] for name in names}
+    outbox = AppendTable.create(shop.folder, TableSpec(name=outbox_name("by-user"), schema=shop.spec.schema), APP)
+    for epoch in (1, 2):
+        rows = pl.DataFrame(
+            {"topic": [names[each % 2] for each in range(10)], "value": [f"{epoch}-{each}" for each in range(10)]}
+        )
+        for name, value in rows.rows():
+            sent[name].append(value)
+        outgoing = rows.with_columns(
+            partition=pl.lit(-1, pl.Int32),
+            key=pl.lit(b"ann"),
+            value=pl.col("value").cast(pl.Binary),
+            time_ms=pl.lit(epoch),
+            _epoch=pl.lit(epoch),
+        )
+        spec = TableSpec(name=outbox_name("by-user"), schema=shop.spec.schema)
+        outbox.append(epoch, [write_file(shop.folder, spec, outgoing)])
+        connect = lambda: KafkaConnection("by-user-app", sink, {"bootstrap.servers": broker})
+        drain(Publisher(Outbox(shop.folder, "by-user", APP), "by-user", connect, application="by-user-app"))
+    assert "by-user-app-sinks" in kafka_admin.topics()
+    assert {name: received(broker, name, 1)["ann"] for name in names} == sent

@@ -117,8 +117,16 @@ def test_what_does_not_fit_is_refused_when_the_program_is_built(orders, argument
 def test_two_sinks_of_one_name_are_refused(builder, orders):
     orders.to("all")
     orders.filter(col("cents") > 1).to("all")
-    with pytest.raises(TopologyError, match="declared 2 times; give each its own name"):
+    with pytest.raises(TopologyError, match="the sink 'all' is declared 2 times; give each its own name, as in name="):
         builder.build()
+
+
+def test_one_topic_may_be_written_by_several_sinks(builder, orders):
+    orders.to("all")
+    orders.filter(col("cents") > 10).to("all", name="again")
+    driver = TopologyTestDriver(Application("shop", builder))
+    driver.create_input_topic("orders").pipe_key_value_list([("ann", Order("pen", 5)), ("ann", Order("ink", 50))])
+    assert len(driver.create_output_topic("all").read_records_to_list()) == 3
 
 
 def test_a_value_that_cannot_be_written_is_named_with_its_record(builder, orders):

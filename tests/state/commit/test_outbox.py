@@ -1,5 +1,6 @@
 """An outbox gives its rows in one order, from any mark, whatever the pieces; what is published goes."""
 
+import os
 import time
 
 import polars as pl
@@ -7,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from weir.state.changelog.compaction import Compaction
 from weir.state.commit.files import write_file
 from weir.state.commit.outbox import Mark, Outbox, Waiting, outbox_name
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import AppendTable
 from weir.state.types import TableSpec
 
@@ -110,3 +114,27 @@ def test_published_rows_go_beside_a_writer_that_has_not_heard_of_it(tmp_path):
     assert (outbox.floor, outbox.waiting(Mark(1, 2)).rows) == (1, 3)
     outbox.remove(Mark(1, 2))
     assert Outbox(tmp_path, "orders", "app").waiting(Mark()).rows == 3
+
+
+def test_compaction_deletes_what_dead_tasks_left_and_never_merges_rows_that_wait(tmp_path):
+    """Their order is that of their files."""
+    committer = Committer(tmp_path, "app", [SPEC], fingerprint="f")
+    written = committer.claim().generation
+    orphan = write_file(tmp_path / "app", SPEC, pl.DataFrame({"n": [9], "_epoch": 1}))
+    files = [write_file(tmp_path / "app", SPEC, pl.DataFrame({"n": [each], "_epoch": 1})) for each in (1, 2)]
+    generation = committer.claim().generation
+    assert generation > written
+    committer.commit(
+        CommitRecord(kind="commit", generation=generation, epoch=1, at_ms=0, fingerprint="f", files=tuple(files))
+    )
+    committer.close()
+    for each in (orphan, *files):
+        path = tmp_path / "app" / SPEC.name / each.path
+        os.utime(path, (1, 1))
+    compaction = Compaction(tmp_path, "app", is_whole=True)
+    assert SPEC.name in compaction.tables()
+    list(compaction.run(compaction.tables()))
+    left = {path.name for path in (tmp_path / "app" / SPEC.name).glob("*.parquet")}
+    assert left == {entry.path for entry in files}
+    rows = list(Outbox(tmp_path / "app", "orders", "app").rows(Mark(), at_most=10, size_bytes=1 << 20))
+    assert sorted(rows[0][0]["n"]) == [1, 2]
