@@ -126,7 +126,7 @@ def test_one_topic_may_be_written_by_several_sinks(builder, orders):
     orders.filter(col("cents") > 10).to("all", name="again")
     driver = TopologyTestDriver(Application("shop", builder))
     driver.create_input_topic("orders").pipe_key_value_list([("ann", Order("pen", 5)), ("ann", Order("ink", 50))])
-    assert len(driver.create_output_topic("all").read_records_to_list()) == 3
+    assert len(driver.create_output_topic("all").read_key_values_to_list()) == 3
 
 
 def test_a_value_that_cannot_be_written_is_named_with_its_record(builder, orders):
