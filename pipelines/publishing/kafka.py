@@ -36,7 +36,7 @@ class KafkaConnection:
         """
         topic = sink.topic if isinstance(sink.topic, str) else marks_topic(application)
         try:
-            if topic != sink.topic:
+            if not isinstance(sink.topic, str):
                 KafkaAdmin(properties["bootstrap.servers"], properties).create_topic(topic, 1)
             self._writer = TransactionalWriter(properties, id=f"{application}.{sink.name}", noted_at=(topic, 0))
         except TransactionError as error:
