@@ -70,6 +70,7 @@ class TransactionalWriter:
             TransactionError: The brokers do not answer or refuse.
         """
         self._noted_at = noted_at
+        self._refusals: list[KafkaError] = []
         try:
             self._producer = Producer(
                 {
@@ -77,10 +78,12 @@ class TransactionalWriter:
                     "partitioner": "murmur2_random",
                     "linger.ms": 5,
                     "compression.type": "lz4",
-                    "queue.buffering.max.messages": 100_000,
+                    "queue.buffering.max.messages": 200_000,
                     "transaction.timeout.ms": TRANSACTION_LIMIT_MS,
                     **properties,
                     "transactional.id": id,
+                    "delivery.report.only.error": True,
+                    "on_delivery": self._on_failure,
                 }
             )
             self._consumer = Consumer({"log_level": 2, **properties, "group.id": id, "enable.auto.commit": False})
@@ -107,18 +110,12 @@ class TransactionalWriter:
             TransactionError: Anything else; without its ``note`` it is unknown whether the transaction took place.
         """
         producer, produce = self._producer, self._producer.produce
-        refused: list[KafkaError] = []
-
-        def on_delivery(error: KafkaError | None, _: Message) -> None:
-            if error is not None and error.code() in _REFUSED:
-                refused.append(error)
-
         try:
             producer.begin_transaction()
             for topic, partition, key, value, time_ms in records:
                 while True:
                     try:
-                        produce(topic, value, key, partition, on_delivery, timestamp=time_ms)
+                        produce(topic, value, key, partition, timestamp=time_ms)
                         break
                     except BufferError:
                         producer.poll(0.1)
@@ -130,12 +127,16 @@ class TransactionalWriter:
             producer.commit_transaction(ANSWER_LIMIT_S)
         except KafkaException as error:
             self._abort()  # by which every record has been answered
-            raise _failed(KafkaException(refused[0]) if refused else error) from error
+            raise _failed(KafkaException(self._refusals[0]) if self._refusals else error) from error
 
     def close(self) -> None:
         """Abort a transaction that is open, if the brokers answer at once, and end the connections."""
         self._abort()
         self._consumer.close()
+
+    def _on_failure(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None and error.code() in _REFUSED:
+            self._refusals.append(error)
 
     def _abort(self) -> None:
         with suppress(KafkaException):  # none is open, the writer is fenced, or the brokers are away
