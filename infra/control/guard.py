@@ -85,24 +85,29 @@ class DriverControl:
         tasks: Sequence[TaskStatusRow],
         metric: MetricRow,
         readings: Sequence[Mapping[str, Any]] = (),
-        sinks: Sequence[Mapping[str, Any]] = (),
         *,
         is_last: bool = False,
     ) -> None:
-        """Write the tasks' status, one reading and how the sinks are; every two seconds, and the last time, the metrics
-        as well."""
+        """Write the tasks' status and one reading; every two seconds, and the last time, the metrics as well."""
 
         def write(database: ControlDatabase) -> None:
             database.report_tasks(self.application, tasks)
             database.add_metric(self.application, metric)
-            if sinks != self._sinks:
-                database.report_sinks(self.application, sinks)
-                self._sinks = sinks
             if readings and (is_last or time.monotonic() >= self._readings_after):
                 self._readings_after = time.monotonic() + READINGS_EVERY_S
                 database.report_readings(self.application, readings)
 
         self._try(None, write)
+
+    def report_sinks(self, sinks: Sequence[Mapping[str, Any]]) -> None:
+        """Write how the sinks are doing, if that has changed."""
+
+        def write(database: ControlDatabase) -> None:
+            database.report_sinks(self.application, sinks)
+            self._sinks = sinks
+
+        if sinks != self._sinks:
+            self._try(None, write)
 
     def release(self, state: str = "stopped", error: str | None = None) -> None:
         """End the lease; call it last."""

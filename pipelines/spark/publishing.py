@@ -35,6 +35,7 @@ class Publishers:
         self.states: list[SinkState] = []
         """How the sinks are doing, as last heard."""
         self._settings: PublishingSettings | None = None
+        self._is_closed = False
 
     def start(self, settings: PublishingSettings) -> None:
         """Begin to publish; call it once the application is claimed, which creates the outboxes."""
@@ -76,9 +77,10 @@ class Publishers:
         return _DONE[decision.action].format(state=state)
 
     def close(self) -> None:
-        """Publish what is committed, as far as that is possible within the limit, and end."""
-        if self._settings is None:
+        """Publish what is committed, as far as that is possible within the limit, and end; once is enough."""
+        if self._settings is None or self._is_closed:
             return
+        self._is_closed = True
         until = time.monotonic() + DRAIN_LIMIT_S
         while time.monotonic() < until:
             self.keep_alive()

@@ -6,8 +6,10 @@ The loop is ``weir.pipelines.spark.driver``; this module only puts the parts tog
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -122,8 +124,9 @@ def run(
             names=application.topology.names,
         )
         upserts, publishers = refreshing(application, app_folder), Publishers()
+        panel = ControlPanel(control, settings.slots)
         listeners = Listeners(
-            control=ControlPanel(control, settings.slots),
+            control=panel,
             on_progress=report,
             on_commit=stack.enter_context(_afterwards(application, settings, bootstrap_servers, upserts)),
             publishing=publishers,
@@ -141,7 +144,11 @@ def run(
                 )
             for each in upserts:
                 each(None)  # the claim has redone what a driver that died owed their updates
-            return driver.run(stop, until_caught_up=until_caught_up)
+            summary = driver.run(stop, until_caught_up=until_caught_up)
+            publishers.close()
+            panel.report_sinks(publishers.states)
+            waited_s = time.monotonic() - driver.last_commit_end_s if application.topology.outside_sinks else 0.0
+            return replace(summary, publishing_s=waited_s if summary.commits else 0.0)
 
 
 @contextmanager
