@@ -149,6 +149,9 @@ class Publisher:
                 if isinstance(error, SinkFencedError) and not self._is_newest():
                     raise
                 self._fail(error, stop)
+            except Exception as error:
+                log.exception("sink %r", self._sink)
+                self._fail(SinkError(f"{type(error).__name__}: {error}"), stop)
 
     def _publish(self, connection: Connection, stop: Event, drain: Event) -> None:
         mark = self._begin(connection)

@@ -32,7 +32,7 @@ from weir.pipelines.spark.own_stores import feeding, followers
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import Progress, RunSummary
-from weir.pipelines.spark.publishing import Publishers
+from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S, Publishers
 from weir.pipelines.spark.restore_jobs import RestoreJobs
 from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.snapshot_jobs import SnapshotJobs
@@ -145,7 +145,7 @@ def run(
             for each in upserts:
                 each(None)  # the claim has redone what a driver that died owed their updates
             summary = driver.run(stop, until_caught_up=until_caught_up)
-            publishers.close()
+            publishers.close(CAUGHT_UP_LIMIT_S if summary.reason == "caught_up" else STOP_LIMIT_S)
             panel.report_sinks(publishers.states)
             waited_s = time.monotonic() - driver.last_commit_end_s if application.topology.outside_sinks else 0.0
             return replace(summary, publishing_s=waited_s if summary.commits else 0.0)
