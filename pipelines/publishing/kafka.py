@@ -14,9 +14,12 @@ from weir.infra.kafka.transactions import (
     TransactionError,
     WriterFencedError,
 )
-from weir.pipelines.publishing.connection import Published, RefusedRowsError, SinkError, SinkFencedError
+from weir.pipelines.publishing.connection import BatchLimits, Published, RefusedRowsError, SinkError, SinkFencedError
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.state.commit.outbox import Mark
+
+LIMITS = BatchLimits(rows=50_000, size_bytes=32 << 20)
+"""What one transaction takes."""
 
 
 def marks_topic(application: str) -> str:
@@ -38,6 +41,7 @@ class KafkaConnection:
             self._writer = TransactionalWriter(properties, id=f"{application}.{sink.name}", noted_at=(topic, 0))
         except TransactionError as error:
             raise _sink_error(error) from error
+        self.limits = LIMITS
 
     def published(self) -> Published | None:
         try:
