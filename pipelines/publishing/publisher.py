@@ -170,7 +170,9 @@ class Publisher:
                 self._told_at_s = time.monotonic()
                 self._tell(mark, published_rows=self._state.published_rows + rows.height, error="", awaits=None)
                 if stop.is_set() or self._at_most is not None:
-                    self._at_most = None if self._at_most is None or 2 * self._at_most >= limits.rows else 2 * self._at_most
+                    self._at_most = (
+                        None if self._at_most is None or 2 * self._at_most >= limits.rows else 2 * self._at_most
+                    )
                     break
             else:
                 self._tell(mark, error="", awaits=None)

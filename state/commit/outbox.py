@@ -56,6 +56,8 @@ class Outbox:
         """
         self.folder = app_folder / (refused_name(sink) if is_of_refused else outbox_name(sink))
         self._table, self._published = DeltaTable(self.folder), f"{application}/published"
+        self._live: tuple[int, pl.DataFrame] | None = None
+        """The files of a version, which are asked for with each batch."""
 
     @property
     def id(self) -> str:
@@ -150,6 +152,12 @@ class Outbox:
 
     def _files(self) -> pl.DataFrame:
         """The live files in the order of their rows: each holds rows of one epoch of one task."""
+        version = self._table.version()
+        if self._live is None or self._live[0] != version:
+            self._live = version, self._read_files()
+        return self._live[1]
+
+    def _read_files(self) -> pl.DataFrame:
         files = file_actions(self._table)
         if files.is_empty():
             return pl.DataFrame(schema=_FILES)

@@ -127,7 +127,9 @@ def test_pieces_of_one_epoch_are_the_same_from_whichever_of_their_marks(tmp_path
     for done, after in enumerate([Mark(), *marks]):
         found = list(outbox.rows(after, at_most=at_most, size_bytes=size_bytes, one_epoch=True))
         assert [mark for _, mark in found] == marks[done:]
-        assert [rows["_bytes"].to_list() for rows, _ in found] == [[size for *_, size in each] for each in expected[done:]]
+        assert [rows["_bytes"].to_list() for rows, _ in found] == [
+            [size for *_, size in each] for each in expected[done:]
+        ]
 
 
 def test_what_waits_is_counted_with_its_age(tmp_path):
