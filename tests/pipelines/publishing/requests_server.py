@@ -110,6 +110,15 @@ class RequestsServer:
                 found.setdefault(request.key, request)
         return list(found.values())
 
+    def check_repeats(self, column: str) -> None:
+        """The same key has the same body, and a row, which ``column`` tells from others, always the same key."""
+        bodies: dict[str, bytes] = {}
+        keys: dict[Any, str] = {}
+        for request in self.requests:
+            assert bodies.setdefault(request.key, request.body) == request.body
+            for row in request.rows:
+                assert keys.setdefault(row[column], request.key) == request.key
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()

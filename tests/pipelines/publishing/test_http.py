@@ -50,15 +50,6 @@ def found(server):
     return [row["order"] for request in server.delivered() for row in request.rows]
 
 
-def check_repeats(server):
-    """The same key has the same body, and the same row always has the same key."""
-    bodies, keys = {}, {}
-    for request in server.requests:
-        assert bodies.setdefault(request.key, request.body) == request.body
-        for row in request.rows:
-            assert keys.setdefault(row["order"], request.key) == request.key
-
-
 def test_a_request_has_one_batch_with_its_key_over_one_connection(server, orders):
     orders.commit(45)
     orders.commit(3)
@@ -127,7 +118,7 @@ def test_what_may_pass_is_tried_again_with_the_same_request(server, orders, stat
     drain(orders.publisher(refused=Refused(orders.folder, SINK, APP)))
     assert found(server) == orders.sent
     assert [request.status for request in server.requests] == [200, status, status, 200]
-    check_repeats(server)
+    server.check_repeats("order")
 
 
 def test_a_server_that_is_away_is_waited_for(tmp_path, server):
@@ -153,7 +144,7 @@ def test_a_server_that_does_not_answer_in_time_gets_the_request_again(tmp_path, 
     drain(orders.publisher())
     answered.set()
     assert len(server.requests) == 2
-    check_repeats(server)
+    server.check_repeats("order")
 
 
 @pytest.mark.parametrize("status", [300, 302, 304, 400, 401, 404, 409, 413, 422])
@@ -257,7 +248,7 @@ def test_the_same_key_always_has_the_same_rows_whatever_is_committed_meanwhile(
         _ends_after_a_request(orders)
         drain(orders.publisher())
         assert found(server) == orders.sent
-        check_repeats(server)
+        server.check_repeats("order")
     finally:
         server.close()
 
@@ -292,7 +283,7 @@ def test_a_publisher_may_be_killed_at_any_step(server, orders, step):
     drain(orders.publisher())
     assert deaths >= 2
     assert found(server) == orders.sent
-    check_repeats(server)
+    server.check_repeats("order")
     keys = [request.key for request in server.requests]
     assert len(keys) - len(set(keys)) == (deaths if step == "request answered" else 0)
     for number, key in enumerate(keys):

@@ -167,8 +167,9 @@ def test_what_does_not_fit_is_refused_when_the_program_is_built(orders, argument
 
 
 def test_a_login_is_left_out_of_the_url_and_becomes_a_header(builder, orders):
+    url = "https://ann:secret@example.org"
     with pytest.raises(TopologyError, match=r'with a login; leave it out.*"env:NAME"') as error:
-        orders.to_http("https://ann:secret@example.org", name="shop")
+        orders.to_http(url, name="shop")
     assert "secret" not in str(error.value)
     orders.to_http("https://example.org", name="shop", headers={"Authorization": "env:NAME"})
     assert only_sink(builder).target.headers == {"Authorization": "env:NAME"}
