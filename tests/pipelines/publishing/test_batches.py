@@ -196,6 +196,40 @@ def test_of_two_publishers_the_one_that_began_last_goes_on_and_moves_the_mark(tm
     assert sent(sink) == orders.sent
 
 
+def test_one_who_is_overtaken_while_a_batch_is_under_way_does_not_move_the_mark_back(tmp_path):
+    is_sending, may_go_on, ended = Event(), Event(), []
+
+    class Waits(SendOnly):
+        def send(self, batch):
+            if not is_sending.is_set():
+                is_sending.set()
+                may_go_on.wait(30)
+            super().send(batch)
+
+    sink = Waits([])
+    orders = Orders(tmp_path, own_node(sink))
+    orders.commit(30)
+    older = orders.publisher(is_newest=lambda: False)
+
+    def run():
+        try:
+            older.run(Event(), Event())
+        except SinkFencedError as error:
+            ended.append(error)
+
+    thread = Thread(target=run)
+    thread.start()
+    assert is_sending.wait(30)
+    drain(orders.publisher())
+    may_go_on.set()
+    thread.join(30)
+    assert len(ended) == 1
+    assert sink.sent == orders.sent + orders.sent[:BATCH]
+    orders.commit(5)
+    drain(orders.publisher())
+    assert sink.sent[30 + BATCH :] == orders.sent[30:]
+
+
 def test_a_mark_that_is_lost_stops_the_sink_until_somebody_decides(tmp_path):
     sink = Kept()
     orders = Orders(tmp_path, own_node(sink))

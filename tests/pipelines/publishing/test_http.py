@@ -220,11 +220,12 @@ def test_a_body_is_within_its_bytes_unless_a_single_row_is_larger(tmp_path, serv
 @given(
     heights=st.lists(st.lists(st.integers(1, 45), min_size=1, max_size=3), min_size=1, max_size=4),
     answers=st.lists(st.sampled_from([200, 200, 503, DROP]), max_size=12),
-    stops=st.lists(st.integers(0, 4), max_size=4),
+    stops=st.lists(st.integers(0, 4), min_size=4, max_size=4),
+    are_killed=st.lists(st.booleans(), min_size=4, max_size=4),
     max_bytes=st.integers(100, 2_000),
 )
 def test_the_same_key_always_has_the_same_rows_whatever_is_committed_meanwhile(
-    tmp_path_factory, heights, answers, stops, max_bytes
+    tmp_path_factory, heights, answers, stops, are_killed, max_bytes
 ):
     """Publishers end in the middle, after a request and before its mark too; epochs are committed in between."""
 
@@ -237,7 +238,7 @@ def test_the_same_key_always_has_the_same_rows_whatever_is_committed_meanwhile(
         server.next += [Answer(status) for status in answers]
         for number, each in enumerate(heights):
             orders.commit(*each)
-            left = stops[number] if number < len(stops) else 0
+            left = len(server.requests) + stops[number]
 
             def end(step, left=left):
                 if step == "rows read" and len(server.requests) > left:
@@ -245,7 +246,9 @@ def test_the_same_key_always_has_the_same_rows_whatever_is_committed_meanwhile(
 
             with suppress(EndError):
                 drain(orders.publisher(on_step=end))
-        _ends_after_a_request(orders)
+            if are_killed[number]:
+                orders.commit(1)
+                _ends_after_a_request(orders)
         drain(orders.publisher())
         assert found(server) == orders.sent
         server.check_repeats("order")
