@@ -191,6 +191,11 @@ def mask_url(url: str) -> str:
     return f"{scheme}{slashes}{login.partition(':')[0]}:***@{tail}" if at and ":" in login else url
 
 
+def environment_value(variable: str) -> str | None:
+    """A variable that a program names, for example for a password; None if it is not set."""
+    return os.environ.get(variable)
+
+
 def java_home() -> str | None:
     """``JAVA_HOME``, if it is set."""
     return os.environ.get("JAVA_HOME") or None

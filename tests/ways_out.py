@@ -51,6 +51,12 @@ SINK_REFUSED = f"{CLI}/test_sink.py::test_a_refused_record_waits_goes_aside_and_
 SINK_ANEW = f"{CLI}/test_sink.py::test_a_target_made_anew_gets_the_rows_that_wait_once_somebody_says_so"
 TWO_FOLDERS = "tests/pipelines/publishing/test_kafka.py::test_"
 
+VARIABLE = (
+    "tests/pipelines/publishing/test_http.py::"
+    "test_a_variable_that_is_not_set_is_named_and_set_in_the_next_run_it_is_used"
+)
+LOGIN = "tests/pipelines/sinks/test_batched.py::test_a_login_is_left_out_of_the_url_and_becomes_a_header"
+
 
 WAYS_OUT: dict[str, dict[str, str]] = {
     # Sinks
@@ -65,6 +71,8 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "another id": TWO_FOLDERS + "of_two_folders_with_one_application_the_older_one_stops_publishing",
         "sink resume x x": TWO_FOLDERS + "what_waits_goes_on_once_the_other_folder_has_ended",
     },
+    "pipelines/publishing/http.py _value": {"set it, and start again": VARIABLE},
+    "pipelines/dsl/batched_sinks.py _url": {"pass the header of a variable instead": LOGIN},
     # Changed programs
     "pipelines/spark/errors.py TopologyChangedError": {
         "run the old program": OTHER_ID,

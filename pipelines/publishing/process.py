@@ -80,10 +80,11 @@ class _Publishing:
         self._folder, self._sink, self._retrying = Path(settings.warehouse, application.id), sink, Lock()
         self._connect = partial(connect, application.id, kafka=settings.kafka)
         self._known_as: dict[str, Any] = {"application": application.id, "target": str(sink)}
+        outbox = Outbox(self._folder, sink.name, application.id)
         self._publisher = Publisher(
-            Outbox(self._folder, sink.name, application.id),
+            outbox,
             sink.name,
-            partial(self._connect, sink),
+            partial(self._connect, sink, outbox),
             refused=Refused(self._folder, sink.name, application.id),
             is_newest=lambda: newest_generation(Path(settings.warehouse), application.id) == settings.generation,
             on_step=load_step_hook(settings.on_step),
@@ -110,7 +111,7 @@ class _Publishing:
         """Send the refused rows again, with a mark of their own, up to the first that is refused once more."""
         outbox = Outbox(self._folder, self._sink.name, self._known_as["application"], is_of_refused=True)
         sink = replace(self._sink, name=f"{self._sink.name}.refused")  # type: ignore[type-var]
-        again = Publisher(outbox, sink.name, partial(self._connect, sink), **self._known_as)
+        again = Publisher(outbox, sink.name, partial(self._connect, sink, outbox), **self._known_as)
         again.decide("resume")
         drained, error = Event(), ""
         drained.set()
