@@ -65,6 +65,8 @@ class Settings(BaseModel):
     """How long local state that could not be trusted is kept in quarantine; compaction deletes what is older."""
     quarantine_max_bytes: int = Field(default=10_000_000_000, ge=0)
     """The most that an application's quarantine takes on disk after a compaction; the oldest goes first."""
+    outbox_max_bytes: int = Field(default=4_000_000_000, ge=1)
+    """How much may wait on disk for an application's sinks; beyond that a run reads no more until they catch up."""
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)
     """The port where a run serves its metrics to Prometheus; None means nowhere."""
     metrics_host: str = "127.0.0.1"
@@ -187,6 +189,11 @@ def mask_url(url: str) -> str:
     head, at, tail = url.rpartition("@")
     scheme, slashes, login = head.partition("://")
     return f"{scheme}{slashes}{login.partition(':')[0]}:***@{tail}" if at and ":" in login else url
+
+
+def environment_value(variable: str) -> str | None:
+    """A variable that a program names, for example for a password; None if it is not set."""
+    return os.environ.get(variable)
 
 
 def java_home() -> str | None:

@@ -12,6 +12,7 @@ from weir.orchestration.assets.backfill import backfill_assets
 from weir.orchestration.assets.ingest import ingest_assets
 from weir.orchestration.checks.commits import commit_checks, lag_check
 from weir.orchestration.checks.quarantine import quarantine_check
+from weir.orchestration.checks.sinks import sink_checks
 from weir.orchestration.checks.state import state_checks
 from weir.orchestration.jobs.asset_jobs import audit_job, continuous_job, verify_job
 from weir.orchestration.jobs.compaction import compaction_job
@@ -78,6 +79,7 @@ def weir_assets(
             lag_check(supervised),
             commit_checks(supervised),
             quarantine_check(supervised),
+            *sink_checks(supervised),
             *state_checks(supervised),
         ],
         jobs=[

@@ -13,6 +13,7 @@ from weir.orchestration.thresholds import Thresholds
 from weir.pipelines.application import Application
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.pipelines.tasks.tables import application_tables
+from weir.state.commit.outbox import outbox_name, sink_of
 from weir.state.commit.upserts import shown_name
 from weir.state.types import CHANGELOG_FOLDER, TableSpec
 
@@ -58,9 +59,12 @@ class Supervised:
 
     @cached_property
     def tables(self) -> Mapping[str, dg.AssetKey]:
-        """The asset of each table: outputs under their own names, ``changelog/<store>``, ``dead_letters``."""
+        """The asset of each table: outputs under their own names, ``changelog/<store>``, ``sink/<sink>``,
+        ``dead_letters``."""
 
         def path(table: str) -> list[str]:
+            if (sink := sink_of(table)) is not None:
+                return ["sink", sink]
             if table == DEAD_LETTERS.name:
                 return ["dead_letters"]
             return shown_name(table).replace(CHANGELOG_FOLDER, "changelog", 1).split("/")
@@ -71,6 +75,11 @@ class Supervised:
     def outputs(self) -> Mapping[str, dg.AssetKey]:
         """The assets of the output tables only."""
         return {spec.name: self.tables[spec.name] for spec in self.application.topology.table_specs()}
+
+    @cached_property
+    def sinks(self) -> Mapping[str, dg.AssetKey]:
+        """The asset of each sink outside the warehouse, by the sink's name."""
+        return {sink.name: self.tables[outbox_name(sink.name)] for sink in self.application.topology.outside_sinks}
 
     @cached_property
     def task_partitions(self) -> dg.DynamicPartitionsDefinition:

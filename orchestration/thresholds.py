@@ -20,6 +20,8 @@ class Thresholds:
     """Over all partitions of all topics."""
     lag_max_s: float = 300.0
     """How long it would take to work off the lag, at the pace of the last hour's best minute."""
+    sink_lag_max_s: float = 300.0
+    """How long a committed row may wait for a sink outside the warehouse."""
     lag_grows_max_s: float = 300.0
     """Lag that grows for this long, in each fifth of that time, gets a warning. Readings come every half second."""
     stalled_max_s: float = 180.0

@@ -12,6 +12,7 @@ import re
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -196,3 +197,13 @@ def _place(error: Exception) -> str:
     """The line at which the import of a module failed; empty for a syntax error, which names its line itself."""
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == "<module>"]
     return "" if isinstance(error, SyntaxError) or not lines else f"{lines[-1].filename}, line {lines[-1].lineno}: "
+
+
+@cache
+def load_step_hook(reference: str | None) -> Callable[[str], None]:
+    """The function that ``MODULE:FUNCTION`` names; without a reference, one that does nothing."""
+    if reference is None:
+        return lambda name: None
+    module, _, name = reference.partition(":")
+    hook: Callable[[str], None] = getattr(importlib.import_module(module), name)
+    return hook

@@ -34,7 +34,11 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ),
     ("infra", ("weir.state", "weir.pipelines", "weir.orchestration", "dagster"), ()),
     ("pipelines", ("weir.orchestration", "dagster"), ()),
-    ("pipelines", ("weir.infra",), ("pipelines/spark", "pipelines/cli", "pipelines/operations")),
+    (
+        "pipelines",
+        ("weir.infra",),
+        ("pipelines/spark", "pipelines/cli", "pipelines/operations", "pipelines/publishing"),
+    ),
     ("pipelines", ("pyspark",), ("pipelines/spark",)),
     ("infra", ("pyspark", "delta"), ("infra/spark",)),
     ("pipelines", ("weir.pipelines.cli",), ("pipelines/cli",)),

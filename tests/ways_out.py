@@ -55,9 +55,33 @@ TERMINATED = (
     "test_a_complete_backfill_whose_run_was_terminated_is_swapped_in_or_discarded"
 )
 UNKNOWN_TOPIC = f"{CLI}/test_kafka.py::test_an_unknown_topic_is_named_with_a_way_out_that_works"
+WHEEL = "tests/integration/test_wheel.py::test_a_project_with_folders_of_our_names_runs_from_the_wheel"
+SINK_REFUSED = f"{CLI}/test_sink.py::test_a_refused_record_waits_goes_aside_and_is_sent_again_or_deleted"
+SINK_ANEW = f"{CLI}/test_sink.py::test_a_target_made_anew_gets_the_rows_that_wait_once_somebody_says_so"
+TWO_FOLDERS = "tests/pipelines/publishing/test_kafka.py::test_"
+
+VARIABLE = (
+    "tests/pipelines/publishing/test_http.py::"
+    "test_a_variable_that_is_not_set_is_named_and_set_in_the_next_run_it_is_used"
+)
+LOGIN = "tests/pipelines/sinks/test_batched.py::test_a_login_is_left_out_of_the_url_and_becomes_a_header"
 
 
 WAYS_OUT: dict[str, dict[str, str]] = {
+    # Sinks
+    "orchestration/checks/sinks.py sink_trouble": {
+        "sink skip x x": SINK_REFUSED,
+        "sink retry x x": SINK_REFUSED,
+        "sink discard x x": SINK_REFUSED,
+    },
+    "pipelines/cli/status.py _print_sink": {"sink skip x x": SINK_REFUSED},
+    "pipelines/publishing/publisher.py MarkLostError": {"sink resume x x": SINK_ANEW},
+    "pipelines/publishing/publisher.py OtherOutboxError": {
+        "another id": TWO_FOLDERS + "of_two_folders_with_one_application_the_older_one_stops_publishing",
+        "sink resume x x": TWO_FOLDERS + "what_waits_goes_on_once_the_other_folder_has_ended",
+    },
+    "pipelines/publishing/http.py _value": {"set it, and start again": VARIABLE},
+    "pipelines/dsl/batched_sinks.py _url": {"pass the header of a variable instead": LOGIN},
     # Changed programs
     "pipelines/spark/errors.py TopologyChangedError": {
         "run the old program": OTHER_ID,
@@ -408,6 +432,7 @@ NO_WAYS_OUT = {
 """Errors that Weir itself gets over, and those whose reason, worded where they are raised, has the way out."""
 
 NO_REFUSALS = {
+    "pipelines/cli/sink.py",
     "orchestration/assets/backfill.py BackfillConfig",
     "pipelines/cli/backfill.py",
     "pipelines/cli/control.py restore",

@@ -9,6 +9,7 @@ from weir.pipelines.testing.stores import (
     ReadOnlyWindowStore,
 )
 from weir.pipelines.testing.streams import OutputRecord, TestInputTopic, TestOutputTable
+from weir.pipelines.testing.topics import TestOutputTopic, TestRecord
 
 __all__ = [
     "OutputRecord",
@@ -19,6 +20,8 @@ __all__ = [
     "ReadOnlyWindowStore",
     "TestInputTopic",
     "TestOutputTable",
+    "TestOutputTopic",
+    "TestRecord",
     "TopologyTestDriver",
 ]
 

@@ -32,6 +32,7 @@ from weir.infra.control.models import (
     Metric,
     Readings,
     Request,
+    Sinks,
     TaskStatus,
 )
 from weir.infra.control.rows import (
@@ -196,13 +197,11 @@ class ControlDatabase:
 
     def report_readings(self, application: str, readings: Sequence[Mapping[str, Any]]) -> None:
         """Replace the application's readings, which are plain JSON values."""
-        values = {"application": application, "readings": list(readings), "at_ms": _now_ms()}
-        statement: Any = self._upsert(Readings)
-        statement = statement.on_conflict_do_update(
-            index_elements=["application"], set_={name: statement.excluded[name] for name in ("readings", "at_ms")}
-        )
-        with self._writing() as connection:
-            connection.execute(statement, [values])
+        self._replace(Readings, application, {"readings": list(readings)})
+
+    def report_sinks(self, application: str, sinks: Sequence[Mapping[str, Any]]) -> None:
+        """Replace what is known of the application's sinks, which are plain JSON values."""
+        self._replace(Sinks, application, {"sinks": list(sinks)})
 
     def add_metric(self, application: str, row: MetricRow) -> None:
         """Append a reading; from time to time, readings older than an hour are deleted."""
@@ -364,6 +363,7 @@ class ControlDatabase:
             readings = connection.execute(
                 select(Readings.readings).where(Readings.application == application)
             ).scalar_one_or_none()
+            sinks = connection.execute(select(Sinks.sinks).where(Sinks.application == application)).scalar_one_or_none()
         here = host or this_host()
         is_running = life.ended_at_ms is None and _is_alive(life, here, _now_ms())
         return ApplicationStatus(
@@ -384,6 +384,7 @@ class ControlDatabase:
             if metric is None
             else MetricRow(**{field.name: metric[field.name] for field in fields(MetricRow)}),
             readings=tuple(readings or ()),
+            sinks=tuple(sinks or ()),
         )
 
     def applications(self) -> list[str]:
@@ -394,8 +395,18 @@ class ControlDatabase:
     def forget(self, application: str) -> None:
         """Delete everything about an application."""
         with self._writing() as connection:
-            for model in (Instance, TaskStatus, Readings, Request, Metric):
+            for model in (Instance, TaskStatus, Readings, Sinks, Request, Metric):
                 connection.execute(delete(model).where(model.application == application))
+
+    def _replace(self, model: type[Base], application: str, values: Mapping[str, Any]) -> None:
+        """Write an application's only row of a table."""
+        row = {"application": application, **values, "at_ms": _now_ms()}
+        statement: Any = self._upsert(model)
+        statement = statement.on_conflict_do_update(
+            index_elements=["application"], set_={name: statement.excluded[name] for name in (*values, "at_ms")}
+        )
+        with self._writing() as connection:
+            connection.execute(statement, [row])
 
     def _upsert(self, model: type[Base]) -> Any:
         """An insert in this database's dialect, which can say what to do with rows that exist."""

@@ -43,6 +43,7 @@ class DriverControl:
         self._reported: tuple[str, int | None] = ("starting", None)
         self._rest_until = self._log_after = self._beat_after = self._readings_after = 0.0
         self._unsent: list[tuple[int, str, bool]] = []
+        self._sinks: Sequence[Mapping[str, Any]] | None = None
         try:
             self._database = ControlDatabase(url, busy_timeout_s=BUSY_TIMEOUT_S)
         except ControlDatabaseError as error:
@@ -97,6 +98,16 @@ class DriverControl:
                 database.report_readings(self.application, readings)
 
         self._try(None, write)
+
+    def report_sinks(self, sinks: Sequence[Mapping[str, Any]]) -> None:
+        """Write how the sinks are doing, if that has changed."""
+
+        def write(database: ControlDatabase) -> None:
+            database.report_sinks(self.application, sinks)
+            self._sinks = sinks
+
+        if sinks != self._sinks:
+            self._try(None, write)
 
     def release(self, state: str = "stopped", error: str | None = None) -> None:
         """End the lease; call it last."""

@@ -84,6 +84,15 @@ class Readings(Base):
     at_ms: Mapped[int]
 
 
+class Sinks(Base):
+    """How the sinks of an application are doing as of its last report."""
+
+    __tablename__ = "weir_sinks"
+    application: Mapped[str] = mapped_column(primary_key=True)
+    sinks: Mapped[list[Any]] = mapped_column(JSON)
+    at_ms: Mapped[int]
+
+
 class Request(Base):
     """What a person or a sensor asked of the driver, and the answer."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-RequestKind = Literal["commit", "restore", "pause", "resume", "snapshot", "swap", "stop"]
+RequestKind = Literal["commit", "restore", "pause", "resume", "snapshot", "swap", "sink", "stop"]
 AT_REST = "weir backfill"
 """The owner of a lease that is held for a single commit while no driver runs: such a life is not a driver's."""
 
@@ -120,3 +120,5 @@ class ApplicationStatus:
     metric: MetricRow | None
     readings: tuple[Mapping[str, Any], ...] = ()
     """Metrics under Kafka Streams' names, each with ``group``, ``name``, ``tags`` and ``value``."""
+    sinks: tuple[Mapping[str, Any], ...] = ()
+    """How the sinks are doing: ``weir.pipelines.publishing.publisher.SinkState``, as plain values."""

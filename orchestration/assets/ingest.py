@@ -16,6 +16,7 @@ from weir.orchestration.resources import WeirResource, run_driver
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.advice import addressed
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
+from weir.state.commit.outbox import outbox_name
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.upserts import shown_name, upserts_of
 from weir.state.types import CHANGELOG_FOLDER, TableSpec
@@ -115,7 +116,7 @@ def _results_of_terminated(
     if newest is None or driver is None or (driver.owner, driver.state) != (owner_of(run.run_id), "stopped"):
         return []
     events = commit_materializations(
-        supervised, newest, context.instance, settings.warehouse, health=health_metadata(settings, supervised.id)
+        supervised, newest, context.instance, settings, health=health_metadata(settings, supervised.id)
     )
     return [_result(event) for event in events if event.asset_key in (supervised.ingest, *supervised.tables.values())]
 
@@ -161,8 +162,11 @@ def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
         description=f"The application {supervised.id}: one supervised driver that reads the topics and commits "
         "exactly once. Terminating the run finishes the epoch and commits.",
     )
+    outside = {outbox_name(sink.name): sink for sink in supervised.application.topology.outside_sinks}
     for name, key in supervised.tables.items():
         kinds = {"deltalake", "changelog"} if name.startswith(CHANGELOG_FOLDER) else {"deltalake"}  # shown in the graph
+        if name in outside:
+            kinds = {outside[name].kind}
         yield dg.AssetSpec(
             key,
             deps=[supervised.ingest],
@@ -171,7 +175,7 @@ def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
             skippable=True,
             owners=supervised.owners,
             tags=supervised.tags,
-            description=_description(name),
+            description=f"What leaves for {outside[name]}, once committed." if name in outside else _description(name),
             metadata={"dagster/column_schema": _columns(supervised.table_specs[name])},
         )
 

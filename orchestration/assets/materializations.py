@@ -13,6 +13,7 @@ from typing import Any
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
 
+from weir.infra.settings import Settings
 from weir.orchestration.drivers.metadata import (
     ingest_metadata,
     offsets_metadata,
@@ -31,7 +32,7 @@ def commit_materializations(
     supervised: Supervised,
     newest: CommitRecord,
     instance: dg.DagsterInstance,
-    warehouse: Path,
+    settings: Settings,
     *,
     health: dict[str, Any],
 ) -> list[dg.AssetMaterialization]:
@@ -57,13 +58,13 @@ def commit_materializations(
     names = names_over(supervised.application.topology, newest)
     for table, key in supervised.tables.items():
         name = stored_table(table, names)
-        folder = warehouse / supervised.id / shown_name(name)
+        folder = settings.warehouse / supervised.id / shown_name(name)
         if (folder / "_delta_log").is_dir():  # the next start creates a table that an older program did not have
             events.append(
                 dg.AssetMaterialization(
                     key,
                     description=found,
-                    metadata=dagster_values(table_metadata(newest, folder)),
+                    metadata=dagster_values(table_metadata(settings, newest, supervised.id, name)),
                     tags={DATA_VERSION_TAG: table_data_version(newest, name)},
                 )
             )

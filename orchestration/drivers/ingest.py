@@ -24,7 +24,6 @@ from weir.pipelines.operations.drive import drive
 from weir.pipelines.operations.registry import load_reference
 from weir.pipelines.topology.naming import names_over, stored_table
 from weir.state.commit.protocol import newest_commit
-from weir.state.commit.upserts import shown_name
 
 if TYPE_CHECKING:
     from weir.pipelines.spark.progress import RunSummary
@@ -50,9 +49,10 @@ def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> Non
     )
     for of_program, asset_key in pipes.get_extra("tables").items():
         table = stored_table(of_program, names)
-        folder = settings.warehouse / summary.application / shown_name(table)
         pipes.report_asset_materialization(
-            asset_key=asset_key, metadata=table_metadata(newest, folder), data_version=table_data_version(newest, table)
+            asset_key=asset_key,
+            metadata=table_metadata(settings, newest, summary.application, table),
+            data_version=table_data_version(newest, table),
         )
 
 

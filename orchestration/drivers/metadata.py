@@ -6,16 +6,20 @@ and for drivers that no run started. Imports no Dagster, because drivers run wit
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from weir.infra.control import ControlDatabase, ControlDatabaseError, MinuteRow
 from weir.infra.settings import Settings
+from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.positions import committed_positions, committed_totals
 from weir.pipelines.operations.quarantine import QuarantineStatus, quarantine_status
+from weir.pipelines.operations.sinks import sinks_of
+from weir.state.commit.outbox import sink_of
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import count_rows
+from weir.state.commit.upserts import shown_name
 
 COUNTED_ROWS_MAX = 1_000_000
 """A larger table of updates is not counted, because its keys would have to be read (0.12 s for this many)."""
@@ -84,13 +88,35 @@ def table_data_version(newest: CommitRecord, table: str) -> str:
     return str(newest.table_versions.get(table, 0))
 
 
-def table_metadata(newest: CommitRecord, folder: Path) -> dict[str, Any]:
-    """Where a table is and, if that is quick to count, how many rows it holds."""
+def table_metadata(settings: Settings, newest: CommitRecord, application: str, table: str) -> dict[str, Any]:
+    """Where a table is and, if that is quick to count, how many rows it holds; of an outbox, how its sink is doing."""
+    if (sink := sink_of(table)) is not None:
+        return {**commit_metadata(newest), **sink_metadata(settings, application, sink)}
+    folder = settings.warehouse / application / shown_name(table)
     rows = count_rows(folder, read_at_most=COUNTED_ROWS_MAX)
     return {
         **commit_metadata(newest),
         "dagster/uri": {"raw_value": str(folder), "type": "path"},
         **({} if rows is None else {"dagster/row_count": rows}),
+    }
+
+
+def sink_metadata(settings: Settings, application: str, sink: str) -> dict[str, Any]:
+    """How a sink is doing, as the driver last reported; empty without a control database."""
+    try:
+        found = next((state for state in sinks_of(settings, application) if state.sink == sink), None)
+    except (ControlDatabaseError, OperationError):
+        return {}
+    if found is None:
+        return {}
+    return {
+        "target": found.target,
+        "published_epoch": found.epoch,
+        "waiting_rows": found.waiting_rows,
+        "waiting_bytes": found.waiting_bytes,
+        "waiting_s": round(found.lag_s(time.time()), 1),
+        "refused_rows": found.refused_rows,
+        "state": found.summary,
     }
 
 

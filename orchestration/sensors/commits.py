@@ -52,7 +52,7 @@ def commits_sensor(supervised: Supervised) -> dg.SensorDefinition:
                 supervised,
                 newest,
                 context.instance,
-                settings.warehouse,
+                settings,
                 health=health_metadata(settings, supervised.id),
             )
         partitions = task_partition_changes(supervised, newest, context.instance)

@@ -1,5 +1,5 @@
-"""Warns of what a running driver reports about itself: lag, and tasks that are restoring; and of a quarantine that is
-over its limit.
+"""Warns of what a running driver reports about itself: lag, tasks that are restoring, sinks that lag or refuse rows;
+and of a quarantine that is over its limit.
 
 A driver restores a lost or corrupt task by itself while the others keep running, so this sensor only warns of that. A
 driver that makes no progress is left to ``weir.orchestration.sensors.stalled``.
@@ -7,17 +7,21 @@ driver that makes no progress is left to ``weir.orchestration.sensors.stalled``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 
 import dagster as dg
+import msgspec
 
 from weir.infra.control import ApplicationStatus, ControlDatabase, MinuteRow
+from weir.orchestration.checks.sinks import sink_trouble
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.sensors.observations import report_changes
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import Thresholds
 from weir.pipelines.operations.quarantine import quarantine_status
+from weir.pipelines.publishing.state import SinkState
 
 LOOK_EVERY_S = 30
 LAG_STEPS = 5
@@ -36,7 +40,8 @@ def health_sensor(supervised: Supervised) -> dg.SensorDefinition:
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Warns of more than {thresholds.lag_max_records:,} records or {thresholds.lag_max_s:.0f} s "
-        "of lag, of growing lag, of tasks that are restoring, and of a quarantine over its limit.",
+        "of lag, of growing lag, of tasks that are restoring, of sinks that lag or refuse rows, and of a quarantine "
+        "over its limit.",
     )
     def health(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         settings = weir.settings()
@@ -52,6 +57,9 @@ def health_sensor(supervised: Supervised) -> dg.SensorDefinition:
             step_ms=round(thresholds.lag_grows_max_s * 1000 / LAG_STEPS),
         )
         found = conditions(status, database.last_hour(supervised.id), lags, thresholds)
+        for sink in msgspec.convert(list(status.sinks), list[SinkState]):
+            if trouble := sink_trouble(sink, supervised.id, thresholds.sink_lag_max_s, time.time()):
+                found[f"sink {sink.sink}"] = f"sink {sink.sink}: {trouble}"
         if over_limit := quarantine_status(settings, supervised.id).over_limit:
             found["quarantine"] = over_limit
         return report_changes(

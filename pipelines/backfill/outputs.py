@@ -40,6 +40,9 @@ def day_outputs(topology: Topology) -> DayOutputs:
     """What a backfill of ``topology`` swaps and what it leaves out."""
     swapped, left_out, look_back_ms = [], {}, 0
     for sink in topology.sinks:
+        if sink.sink is not None:
+            left_out[sink.sink.name] = "its rows have left the warehouse, and a backfill publishes nothing"
+            continue
         upstream = _ancestors(sink)
         endless = sorted(name for node in upstream if _retention_ms(node) is None for name in node.store_names)
         if sink.is_updates and not sink.record.is_windowed:

@@ -20,6 +20,7 @@ from weir.pipelines.cli import (
     query,
     run,
     setup,
+    sink,
     stacks,
     state,
     status,
@@ -93,6 +94,7 @@ for name, command, example in (
 app.add_typer(kafka.kafka, name="kafka")
 app.add_typer(migrate.migrate, name="migrate")
 app.add_typer(backfill.backfill, name="backfill")
+app.add_typer(sink.sink, name="sink")
 app.add_typer(state.state, name="state")
 
 

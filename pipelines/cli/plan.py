@@ -18,6 +18,7 @@ from weir.pipelines.cli.options import (
     load_settings,
 )
 from weir.pipelines.cli.render import console, print_json
+from weir.state.commit.outbox import sink_of
 
 if TYPE_CHECKING:
     from weir.pipelines.operations.plan import Plan
@@ -98,12 +99,12 @@ def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
             for each in change.settings
         ),
         *(
-            f"output {name}: continues the table that is there: its rows stay, and new ones are added"
+            f"{_output(name)}: continues the table that is there: its rows stay, and new ones are added"
             if name in planned.outputs_continued
-            else f"output {name}: new"
+            else f"{_output(name)}: new"
             for name in change.outputs_added
         ),
-        *(f"output {name}: no longer written; its table stays as it is" for name in change.outputs_removed),
+        *(f"{_output(name)}: no longer written; {_left(name)}" for name in change.outputs_removed),
         *(f"table {name}: evolves: {each}" for name, each in planned.evolutions.items()),
         *(f"topic {name}: continues where it is" for name in change.topics_kept),
         *(f"topic {name}: new, read from where the application's `start` says" for name in change.topics_added),
@@ -133,6 +134,17 @@ def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
             )
     if not planned.is_refused:
         yield "run would start with all its state"
+
+
+def _output(table: str) -> str:
+    sink = sink_of(table)
+    return f"output {table}" if sink is None else f"sink {sink}"
+
+
+def _left(table: str) -> str:
+    if sink_of(table) is None:
+        return "its table stays as it is"
+    return "what still waits for it stays, and is published if a program has the sink again"
 
 
 def _shown(change: StoreChange) -> str:

@@ -89,6 +89,8 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
         )
     if entry.get("rows_between_tasks"):
         console.print(f"  committed rows that wait between tasks: {entry['rows_between_tasks']:,}", soft_wrap=True)
+    for sink in entry["sinks"]:
+        _print_sink(sink, entry["application"])
     for restore in entry.get("restores", ()):
         console.print(f"  restore under way: task {restore['task']}: {restore['reason']}", markup=False, soft_wrap=True)
     if entry.get("stores"):
@@ -111,6 +113,28 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
             [{name: task[name] for name in columns} for task in entry["tasks"]], infer_schema_length=None
         )
         print_table(rows if entry["is_running"] else rows.with_columns(status=pl.lit(entry["state"])))
+
+
+def _print_sink(plain: dict[str, Any], application: str) -> None:
+    import time
+
+    import msgspec
+
+    from weir.pipelines.operations.text import counted, megabytes
+    from weir.pipelines.publishing.state import SinkState
+
+    sink = msgspec.convert(plain, SinkState)
+    waits = ""
+    if sink.waiting_rows:
+        waits = (
+            f"; {counted(sink.waiting_rows, 'row')} wait{'s' * (sink.waiting_rows == 1)} "
+            f"({megabytes(sink.waiting_bytes)}, for {sink.lag_s(time.time()):,.1f} s)"
+        )
+    aside = f"; {counted(sink.refused_rows, 'refused row')} aside" if sink.refused_rows else ""
+    decide = f"; see `weir sink skip {application} {sink.sink}`" if sink.awaits == "skip" else ""
+    console.print(
+        f"  sink {sink.sink} ({sink.target}): {sink.summary}{decide}{waits}{aside}", markup=False, soft_wrap=True
+    )
 
 
 def _print_quarantine(quarantine: dict[str, Any]) -> None:

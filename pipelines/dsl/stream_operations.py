@@ -6,18 +6,26 @@ Those that lead to a table or a grouped stream, and the joins, are in ``streams`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Any, Literal, Self
 
 import polars as pl
 
 from weir.pipelines.arguments import whole_number
+from weir.pipelines.dsl.batched_sinks import batched, http_endpoint, own_sink
 from weir.pipelines.dsl.graph import Graph, check_name
 from weir.pipelines.dsl.grouped import repartition
 from weir.pipelines.dsl.mapping import add_flat_map, add_flat_map_values, add_map, add_select_key
 from weir.pipelines.dsl.merging import add_merge
+from weir.pipelines.dsl.sinks import kafka_topic
 from weir.pipelines.dsl.stateless import add_filter, add_map_values, add_peek, add_with_timestamp
 from weir.pipelines.errors import TopologyError
+from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.sinks.http import BodyFormat
+from weir.pipelines.sinks.own import Sink
+from weir.pipelines.sinks.sink import Sink as OutsideSink
 from weir.pipelines.topology.nodes import Node, TableSinkNode
+from weir.state.commit.outbox import outbox_name
 
 
 class StreamOperations:
@@ -295,6 +303,116 @@ class StreamOperations:
                 record=self._node.record,
                 table=check_name("table", table),
                 is_updates=False,
+            )
+        )
+
+    def to(
+        self,
+        topic: str | pl.Expr,
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+        partition: pl.Expr | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Write every record to a Kafka topic, exactly once for readers of committed records.
+
+        ``topic`` is its name, or an expression that gives each record one; the topics exist already. Without ``key``
+        and ``value``, text, bytes, numbers and booleans are written as Kafka's own serializers write them, and objects
+        as JSON. ``partition`` is an expression for the partition's number; without it, and where it is null, the key
+        decides, as in Java's producer. The record's time is kept, and a tombstone has no value.
+
+        Records wait in an outbox until they are published, beside the run and in the order of each task. ``name`` is
+        that of the sink in ``weir sink`` and in its progress: by default that of the topic.
+
+        Raises:
+            TopologyError: A serde does not fit the columns, or the sink needs a name.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.filter(col("page") != "/").to("pages")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_key_value_list([("ann", "/"), ("bob", "/docs")])
+            >>> driver.create_output_topic("pages").read_key_values_to_list()
+            [('bob', '/docs')]
+        """
+        self._add_sink(kafka_topic(self._node.record, topic, key=key, value=value, partition=partition, name=name))
+
+    def to_http(
+        self,
+        url: str,
+        *,
+        name: str,
+        method: str = "POST",
+        headers: Mapping[str, str] | None = None,
+        max_records: int = 500,
+        max_bytes: int = 1 << 20,
+        format: BodyFormat = "json",
+        timeout: timedelta = timedelta(seconds=30),
+    ) -> None:
+        """Send every record to an HTTP endpoint in batches, one request each, at least once and in the order of each
+        task.
+
+        A body is a JSON array of objects (``format="json"``), or one object a line (``"ndjson"``): the columns of key
+        and value, then ``_ts``, the record's time, and ``_deleted``, whether it is a tombstone. It has at most
+        ``max_records`` rows and ``max_bytes`` bytes, or a single row that is larger. ``timeout`` is for connecting, and
+        for each wait for an answer. A header's value ``env:NAME`` is that of an environment variable of the run.
+
+        The header ``Idempotency-Key`` is the same whenever the same rows are sent again: after a crash, a connection
+        that breaks, or an answer 408, 425, 429 or 5xx, after a pause, which ``Retry-After`` may lengthen. 2xx means
+        delivered. After any other answer the batch is put aside (``weir sink``), and the next one follows.
+
+        Raises:
+            TopologyError: An argument is invalid.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.to_http(
+            ...     "https://example.org/clicks", name="hook", headers={"Authorization": "env:HOOK_TOKEN"}
+            ... )
+            >>> with TopologyTestDriver(Application("example", builder)) as driver:
+            ...     driver.create_input_topic("clicks").pipe_input("ann", "/docs", timestamp_ms=0)
+            ...     [(row["user"], row["page"]) for row in driver.read_sink("hook")]
+            [('ann', '/docs')]
+        """
+        endpoint = http_endpoint(url, method=method, headers=headers or {}, format=format, timeout=timeout)
+        self._add_sink(batched(self._node.record, endpoint, name=name, max_records=max_records, max_bytes=max_bytes))
+
+    def to_sink(self, sink: Sink, *, name: str, max_records: int = 500, max_bytes: int = 1 << 20) -> None:
+        """Give every record to a sink of your own in batches, at least once and in the order of each task.
+
+        A batch has rows of one epoch: at most ``max_records``, and ``max_bytes`` as JSON, or a single row that is
+        larger. A batch that is sent again, after a crash or a failure, has the same rows and the same key.
+
+        Raises:
+            TopologyError: An argument is invalid.
+
+        Examples:
+            >>> class Print(Sink):
+            ...     def send(self, batch: Batch) -> None:
+            ...         print(batch.rows.to_dicts())
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("clicks", key=String("user"), value=String("page")).to_sink(Print(), name="printed")
+            >>> with TopologyTestDriver(Application("example", builder)) as driver:
+            ...     driver.create_input_topic("clicks").pipe_input("ann", "/docs", timestamp_ms=0)
+            ...     [(row["user"], row["page"]) for row in driver.read_sink("printed")]
+            [('ann', '/docs')]
+        """
+        self._add_sink(
+            batched(self._node.record, own_sink(sink), name=name, max_records=max_records, max_bytes=max_bytes)
+        )
+
+    def _add_sink(self, sink: OutsideSink) -> None:
+        self._graph.add(
+            TableSinkNode(
+                name=self._graph.new_name("KSTREAM-SINK-"),
+                parent=self._node,
+                record=self._node.record,
+                table=outbox_name(sink.name),
+                is_updates=False,
+                sink=sink,
             )
         )
 

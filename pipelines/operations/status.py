@@ -55,6 +55,7 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "error": naming(life.error, old=reference_of(settings, application)) if life and life.error else None,
         "quarantine": asdict(quarantine_status(settings, application)),
         "tasks": [asdict(task) for task in life.tasks] if life else [],
+        "sinks": list(life.sinks) if life else [],
         "metrics": list(life.readings) if life else [],
     }
 

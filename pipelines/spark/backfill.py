@@ -20,7 +20,7 @@ from weir.infra.control.guard import DriverControl
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.settings import Settings
-from weir.pipelines.application import load_application
+from weir.pipelines.application import load_application, load_step_hook
 from weir.pipelines.backfill.errors import TopicReplacedError
 from weir.pipelines.backfill.files import SourceFiles, write_slice
 from weir.pipelines.backfill.ranges import Ranges, require_same_topics
@@ -33,7 +33,7 @@ from weir.pipelines.spark.errors import OffsetsLostError
 from weir.pipelines.spark.parts import Listeners, RunSpec
 from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.runner import limits_of, spark_context, spark_driver
-from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
+from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.upserts import refresh_at_rest
 from weir.state.types import TopicPartition

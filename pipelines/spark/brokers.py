@@ -39,16 +39,16 @@ class Brokers:
         ``limit_s`` is how long to wait for brokers that do not answer; None waits until stopped.
 
         Raises:
-            UnknownTopicError: A topic does not exist.
+            UnknownTopicError: A topic that is read or written does not exist.
             BrokerUnreachableError: No broker answered within ``limit_s``.
         """
         topology = self._application.topology
-        topics = sorted([*topology.topics(), *(table.source.topic for table in topology.global_tables)])
+        read = [*topology.topics(), *(table.source.topic for table in topology.global_tables)]
         said, began = "", time.monotonic()
         until = "until stopped" if limit_s is None else f"for {limit_s:g} s"
         while not stop.is_set():
             try:
-                counts = self._admin.partition_counts(topics)
+                counts = self._admin.topics()
             except BrokerUnreachableError as error:
                 if limit_s is not None and time.monotonic() - began >= limit_s:
                     raise BrokerUnreachableError(error.bootstrap_servers, f"{error.reason}, {until}") from None
@@ -59,10 +59,10 @@ class Brokers:
                 self._revive()
                 stop.wait(RETRY_S)
                 continue
-            for topic in topics:
+            for topic in sorted([*read, *topology.topics_written]):
                 if topic not in counts:
                     raise UnknownTopicError(topic, self._admin.bootstrap_servers)
-            return counts
+            return {topic: counts[topic] for topic in read}
         return None
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+
+import msgspec
 
 from weir.infra.control.guard import DriverControl
 from weir.infra.control.rows import MetricRow, RequestRow, TaskStatusRow
 from weir.pipelines.errors import naming
+from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.slots import slot_of
@@ -51,6 +54,10 @@ class ControlPanel:
             [asdict(reading) for reading in progress.readings],
             is_last=progress.state in LAST_STATES,
         )
+        self.report_sinks(progress.sinks)
+
+    def report_sinks(self, sinks: Sequence[SinkState]) -> None:
+        self._control.report_sinks([msgspec.to_builtins(sink) for sink in sinks])
 
     def _row(self, task: Task, ends: Mapping[TopicPartition, int], *, is_paused: bool) -> TaskStatusRow:
         is_uncommitted = task.current != task.committed

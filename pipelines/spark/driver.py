@@ -15,8 +15,11 @@ from functools import partial
 from threading import Event
 from typing import TypeVar
 
+import msgspec
+
 from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.pipelines.publishing.state import Decision, sink_readings
 from weir.pipelines.spark.admission import require_commit_log
 from weir.pipelines.spark.coordinator import Coordinator, EpochResult
 from weir.pipelines.spark.errors import BadRecordError, RunError, TaskFailedError
@@ -86,6 +89,7 @@ class Driver:
         self._coordinator, self._limits = coordinator, spec.limits
         self._topics, self._accept_lost_records = TopicWatch(coordinator, spec.source), spec.accept_lost_records
         self._control, self._on_progress = listeners.control, listeners.on_progress
+        self._publishing, self._outbox_max_bytes = listeners.publishing, spec.outbox_max_bytes
         self._restores = Restores(coordinator, executors.restores, self._commit, takes_snapshots=spec.snapshot_rows > 0)
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
         application = coordinator.application
@@ -125,7 +129,8 @@ class Driver:
                 self._refresh_ends(stop)
             self._restores.take_up()
             self._snapshots.take_up()
-            result = None if self._is_paused or self._restores.hold_epochs else self._run_epoch()
+            is_held = self._is_paused or self._restores.hold_epochs or self._waits_for_sinks()
+            result = None if is_held else self._run_epoch()
             if result is not None:
                 self._react(result, stop)
             self._commit_if_due(wants_commit=result is not None and result.wants_commit)
@@ -140,6 +145,25 @@ class Driver:
                     )  # only to see whether the brokers answer: where to stop does not change
                 self._idle(stop)
         return self._finish("stopped", stop)
+
+    @property
+    def generation(self) -> int:
+        """The generation that was claimed."""
+        return self._coordinator.generation
+
+    @property
+    def last_commit_end_s(self) -> float:
+        """When the last commit ended, by the monotonic clock."""
+        return self._clock.last_commit_end
+
+    def _waits_for_sinks(self) -> bool:
+        """Whether so much waits for sinks that nothing more is read until they catch up."""
+        waiting_bytes = sum(sink.waiting_bytes for sink in self._publishing.states)
+        if self._outbox_max_bytes is None or waiting_bytes <= self._outbox_max_bytes:
+            return False
+        self._message = f"{waiting_bytes:,} bytes wait for sinks; reading goes on when they have caught up"
+        self._report("waiting")
+        return True
 
     def _end_input(self, end_time_ms: int, stop: Event) -> bool:
         """Run epochs without records in which the stream time of every task advances to the end.
@@ -251,6 +275,8 @@ class Driver:
             case "swap":
                 self._topics.require_same()
                 return coordinator.swap(request.arguments.get("backfill", ""))
+            case "sink":
+                return self._publishing.decide(msgspec.convert(request.arguments, Decision))
             case "snapshot":
                 return f"publishing snapshots of {self._snapshots.begin_all()} of {len(coordinator.tasks)} tasks"
             case _:
@@ -357,9 +383,10 @@ class Driver:
         if not now and time.monotonic() - self._clock.report < REPORT_EVERY_S:
             return
         self._clock.report = time.monotonic()
+        self._publishing.keep_alive()
         coordinator = self._coordinator
         self._restores.tell_progress()
-        commits = coordinator.metrics.commits
+        commits, sinks = coordinator.metrics.commits, self._publishing.states
         progress = Progress(
             application=coordinator.application.id,
             generation=coordinator.generation,
@@ -374,7 +401,8 @@ class Driver:
             commit_ms_max=commits.maximum,
             state=state,
             message=self._message,
-            readings=coordinator.metrics.readings(),
+            readings=[*coordinator.metrics.readings(), *sink_readings(sinks, time.time())],
+            sinks=sinks,
         )
         self._control.report(progress, coordinator.tasks.values(), self._ends)
         self._on_progress(progress)

@@ -13,6 +13,8 @@ from typing import Protocol
 
 from weir.infra.control.rows import RequestRow
 from weir.pipelines.application import Application
+from weir.pipelines.publishing.state import Decision, SinkState
+from weir.pipelines.spark.errors import RunError
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest
@@ -78,6 +80,40 @@ class Control(Protocol):
     def report(self, progress: Progress, tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> None: ...
 
 
+class Publishing(Protocol):
+    """What publishes committed rows to sinks; implemented by ``weir.pipelines.spark.publishing.Publishers``."""
+
+    @property
+    def states(self) -> Sequence[SinkState]:
+        """How the sinks are doing, as last heard."""
+        ...
+
+    def keep_alive(self) -> None:
+        """Begin again what has been killed."""
+        ...
+
+    def decide(self, decision: Decision) -> str:
+        """Tell a sink that waits for a person what to do; returns what it will do.
+
+        Raises:
+            RunError: The application has no such sink, or it does not wait for that.
+        """
+        ...
+
+
+class _NothingToPublish:
+    states: Sequence[SinkState] = ()
+
+    def keep_alive(self) -> None:
+        pass
+
+    def decide(self, decision: Decision) -> str:
+        raise RunError("the application has no sinks outside the warehouse")
+
+
+NOTHING_TO_PUBLISH: Publishing = _NothingToPublish()
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """What a run reads and where it writes."""
@@ -94,6 +130,8 @@ class RunSpec:
     """How many rows a task's changelogs grow by before its next snapshot is due; 0 for never."""
     accept_state_loss: bool = False
     """Whether to start although another topology or partition count leaves stores empty."""
+    outbox_max_bytes: int | None = None
+    """How much may wait for sinks before no more is read; None for no limit."""
     accept_lost_records: bool = False
     """Whether to read on where topics can be read, if they no longer hold what the positions belong to."""
 
@@ -142,3 +180,4 @@ class Listeners:
     on_progress: Callable[[Progress], None] = lambda progress: None
     on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None
     """Gets the positions of each commit once it is durable; it must not hold the commit up."""
+    publishing: Publishing = NOTHING_TO_PUBLISH

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.tasks.metrics import Reading
 
 
@@ -32,6 +33,8 @@ class Progress:
     message: str = ""
     readings: Sequence[Reading] = ()
     """The run's metrics as of now."""
+    sinks: Sequence[SinkState] = ()
+    """How its sinks are doing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,8 @@ class RunSummary:
     records_in: int
     seconds: float
     """From the start of the first epoch with input to the end of the last commit."""
+    publishing_s: float = 0.0
+    """From there until sinks had everything, or were given up for this run."""
     reason: str
     """caught_up or stopped."""
     totals: Mapping[str, int]

@@ -6,8 +6,10 @@ The loop is ``weir.pipelines.spark.driver``; this module only puts the parts tog
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -17,7 +19,8 @@ from weir.infra.control.guard import DriverControl
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.settings import Settings
 from weir.infra.spark.session import slot_context, stop_context
-from weir.pipelines.application import Application, load_application
+from weir.pipelines.application import Application, load_application, load_step_hook
+from weir.pipelines.publishing.process import PublishingSettings
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.spark.admission import admit, require_commit_log
 from weir.pipelines.spark.afterwards import Afterwards
@@ -29,11 +32,12 @@ from weir.pipelines.spark.own_stores import feeding, followers
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import Progress, RunSummary
+from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S, Publishers
 from weir.pipelines.spark.restore_jobs import RestoreJobs
 from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.snapshot_jobs import SnapshotJobs
 from weir.pipelines.spark.upserts import refreshing
-from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
+from weir.pipelines.spark.worker import WorkerSettings
 from weir.state.commit.protocol import newest_commit
 from weir.state.types import TopicPartition
 
@@ -109,6 +113,7 @@ def run(
             snapshot_rows=settings.snapshot_rows,
             accept_state_loss=accept_state_loss,
             accept_lost_records=accept_lost_records,
+            outbox_max_bytes=settings.outbox_max_bytes,
         )
         worker = WorkerSettings(
             reference=reference,
@@ -118,16 +123,32 @@ def run(
             tasks=spec.task_settings,
             names=application.topology.names,
         )
-        upserts = refreshing(application, app_folder)
+        upserts, publishers = refreshing(application, app_folder), Publishers()
+        panel = ControlPanel(control, settings.slots)
         listeners = Listeners(
-            control=ControlPanel(control, settings.slots),
+            control=panel,
             on_progress=report,
             on_commit=stack.enter_context(_afterwards(application, settings, bootstrap_servers, upserts)),
+            publishing=publishers,
         )
-        with spark_driver(context, settings.slots, worker, spec, listeners) as driver:
+        with spark_driver(context, settings.slots, worker, spec, listeners) as driver, closing(publishers):
+            if application.topology.outside_sinks:
+                publishers.start(
+                    PublishingSettings(
+                        reference=reference,
+                        warehouse=str(settings.warehouse),
+                        kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
+                        generation=driver.generation,
+                        on_step=on_step,
+                    )
+                )
             for each in upserts:
                 each(None)  # the claim has redone what a driver that died owed their updates
-            return driver.run(stop, until_caught_up=until_caught_up)
+            summary = driver.run(stop, until_caught_up=until_caught_up)
+            publishers.close(CAUGHT_UP_LIMIT_S if summary.reason == "caught_up" else STOP_LIMIT_S)
+            panel.report_sinks(publishers.states)
+            waited_s = time.monotonic() - driver.last_commit_end_s if application.topology.outside_sinks else 0.0
+            return replace(summary, publishing_s=waited_s if summary.commits else 0.0)
 
 
 @contextmanager

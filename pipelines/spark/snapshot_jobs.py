@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from weir.pipelines.application import Application
+from weir.pipelines.application import Application, load_step_hook
 from weir.pipelines.spark.background import BackgroundJobs, first_line
-from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
+from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.state.changelog.snapshot import publish_snapshot
 from weir.state.commit.record import SnapshotRef

@@ -6,14 +6,12 @@ A new worker rebuilds the caches (the topology, consumers, store environments); 
 from __future__ import annotations
 
 import gc
-import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from weir.infra.kafka.reader import PartitionReader
-from weir.pipelines.application import Application, load_application
+from weir.pipelines.application import Application, load_application, load_step_hook
 from weir.pipelines.backfill.files import SliceReader
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
@@ -150,13 +148,3 @@ def run_settles(
     list(rows)
     worker = worker_for(settings)
     return iter([worker.settle(request) for request in requests])
-
-
-@cache
-def load_step_hook(reference: str | None) -> Callable[[str], None]:
-    """The function that ``MODULE:FUNCTION`` names; without a reference, one that does nothing."""
-    if reference is None:
-        return lambda name: None
-    module, _, name = reference.partition(":")
-    hook: Callable[[str], None] = getattr(importlib.import_module(module), name)
-    return hook

@@ -68,6 +68,8 @@ def joined(outputs: Sequence[EpochOutput], sinks: Iterable[TableSinkNode]) -> Ep
 
 def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
     """What a sink's table gets from the rows that reach it in an epoch: its columns except ``_epoch``."""
+    if node.sink is not None:
+        return node.sink.outgoing(rows)
     if node.collapses:
         rows = rows.unique(list(node.record.key_columns), keep="last", maintain_order=True)
     return rows.select(

@@ -9,6 +9,6 @@ from weir.state.types import TableSpec
 
 
 def application_tables(topology: Topology) -> list[TableSpec]:
-    """Outputs, a changelog for each store, and the dead letters."""
+    """Outputs, outboxes, a changelog for each store, and the dead letters."""
     stores = [store for sub_topology in topology.sub_topologies for store in sub_topology.stores]
-    return [*topology.table_specs(), *map(changelog_spec, stores), DEAD_LETTERS]
+    return [*topology.table_specs(), *topology.outbox_specs(), *map(changelog_spec, stores), DEAD_LETTERS]

@@ -6,7 +6,7 @@ and what a record causes passes through all sub-topologies before the next recor
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,6 +25,8 @@ from weir.pipelines.processors.list_store import ListStore
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
+from weir.pipelines.sinks.batched import BatchedSink
+from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.metrics import Reading, RunMetrics
 from weir.pipelines.tasks.order import Arrivals, Part, with_keys
@@ -36,8 +38,10 @@ from weir.pipelines.testing.stores import (
     ReadOnlySessionStore,
     ReadOnlyVersionedStore,
     ReadOnlyWindowStore,
+    dictionaries,
 )
 from weir.pipelines.testing.streams import TestInputTopic, TestOutputTable, encode_part, time_to_ms
+from weir.pipelines.testing.topics import TestOutputTopic, TestRecord, records_of
 from weir.pipelines.topology.foreign_key import ResponseJoinNode
 from weir.pipelines.topology.nodes import Node, RecordType
 from weir.pipelines.topology.processors import ProcessorNode
@@ -139,9 +143,12 @@ class TopologyTestDriver:
         self._offsets: Counter[str] = Counter()
         self._partition_times: dict[str, int] = {}
         self._outputs = {
-            sink.table: (sink.record, deque[pl.DataFrame]())
-            for sub_topology in self._topology.sub_topologies
-            for sink in sub_topology.sinks
+            sink.table: (sink.record, deque[pl.DataFrame]()) for sink in self._topology.sinks if sink.sink is None
+        }
+        self._sinks = {sink.table: sink.sink for sink in self._topology.sinks if sink.sink is not None}
+        self._sent: dict[str, deque[TestRecord]] = defaultdict(deque)
+        self._rows_sent: dict[str, list[dict[str, Any]]] = {
+            sink.name: [] for sink in self._sinks.values() if isinstance(sink, BatchedSink)
         }
         self._counts: Counter[str] = Counter()
         self._gauges: dict[int, dict[str, int]] = {}
@@ -275,6 +282,49 @@ class TopologyTestDriver:
         if table not in self._outputs:
             raise LookupError(f"the topology does not write {table!r}; it writes {', '.join(self._outputs)}")
         return TestOutputTable(table, *self._outputs[table])
+
+    def create_output_topic(self, topic: str) -> TestOutputTopic:
+        """The records sent to ``topic``, so far and from now on, read with the serdes that wrote them.
+
+        Raises:
+            LookupError: Nothing writes the topic.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to("all-orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 700)])
+            ...     driver.create_output_topic("all-orders").read_key_values_to_list()
+            [('ann', 500), ('bob', 700)]
+        """
+        topics = [sink.topic for sink in self._sinks.values() if isinstance(sink, KafkaTopic)]
+        known = [each for each in topics if isinstance(each, str)]
+        if topic not in known and len(known) == len(topics):
+            raise LookupError(f"the topology does not write {topic!r}; it writes {', '.join(known) or 'no topics'}")
+        return TestOutputTopic(topic, self._sent[topic])
+
+    def read_sink(self, name: str) -> list[dict[str, Any]]:
+        """The rows that have gone to a sink of ``to_http`` or ``to_sink`` since it was last read, oldest first: what
+        the target gets of each. The driver sends no requests and calls no sinks.
+
+        Raises:
+            LookupError: There is no such sink.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_http("https://example.org/orders", name="shop")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 700)])
+            ...     [(row["customer"], row["cents"]) for row in driver.read_sink("shop")]
+            [('ann', 500), ('bob', 700)]
+        """
+        if name not in self._rows_sent:
+            raise LookupError(
+                f"the topology has no sink {name!r} to read; it has {', '.join(self._rows_sent) or 'none'}"
+            )
+        rows, self._rows_sent[name] = self._rows_sent[name], []
+        return rows
 
     def advance_wall_clock_time(self, duration: timedelta) -> None:
         """Move the wall clock forward; event time stays where it is.
@@ -440,7 +490,14 @@ class TopologyTestDriver:
             dropped = None
             self._gauges[index] = output.gauges
             for table, rows in output.sinks.items():
-                self._outputs[table][1].extend(rows.iter_slices(1))
+                match self._sinks.get(table):
+                    case None:
+                        self._outputs[table][1].extend(rows.iter_slices(1))
+                    case KafkaTopic() as sink:
+                        for topic, record in records_of(sink, rows):
+                            self._sent[topic].append(record)
+                    case BatchedSink() as sink:
+                        self._rows_sent[sink.name] += dictionaries(sink.rows(rows))
             for edge in task.sub_topology.edges_out:
                 if edge.name in output.edges:
                     rank = self._tasks[edge.target].sub_topology.ranks[edge.name]

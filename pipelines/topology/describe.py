@@ -121,7 +121,7 @@ def _processors(
         case RepartitionNode():
             shown = _repartition(node, parents)
         case TableSinkNode():
-            shown = [_Processor("Sink", node.name, f"table: {node.table}", parents)]
+            shown = [_Processor("Sink", node.name, str(node.sink or f"table: {node.table}"), parents)]
         case JoinBufferNode():
             return [], parents  # shown with the join that follows
         case KeptTableNode():

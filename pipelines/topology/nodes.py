@@ -27,6 +27,7 @@ from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.serdes.timestamps import TimestampExtractor
+from weir.pipelines.sinks.sink import Sink
 from weir.state.stores.specs import BOOKKEEPING, SHOWN
 from weir.state.types import StoreSpec
 
@@ -480,6 +481,8 @@ class TableSinkNode(ChildNode):
     """Whether every update is written, not only the newest per key and epoch."""
     refresh_ms: int | None = None
     """For a table of upserts, how often it is brought up to date at most; None for a table that commits append to."""
+    sink: Sink | None = None
+    """Where the rows leave for; the table is then the sink's outbox."""
 
     @property
     def collapses(self) -> bool:

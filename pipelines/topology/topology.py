@@ -17,6 +17,8 @@ import polars as pl
 from weir.pipelines.errors import CoPartitioningError, TopologyError
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.shapes import TIME
+from weir.pipelines.sinks.kafka import KafkaTopic
+from weir.pipelines.sinks.sink import Sink
 from weir.pipelines.topology.describe import describe
 from weir.pipelines.topology.digests import digest
 from weir.pipelines.topology.global_tables import GlobalTableNode
@@ -121,12 +123,13 @@ class Topology:
         return tuple(node for node in self.nodes if isinstance(node, GlobalTableNode))
 
     def serdes(self) -> tuple[Serde, ...]:
-        """The serdes of all topics."""
+        """The serdes of all topics, those that are written included."""
         sources = [
             *(node for node in self.nodes if isinstance(node, SourceNode)),
             *(table.source for table in self.global_tables),
         ]
-        return tuple(serde for source in sources for serde in (source.key_serde, source.value_serde))
+        written = (serde for sink in self.outside_sinks for serde in sink.serdes)
+        return (*(serde for source in sources for serde in (source.key_serde, source.value_serde)), *written)
 
     def sub_topology(self, index: int) -> SubTopology:
         """The sub-topology with this number, as ``describe()`` shows it; raises ``KeyError`` when none has it."""
@@ -145,10 +148,25 @@ class Topology:
         """The outputs, as declared."""
         return tuple(node for node in self.nodes if isinstance(node, TableSinkNode))
 
+    @property
+    def outside_sinks(self) -> tuple[Sink, ...]:
+        """Where rows leave the warehouse for."""
+        return tuple(node.sink for node in self.sinks if node.sink is not None)
+
+    @property
+    def topics_written(self) -> list[str]:
+        """The topics that sinks write to, sorted; not those that records name themselves."""
+        topics = {sink.topic for sink in self.outside_sinks if isinstance(sink, KafkaTopic)}
+        return sorted(topic for topic in topics if isinstance(topic, str))
+
     def table_specs(self) -> tuple[TableSpec, ...]:
-        """The table that commits write for each output: key columns, window bounds, value columns, then
+        """The table that commits write for each output in Delta: key columns, window bounds, value columns, then
         ``_ts _epoch _seq _deleted``."""
-        return tuple(map(table_spec, self.sinks))
+        return tuple(table_spec(sink) for sink in self.sinks if sink.sink is None)
+
+    def outbox_specs(self) -> tuple[TableSpec, ...]:
+        """The outbox of each output that leaves the warehouse."""
+        return tuple(table_spec(sink) for sink in self.sinks if sink.sink is not None)
 
     def partition_counts(self, source_counts: Mapping[str, int]) -> dict[int, int]:
         """Tasks by sub-topology index, from the topics' partition counts.
@@ -245,7 +263,7 @@ class Topology:
                     [sub_topology.shape, [_joined(node) for node in sub_topology.nodes]]
                     for sub_topology in self.program.sub_topologies
                 ],
-                [[spec.name, columns_of(spec.schema), list(spec.keys)] for spec in self.table_specs()],
+                [[spec.name, columns_of(spec.schema), list(spec.keys)] for spec in map(table_spec, self.sinks)],
             ],
             16,
         )
@@ -253,6 +271,8 @@ class Topology:
 
 def table_spec(sink: TableSinkNode) -> TableSpec:
     """The Delta table that commits write for ``sink``."""
+    if sink.sink is not None:
+        return TableSpec(name=sink.table, schema=pl.Schema({**sink.sink.columns, "_epoch": pl.Int64()}))
     schema = pl.Schema(
         {**sink.record.columns, "_ts": TIME, "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}
     )
@@ -321,7 +341,16 @@ def _check_names(nodes: Iterable[Node]) -> None:
             + [(store.name, store) for store in _shared_stores(nodes)],
             "give each its own name, or share one: builder.add_state_store(...), and its name in stores=[...]",
         ),
-        ("table", [(node.table, node) for node in nodes if isinstance(node, TableSinkNode)], "give each its own name"),
+        (
+            "table",
+            [(node.table, node) for node in nodes if isinstance(node, TableSinkNode) and node.sink is None],
+            "give each its own name",
+        ),
+        (
+            "sink",
+            [(node.sink.name, node) for node in nodes if isinstance(node, TableSinkNode) and node.sink is not None],
+            'give each its own name, as in name="..."',
+        ),
         (
             "repartition",
             [(node.name.removesuffix("-repartition"), node) for node in nodes if isinstance(node, RepartitionNode)],

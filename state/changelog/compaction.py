@@ -25,6 +25,7 @@ from weir.state.commit.delta_log import replace_files
 from weir.state.commit.evolution import TOMBSTONE_HORIZON, is_upserts
 from weir.state.commit.files import MERGED, read_files, write_file
 from weir.state.commit.log import COMMITS, commit_times, newest_of
+from weir.state.commit.outbox import OUTBOX_FOLDER, REFUSED_FOLDER
 from weir.state.commit.protocol import redo_appends
 from weir.state.commit.removal import table_id
 from weir.state.commit.rollup import roll_up
@@ -41,6 +42,8 @@ from weir.state.types import CHANGELOG_FOLDER, FileEntry, TableSpec
 
 TOMBSTONE_RETENTION_MS = 24 * 3600 * 1000
 _ATTEMPTS = 3
+_WAITING = (OUTBOX_FOLDER, REFUSED_FOLDER)
+"""Tables whose rows wait for an outside system, in the order of their files: these are cleaned, and never merged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +96,11 @@ class Compaction:
         self._deletions_through = self._claimed_at_ms = 0
 
     def tables(self) -> list[str]:
-        """The existing changelogs, outputs and dead letters, sorted; ``run`` adds the commit log at the end."""
+        """The existing changelogs, outputs, outboxes and dead letters, sorted; ``run`` adds the commit log at the
+        end."""
         found = [
             path.parent
-            for pattern in ("*", f"{CHANGELOG_FOLDER}/*", f"{UPDATES_FOLDER}/*")
+            for pattern in ("*", *(f"{folder}/*" for folder in (CHANGELOG_FOLDER, UPDATES_FOLDER, *_WAITING)))
             for path in self._app_folder.glob(f"{pattern}/_delta_log")
         ]
         return sorted(str(path.relative_to(self._app_folder)) for path in found if path.name != COMMITS.name)
@@ -107,7 +111,7 @@ class Compaction:
         for name in tables:
             table = DeltaTable(self._app_folder / name)
             before = file_actions(table)
-            merges = self._merges(table, before)
+            merges = self._merges(name, table, before)
             left = before.height - sum(merge.files.height - 1 for merge in merges)
             reports.append(replace(_report(name, before, before, 0), files_after=left))
         return reports
@@ -159,7 +163,7 @@ class Compaction:
         table = DeltaTable(folder)
         # 3. Files chosen
         before = file_actions(table)
-        merges = self._merges(table, before)
+        merges = self._merges(name, table, before)
         keys = key_columns(table)
         spec = TableSpec(
             name=name,
@@ -200,8 +204,9 @@ class Compaction:
         replace_files(folder, merge.files, added, is_data_changed=bool(spec.keys))
         self._on_step("files replaced")
 
-    def _merges(self, table: DeltaTable, files: pl.DataFrame) -> list[_Merge]:
-        if files.is_empty() or is_upserts(table):  # whose refreshes merge its files
+    def _merges(self, name: str, table: DeltaTable, files: pl.DataFrame) -> list[_Merge]:
+        is_waiting = name.partition("/")[0] in _WAITING
+        if files.is_empty() or is_waiting or is_upserts(table):  # whose refreshes merge its files
             return []
         if not key_columns(table):
             return [_Merge(files=pack, partition={}) for pack in packs(files)]

@@ -138,18 +138,26 @@ class DeltaLog:
         self.transaction = table.transaction_version(self._application) or 0
 
 
-def replace_files(folder: Path, removed: pl.DataFrame, added: Sequence[FileEntry], *, is_data_changed: bool) -> bool:
+def replace_files(
+    folder: Path,
+    removed: pl.DataFrame,
+    added: Sequence[FileEntry],
+    *,
+    is_data_changed: bool,
+    transaction: tuple[str, int] | None = None,
+) -> bool:
     """Replace files of a table in one Delta commit; it and concurrent appends never make each other fail.
 
     ``removed`` has the columns ``path``, ``size_bytes`` and ``partition.*``. Returns False, with nothing changed, if
     another writer has removed one of them; delta-rs itself would let through two replacements that both change no
-    data. ``is_data_changed`` is False if ``added`` holds the same rows.
+    data. ``is_data_changed`` is False if ``added`` holds the same rows. ``transaction`` is a Delta transaction, its id
+    and version, that the commit carries.
     """
     table, log, paths = DeltaTable(folder), folder / "_delta_log", set(removed["path"])
     version = table.version() + 1
     if not paths <= _live(table):
         return False
-    with _scratch(log, _replace_actions(removed, added, is_data_changed)) as scratch:
+    with _scratch(log, _replace_actions(removed, added, is_data_changed, transaction)) as scratch:
         while True:
             try:
                 os.link(scratch, _entry(log, version))
@@ -247,14 +255,14 @@ def _append_actions(
             **_ENGINE,
         }
     }
-    yield {"txn": {"appId": application, "version": transaction, "lastUpdated": now_ms}}
+    yield _transaction(application, transaction, now_ms)
     if removed is not None:
         yield from _removes(removed, now_ms, is_data_changed=True)
     yield from (_add(entry, now_ms, is_data_changed=True) for entry in files)
 
 
 def _replace_actions(
-    removed: pl.DataFrame, added: Sequence[FileEntry], is_data_changed: bool
+    removed: pl.DataFrame, added: Sequence[FileEntry], is_data_changed: bool, transaction: tuple[str, int] | None
 ) -> Iterator[dict[str, Any]]:
     now_ms = time.time_ns() // 1_000_000
     yield {
@@ -266,8 +274,14 @@ def _replace_actions(
             **_ENGINE,
         }
     }
+    if transaction is not None:
+        yield _transaction(*transaction, now_ms)
     yield from _removes(removed, now_ms, is_data_changed=is_data_changed)
     yield from (_add(entry, now_ms, is_data_changed=is_data_changed) for entry in added)
+
+
+def _transaction(id: str, version: int, now_ms: int) -> dict[str, Any]:
+    return {"txn": {"appId": id, "version": version, "lastUpdated": now_ms}}
 
 
 def _removes(files: pl.DataFrame, now_ms: int, *, is_data_changed: bool) -> Iterator[dict[str, Any]]:

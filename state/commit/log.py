@@ -64,6 +64,14 @@ def newest_commit(warehouse: Path, application: str) -> CommitRecord | None:
     return newest_of(folder, file_actions(DeltaTable(folder)))
 
 
+def newest_generation(warehouse: Path, application: str) -> int:
+    """The generation of the newest driver that has claimed the application; 0 before the first."""
+    folder = warehouse / application / COMMITS.name
+    if not DeltaTable.is_deltatable(str(folder)):
+        return 0
+    return (DeltaTable(folder).transaction_version(application) or 0) >> 32
+
+
 def newest_of(folder: Path, files: pl.DataFrame) -> CommitRecord | None:
     """Same as ``newest_commit``, given the log's files."""
     if files.is_empty():

@@ -1,6 +1,6 @@
-"""One driver of the faulty application, to be killed: ``python -m tests.faults.drive DIR BROKERS RECORDS``.
+"""One driver of an application, to be killed: ``python -m tests.faults.drive DIR BROKERS RECORDS [MODULE:APP]``.
 
-``RECORDS`` is how many an epoch reads at most.
+``RECORDS`` is how many an epoch reads at most; the application is the faulty one if none is named.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ if __name__ == "__main__":
     faults = Path(os.environ[FAULTS_DIR])
     (faults / DRIVER_FILE).write_text(str(os.getpid()))
     note(faults, STARTS)
-    folder, bootstrap_servers, records = sys.argv[1:]
+    folder, bootstrap_servers, records = sys.argv[1:4]
+    reference = "tests.faults.applications:app" if len(sys.argv) == 4 else sys.argv[4]
     settings = Settings(dir=Path(folder), bootstrap_servers=bootstrap_servers, slots=2, max_epoch_records=int(records))
     run(
-        "tests.faults.applications:app",
+        reference,
         settings,
         bootstrap_servers=bootstrap_servers,
         until_caught_up=True,

@@ -50,7 +50,7 @@ def changelogs(supervised):
 
 def test_a_commit_materializes_its_changelog(settings, instance, supervised):
     newest = newest_commit(settings.warehouse, supervised.id)
-    events = commit_materializations(supervised, newest, instance, settings.warehouse, health={})
+    events = commit_materializations(supervised, newest, instance, settings, health={})
     rows = {
         event.asset_key: event.metadata["dagster/row_count"].value
         for event in events

@@ -38,7 +38,7 @@ def test_a_commit_materializes_it_with_its_rows_and_where_it_is(settings, instan
     place.driver().run(Event(), until_caught_up=True)
     refresh_at_rest(settings.warehouse / "shop", application_tables(SHOP.application.topology), "shop")
     newest = newest_commit(settings.warehouse, "shop")
-    events = commit_materializations(SHOP, newest, instance, settings.warehouse, health={})
+    events = commit_materializations(SHOP, newest, instance, settings, health={})
     (event,) = (event for event in events if event.asset_key == COUNTRIES)
     assert event.metadata["dagster/row_count"].value == 5
     assert event.metadata["dagster/uri"].value == str(settings.warehouse / "shop" / "countries")

@@ -25,9 +25,7 @@ def test_a_topic_is_reported_only_when_a_commit_has_read_further_than_dagster_kn
     instance.report_runless_asset_event(dg.AssetMaterialization(TOPIC, metadata={"offsets": {"0": 10}}))
 
     def keys(epoch: int, offset: int) -> list[dg.AssetKey]:
-        events = commit_materializations(
-            FLIGHTS, commit_of(epoch, offset=offset), instance, settings.warehouse, health={}
-        )
+        events = commit_materializations(FLIGHTS, commit_of(epoch, offset=offset), instance, settings, health={})
         for event in events:
             instance.report_runless_asset_event(event)
         return [event.asset_key for event in events]

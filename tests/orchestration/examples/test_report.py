@@ -52,7 +52,7 @@ def test_it_is_refreshed_when_a_commit_wrote_final_windows_and_not_by_other_comm
         nonlocal cursor
         committer.commit(commit_of(epoch, offset=epoch, files=files))
         newest = newest_commit(settings.warehouse, "flights")
-        for event in commit_materializations(FLIGHTS, newest, instance, settings.warehouse, health={}):
+        for event in commit_materializations(FLIGHTS, newest, instance, settings, health={}):
             instance.report_runless_asset_event(event)
         result = dg.evaluate_automation_conditions(
             defs, instance, asset_selection=dg.AssetSelection.assets(REPORT), cursor=cursor

@@ -125,7 +125,7 @@ def test_two_hours_with_one_commit_per_second_leave_a_hundred_events(settings, i
         now_s = START_S + elapsed
         newest = commit_of(elapsed + 1, at_s=now_s, offset=elapsed + 1)
         if is_due(FLIGHTS, newest, instance, is_running=elapsed < hours_s, now_s=now_s + 0.5):
-            record(instance, commit_materializations(FLIGHTS, newest, instance, settings.warehouse, health={}))
+            record(instance, commit_materializations(FLIGHTS, newest, instance, settings, health={}))
             times.append(elapsed)
     assert len(times) == hours_s / FOLD_S + 1
     assert times[-1] == hours_s

@@ -1,0 +1,61 @@
+"""An application's sinks outside the warehouse: how they are doing, and what to do with rows that they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from weir.infra.control import ControlDatabase
+from weir.infra.settings import Settings
+from weir.pipelines.operations.control import ask
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.registry import require
+from weir.pipelines.publishing.state import Action, SinkState
+from weir.state.commit.outbox import Mark, Outbox
+from weir.state.commit.refused import Refused
+
+_ALL = Mark(1 << 62)
+
+
+def sinks_of(settings: Settings, application: str) -> Sequence[SinkState]:
+    """The sinks as its last run has told; none before the first run.
+
+    Raises:
+        OperationError: The folder does not know the application.
+    """
+    require(settings, application)
+    status = ControlDatabase(settings.control_database_url).application_status(application)
+    return msgspec.convert(list(status.sinks) if status else [], list[SinkState])
+
+
+def decide(settings: Settings, application: str, sink: str, action: Action) -> str:
+    """Tell the publisher of a running application what to do; returns what it does.
+
+    Raises:
+        OperationError: There is no such sink, it does not wait for that, or the application is not running.
+    """
+    _require_sink(settings, application, sink)
+    return ask(settings, application, "sink", {"sink": sink, "action": action}, reason=f"sink {action}")
+
+
+def discard(settings: Settings, application: str, sink: str) -> int:
+    """Delete the rows that the sink has refused; returns how many there were. The application may be running.
+
+    Raises:
+        OperationError: There is no such sink.
+    """
+    _require_sink(settings, application, sink)
+    folder = settings.warehouse / application
+    rows = Refused(folder, sink, application).count()
+    if rows:
+        Outbox(folder, sink, application, is_of_refused=True).remove(_ALL)
+    return rows
+
+
+def _require_sink(settings: Settings, application: str, sink: str) -> None:
+    names = [state.sink for state in sinks_of(settings, application)]
+    if sink not in names:
+        raise OperationError(
+            f"{application} has no sink {sink!r}; it has {', '.join(names) or 'none outside the warehouse'}"
+        )

@@ -1,0 +1,141 @@
+"""The process that publishes an application's outboxes, one thread for each sink (run by ``python -m``).
+
+It is apart from the driver's, so that publishing and epochs do not wait for one interpreter. Its parent gives it a
+``PublishingSettings`` on the first line of standard input and people's decisions on later ones, and reads from standard
+output, line by line, how the sinks are doing. When standard input ends, it publishes what is still committed and ends;
+it never outlives its parent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any
+
+import msgspec
+
+from weir.infra.process import end_with
+from weir.pipelines.application import Application, load_application, load_step_hook
+from weir.pipelines.publishing.connect import connect
+from weir.pipelines.publishing.connection import RefusedRowsError, SinkFencedError
+from weir.pipelines.publishing.publisher import Publisher, UnknownMarkError
+from weir.pipelines.publishing.state import Decision, SinkState
+from weir.pipelines.sinks.sink import Sink
+from weir.state.commit.log import newest_generation
+from weir.state.commit.outbox import Outbox
+from weir.state.commit.refused import Refused
+
+log = logging.getLogger("weir.publisher")
+
+TELL_EVERY_S = 0.25
+
+
+class PublishingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process is told."""
+
+    reference: str
+    """The program, ``MODULE:APP``."""
+    warehouse: str
+    kafka: dict[str, str]
+    """librdkafka's properties."""
+    generation: int
+    """The driver's."""
+    on_step: str | None = None
+    """As for a run."""
+
+
+def main() -> int:
+    """Publish until standard input ends; the exit code is 1 if the parent is gone already."""
+    parent = os.getppid()
+    if not end_with(parent, signal.SIGKILL):
+        return 1
+    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=PublishingSettings)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    application = load_application(settings.reference)
+    publishing = [_Publishing(sink, application, settings) for sink in application.topology.outside_sinks]
+    drain = Event()
+    threads = [Thread(target=each.run, args=(drain,), daemon=True) for each in publishing]
+    for thread in threads:
+        thread.start()
+    Thread(target=_listen, args=(publishing, drain), daemon=True).start()
+    while any(thread.is_alive() for thread in threads):
+        _tell(publishing)
+        time.sleep(TELL_EVERY_S)
+    _tell(publishing)
+    return 0
+
+
+class _Publishing:
+    """One sink's publisher, and one for its refused rows whenever they are to be sent again."""
+
+    def __init__(self, sink: Sink, application: Application, settings: PublishingSettings) -> None:
+        self._folder, self._sink, self._retrying = Path(settings.warehouse, application.id), sink, Lock()
+        self._connect = partial(connect, application.id, kafka=settings.kafka)
+        self._known_as: dict[str, Any] = {"application": application.id, "target": str(sink)}
+        outbox = Outbox(self._folder, sink.name, application.id)
+        self._publisher = Publisher(
+            outbox,
+            sink.name,
+            partial(self._connect, sink, outbox),
+            refused=Refused(self._folder, sink.name, application.id),
+            is_newest=lambda: newest_generation(Path(settings.warehouse), application.id) == settings.generation,
+            on_step=load_step_hook(settings.on_step),
+            **self._known_as,
+        )
+
+    @property
+    def state(self) -> SinkState:
+        return self._publisher.state
+
+    def run(self, drain: Event) -> None:
+        try:
+            self._publisher.run(Event(), drain)
+        except (UnknownMarkError, SinkFencedError) as error:
+            log.error("%s", error)
+
+    def decide(self, decision: Decision) -> None:
+        if decision.action == "retry":
+            self._retry()
+        else:
+            self._publisher.decide(decision.action)
+
+    def _retry(self) -> None:
+        """Send the refused rows again, with a mark of their own, up to the first that is refused once more."""
+        outbox = Outbox(self._folder, self._sink.name, self._known_as["application"], is_of_refused=True)
+        sink = replace(self._sink, name=f"{self._sink.name}.refused")  # type: ignore[type-var]
+        again = Publisher(outbox, sink.name, partial(self._connect, sink, outbox), **self._known_as)
+        again.decide("resume")
+        drained, error = Event(), ""
+        drained.set()
+        with self._retrying:
+            try:
+                again.run(Event(), drained)
+            except (RefusedRowsError, UnknownMarkError, SinkFencedError) as found:
+                error = str(found)
+        self._publisher.retried(error)
+
+
+def _listen(publishing: Sequence[_Publishing], drain: Event) -> None:
+    for line in sys.stdin.buffer:
+        decision = msgspec.json.decode(line, type=Decision)
+        for each in publishing:
+            if each.state.sink == decision.sink:
+                Thread(target=each.decide, args=(decision,), daemon=True).start()
+    drain.set()
+
+
+def _tell(publishing: Sequence[_Publishing]) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode([each.state for each in publishing]) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

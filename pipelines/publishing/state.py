@@ -1,0 +1,72 @@
+"""How a sink is doing, and what a person decides about one that waits for that: what the processes tell one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from weir.pipelines.tasks.metrics import Reading
+
+SINK = "stream-sink-metrics"
+Action = Literal["skip", "resume", "retry"]
+
+
+class SinkState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a publisher says of its sink."""
+
+    sink: str
+    target: str
+    """Where its rows go, as ``describe`` shows it."""
+    epoch: int = 0
+    """The newest epoch that the outside system has rows of."""
+    waiting_rows: int = 0
+    waiting_bytes: int = 0
+    waiting_since_s: float | None = None
+    """When the oldest row that waits was committed, in seconds since 1970."""
+    published_rows: int = 0
+    """Since the run began."""
+    refused_rows: int = 0
+    """Rows that are aside, since the outside system did not take them."""
+    refused_reason: str = ""
+    """Why the newest of them are, or were not taken when they were sent again; empty if the run has refused none."""
+    error: str = ""
+    """Why it waits; empty while it publishes."""
+    awaits: Action | None = None
+    """The decision that it waits for, if it does not go on by itself."""
+
+    @property
+    def summary(self) -> str:
+        """What it is doing, for people."""
+        if self.error:
+            return f"waits: {self.error}"
+        doing = "publishing" if self.waiting_rows else "all is published"
+        return f"{doing}; refused: {self.refused_reason}" if self.refused_rows and self.refused_reason else doing
+
+    def lag_s(self, now_s: float) -> float:
+        """How long the oldest row has waited; 0 if none waits."""
+        return 0.0 if self.waiting_since_s is None else max(0.0, now_s - self.waiting_since_s)
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person decides."""
+
+    sink: str
+    action: Action
+    """``skip``: put the row aside that is refused. ``resume``: go on with the rows that are in the outbox. ``retry``:
+    send the rows again that are aside."""
+
+
+def sink_readings(sinks: Sequence[SinkState], now_s: float) -> Iterator[Reading]:
+    """The metrics of sinks, as of ``now_s`` in seconds since 1970."""
+    for sink in sinks:
+        for name, value in (
+            ("records-lag", sink.waiting_rows),
+            ("bytes-lag", sink.waiting_bytes),
+            ("seconds-lag", sink.lag_s(now_s)),
+            ("records-published-total", sink.published_rows),
+            ("records-refused", sink.refused_rows),
+            ("is-failing", float(bool(sink.error))),
+        ):
+            yield Reading(group=SINK, name=name, tags={"sink-id": sink.sink}, value=value)

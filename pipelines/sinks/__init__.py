@@ -1,0 +1,1 @@
+"""Sinks outside the warehouse, as a program declares them: what rows leave for them, and in which form."""

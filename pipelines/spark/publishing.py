@@ -1,0 +1,108 @@
+"""The publishers of a run: a process of their own beside the driver, which hears how they are doing."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from threading import Thread
+
+import msgspec
+
+from weir.pipelines.publishing.process import PublishingSettings
+from weir.pipelines.publishing.state import Action, Decision, SinkState
+from weir.pipelines.spark.errors import RunError
+
+log = logging.getLogger("weir.driver")
+
+PROCESS = "weir.pipelines.publishing.process"
+_DONE: dict[Action, str] = {
+    "skip": "the row is put aside ({state.error}), and those after it go on",
+    "resume": "publishing goes on with the rows that wait ({state.waiting_rows:,})",
+    "retry": "the refused rows ({state.refused_rows:,}) are sent again, up to the first that is refused once more",
+}
+CAUGHT_UP_LIMIT_S, STOP_LIMIT_S = 30.0, 5.0
+"""How long a run waits for its sinks that has caught up, and one that ends otherwise; what is left is published by the
+next run."""
+RESTART_PAUSE_S = 5.0
+_STATES = msgspec.json.Decoder(list[SinkState])
+
+
+class Publishers:
+    """The process that publishes; started again if it is killed."""
+
+    def __init__(self) -> None:
+        self.states: list[SinkState] = []
+        """How the sinks are doing, as last heard."""
+        self._settings: PublishingSettings | None = None
+        self._is_closed = False
+
+    def start(self, settings: PublishingSettings) -> None:
+        """Begin to publish; call it once the application is claimed, which creates the outboxes."""
+        self._settings, self._started_s = settings, time.monotonic()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(settings) + b"\n")
+        self._listener = Thread(target=self._listen, args=(self._process,), name="publishers", daemon=True)
+        self._listener.start()
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.states = _STATES.decode(line)
+
+    def keep_alive(self) -> None:
+        """Start the process again if it has been killed, or, after a pause, if it has failed."""
+        if self._settings is None or not self._process.poll():
+            return
+        if self._process.returncode < 0 or time.monotonic() - self._started_s > RESTART_PAUSE_S:
+            log.warning("the publishers have died (code %s); they begin again", self._process.returncode)
+            self.start(self._settings)
+
+    def decide(self, decision: Decision) -> str:
+        """Tell a sink what to do; see ``weir.pipelines.spark.parts.Publishing``."""
+        state = next((state for state in self.states if state.sink == decision.sink), None)
+        if state is None:
+            known = ", ".join(state.sink for state in self.states)
+            raise RunError(f"there is no sink {decision.sink!r}; the sinks are {known or 'none'}")
+        if decision.action == "retry":
+            if not state.refused_rows:
+                raise RunError(f"no rows of the sink {decision.sink!r} are aside")
+        elif state.awaits != decision.action:
+            waits = f"it waits for somebody to {state.awaits}" if state.awaits else "it goes on by itself"
+            raise RunError(f"the sink {decision.sink!r} has nothing to {decision.action}; {waits}")
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has been killed; begun again, it asks again
+            self._process.stdin.write(msgspec.json.encode(decision) + b"\n")
+        return _DONE[decision.action].format(state=state)
+
+    def close(self, limit_s: float = STOP_LIMIT_S) -> None:
+        """Publish what is committed, as far as that is possible within the limit, and end; once is enough."""
+        if self._settings is None or self._is_closed:
+            return
+        self._is_closed = True
+        until = time.monotonic() + limit_s
+        while time.monotonic() < until:
+            self.keep_alive()
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0.0, until - time.monotonic()))
+            if (self._process.returncode or 0) >= 0:
+                break
+        self._process.kill()
+        self._process.wait()
+        self._listener.join()
+        for state in self.states:
+            if state.waiting_rows:
+                reason = f" ({state.error})" if state.error else ""
+                log.warning(
+                    "%s rows still wait for sink %r%s; the next run publishes them",
+                    state.waiting_rows,
+                    state.sink,
+                    reason,
+                )
