@@ -1,4 +1,4 @@
-"""Real databases for tests: a PostgreSQL server of the run's own, a database in it for each test, and files of SQLite."""
+"""Real databases for tests: a PostgreSQL server with a database for each test, and files of SQLite."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Outboxes of SQL sinks filled without a run, and what their tables then hold; also a publisher as a process.
 
-Run as a program, it publishes and is killed at a step: ``sql_shop.py FOLDER URL MODE STEP TIMES``.
+Run as a program, it publishes and gets a signal at a step: ``sql_shop.py FOLDER URL MODE SIGNAL STEP TIMES``.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def drain(publisher: Publisher) -> None:
 
 
 def main() -> None:
-    folder, url, mode, step, times = sys.argv[1:]
+    folder, url, mode, name_of_signal, step, times = sys.argv[1:]
     left = int(times)
     publisher.BATCH_ROWS, publisher.REMOVE_EVERY_S = 20, 0.0
 
@@ -128,7 +128,7 @@ def main() -> None:
         nonlocal left
         left -= name == step
         if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.Signals[name_of_signal])
 
     _tell_steps_of_transactions(on_step)
     drain(SqlShop(Path(folder), url, mode).publisher(on_step=on_step))

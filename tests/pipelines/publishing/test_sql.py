@@ -1,24 +1,26 @@
 """A SQL sink's table has every committed row once, in order, or the newest of each key, whoever publishes and wherever
 it dies."""
 
+import signal
 import subprocess
 import sys
 from collections import defaultdict
 from threading import Event, Thread
 
+import psutil
 import pytest
 
 from tests.databases import Database, PostgresqlServer
 from tests.pipelines.publishing import sql_shop
 from tests.pipelines.publishing.sql_shop import APP, STEPS, TABLE, SqlShop, drain, tombstone
 from tests.waiting import wait_for
-from weir.pipelines.publishing import publisher
-from weir.pipelines.publishing.connection import RefusedRowsError, SinkError, SinkFencedError
+from weir.pipelines.publishing import publisher, sql_address
+from weir.pipelines.publishing.connection import RefusedRowsError, SinkFencedError
 from weir.pipelines.publishing.publisher import MarkLostError, OtherOutboxError
-from weir.pipelines.publishing.sql import SqlConnection
 from weir.state.commit.outbox import Outbox
 
 MODES = ("append", "upsert")
+PROGRAM = (sys.executable, "-m", sql_shop.__name__)
 
 
 def by_user(rows):
@@ -52,21 +54,18 @@ def test_committed_rows_are_in_the_table_and_leave_the_outbox(tmp_path, database
     assert (mark["application"], mark["sink"], mark["epoch"], mark["rows"]) == (APP, TABLE, 3, 43)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_sql_publisher_may_be_killed_at_any_step(tmp_path, database, mode, step):
-    """At the first or a later time that it comes to the step; a commit is one when it makes tables, too."""
+    """At the first or a later time that it comes to the step; a commit is also one of making tables, or of beginning."""
     shop = SqlShop(tmp_path, database.url, mode)
-    program = [sys.executable, "-m", sql_shop.__name__, str(tmp_path), database.url, mode, step]
-    deaths = 0
-    for times in (1, 2, 3):
+    program = [*PROGRAM, str(tmp_path), database.url, mode, "SIGKILL", step]
+    for times in (1, 1) if step == "outbox emptied" else (1, 2, 3):
         shop.commit(30, 50)
         shop.commit(7)
-        code = subprocess.run([*program, str(times)], timeout=120, check=False).returncode
-        assert code in (0, -9)
-        deaths += code == -9
+        assert subprocess.run([*program, str(times)], timeout=120, check=False).returncode == -signal.SIGKILL
     drain(shop.publisher())
-    assert deaths >= 2
     assert holds(database, shop)
 
 
@@ -118,18 +117,18 @@ def test_the_newest_drivers_publisher_takes_over_a_table_again_from_an_older_one
 
 
 def test_a_publisher_that_sleeps_in_a_transaction_is_ended_by_the_next(tmp_path, postgresql, monkeypatch):
-    monkeypatch.setattr("weir.pipelines.publishing.sql_address.ANSWER_LIMIT_S", 1)
+    monkeypatch.setattr(sql_address, "ANSWER_LIMIT_S", 1)
     monkeypatch.setattr(publisher, "FIRST_WAIT_S", 0.05)
     shop = SqlShop(tmp_path, postgresql.url)
-    shop.commit(5)
-    sleeper = SqlConnection(APP, shop.sink, "")
-    outbox = Outbox(tmp_path, TABLE, APP)
-    ((rows, reached),) = outbox.rows(publisher.Mark(), at_most=100, size_bytes=1 << 20)
-    with pytest.raises(SinkError), sleeper._told(), sleeper._connection.begin():
-        sleeper._move(publisher.Published(outbox.id, reached))
-        sleeper._write(rows)
-        drain(shop.publisher())
-    sleeper.close()
+    shop.commit(30)
+    sleeper = subprocess.Popen([*PROGRAM, str(tmp_path), postgresql.url, "append", "SIGSTOP", "before commit", "3"])
+    wait_for(lambda: psutil.Process(sleeper.pid).status() == psutil.STATUS_STOPPED, "it sleeps before its rows are in")
+    assert postgresql.rows(TABLE) == []
+    drain(shop.publisher())
+    assert holds(postgresql, shop)
+    shop.commit(7)
+    sleeper.send_signal(signal.SIGCONT)
+    assert sleeper.wait(60) == 0  # it has connected again, and gone on after what is in
     assert holds(postgresql, shop)
 
 
