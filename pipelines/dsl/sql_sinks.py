@@ -84,14 +84,12 @@ def _key(
 
 def _url(where: str, url: Any) -> str | None:
     """The URL; its text is never shown, since it may have a password."""
-    if url is None:
-        return None
-    if isinstance(url, str) and (url.startswith("env:") and len(url) > len("env:")):
-        return url
-    scheme, separator, _ = url.partition("://") if isinstance(url, str) else ("", "", "")
-    if not separator or scheme.partition("+")[0] not in _DATABASES:
-        raise TopologyError(
-            f"{where} got a url= for neither PostgreSQL nor SQLite; pass one such as "
-            '"postgresql://user@host/database" or "sqlite:////folder/file.db", or "env:NAME" for that of a variable'
-        )
-    return url
+    text = "" if url is None else str(url)
+    scheme, separator, rest = text.partition("://")
+    is_variable = text.startswith("env:") and len(text) > len("env:")
+    if url is None or is_variable or (separator and rest and scheme.partition("+")[0] in _DATABASES):
+        return text or None
+    raise TopologyError(
+        f"{where} got a url= for neither PostgreSQL nor a file of SQLite; pass one such as "
+        '"postgresql://user@host/database" or "sqlite:////folder/file.db", or "env:NAME" for that of a variable'
+    )

@@ -65,7 +65,7 @@ class PostgresqlRows:
         shown = rows.with_columns((pl.lit("\\x") + pl.col(name).bin.encode("hex")).alias(name) for name in binary)
         # Quoted text is never taken for a null or for the end; nulls are empty and not quoted.
         text = shown.write_csv(include_header=False, quote_style="non_numeric")
-        cursor = self._connection.connection.cursor()
+        cursor: Any = self._connection.connection.cursor()
         with cursor, cursor.copy(f"COPY {table} ({listed(rows.columns)}) FROM STDIN (FORMAT csv)") as copy:
             copy.write(text)
 

@@ -58,7 +58,7 @@ def test_committed_rows_are_in_the_table_and_leave_the_outbox(tmp_path, database
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_sql_publisher_may_be_killed_at_any_step(tmp_path, database, mode, step):
-    """At the first or a later time that it comes to the step; a commit is also one of making tables, or of beginning."""
+    """At the first or a later time that it comes to the step; making tables is a commit, too."""
     shop = SqlShop(tmp_path, database.url, mode)
     program = [*PROGRAM, str(tmp_path), database.url, mode, "SIGKILL", step]
     for times in (1, 1) if step == "outbox emptied" else (1, 2, 3):
