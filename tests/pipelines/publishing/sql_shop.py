@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -94,6 +94,16 @@ class SqlShop:
             application=self.application,
             **more,
         )
+
+    def publisher_of_refused(self) -> Publisher:
+        """As for ``weir sink retry``."""
+        sink = replace(self.sink, name=f"{self.sink.name}.refused")
+        outbox = Outbox(self.folder, self.sink.name, self.application, is_of_refused=True)
+        again = Publisher(
+            outbox, sink.name, lambda: SqlConnection(self.application, sink, ""), application=self.application
+        )
+        again.decide("resume")
+        return again
 
     def refused(self) -> Refused:
         return Refused(self.folder, self.sink.name, self.application)
