@@ -4,6 +4,7 @@ it dies."""
 import signal
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from threading import Event, Thread
 
@@ -124,7 +125,9 @@ def test_a_publisher_that_sleeps_in_a_transaction_is_ended_by_the_next(tmp_path,
     sleeper = subprocess.Popen([*PROGRAM, str(tmp_path), postgresql.url, "append", "SIGSTOP", "before commit", "3"])
     wait_for(lambda: psutil.Process(sleeper.pid).status() == psutil.STATUS_STOPPED, "it sleeps before its rows are in")
     assert postgresql.rows(TABLE) == []
+    began_s = time.monotonic()
     drain(shop.publisher())
+    assert time.monotonic() - began_s < sql_address.SLEEP_LIMIT_S / 2, "it did not wait for the sleeper's own limit"
     assert holds(postgresql, shop)
     shop.commit(7)
     sleeper.send_signal(signal.SIGCONT)
