@@ -75,6 +75,8 @@ class Settings(BaseModel):
     """A consumer group that gets the positions with every commit, for lag tools; None means no group."""
     control_url: str = Field(default="", repr=False)
     """SQLAlchemy URL of the control database; if empty, SQLite in the folder."""
+    sql_url: str = Field(default="", repr=False)
+    """SQLAlchemy URL of the database for sinks of ``to_sql`` that name none."""
     schema_registry: dict[str, str] = Field(default_factory=dict, repr=False)
     """Properties of confluent-kafka's registry client, for example ``url``; for programs that read Avro or Protobuf."""
     spark: dict[str, str] = Field(default_factory=dict, repr=False)
@@ -144,7 +146,7 @@ class Settings(BaseModel):
             value = getattr(self, name)
             if name in _TABLES:
                 value = {key: "***" if is_secret(key) else text for key, text in value.items()}
-            elif name == "control_url":
+            elif name in ("control_url", "sql_url"):
                 value = mask_url(value)
             yield name, value
 

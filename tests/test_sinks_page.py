@@ -48,7 +48,7 @@ def test_the_sink_of_the_page_writes_receipts_and_refuses_negative_ones(page, tm
     outbox, refused = Outbox(tmp_path, "receipts", "shop"), Refused(tmp_path, "receipts", "shop")
     drain(
         Publisher(
-            outbox, "receipts", lambda: connect("shop", node.sink, outbox, {}), application="shop", refused=refused
+            outbox, "receipts", lambda: connect("shop", node.sink, outbox, {}, ""), application="shop", refused=refused
         )
     )
     lines = (tmp_path / "receipts.ndjson").read_text().splitlines()

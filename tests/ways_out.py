@@ -58,6 +58,9 @@ UNKNOWN_TOPIC = f"{CLI}/test_kafka.py::test_an_unknown_topic_is_named_with_a_way
 WHEEL = "tests/integration/test_wheel.py::test_a_project_with_folders_of_our_names_runs_from_the_wheel"
 SINK_REFUSED = f"{CLI}/test_sink.py::test_a_refused_record_waits_goes_aside_and_is_sent_again_or_deleted"
 SINK_ANEW = f"{CLI}/test_sink.py::test_a_target_made_anew_gets_the_rows_that_wait_once_somebody_says_so"
+SQL = "tests/pipelines/publishing/test_sql_tables.py::test_"
+SQL_MISFIT = SQL + "a_table_that_does_not_fit_is_refused_with_statements_that_make_it_fit"
+SQL_ADDRESS = SQL + "a_sink_without_a_database_takes_that_of_the_settings_or_of_a_variable"
 TWO_FOLDERS = "tests/pipelines/publishing/test_kafka.py::test_"
 
 VARIABLE = (
@@ -82,6 +85,18 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     },
     "pipelines/publishing/http.py _value": {"set it, and start again": VARIABLE},
     "pipelines/dsl/batched_sinks.py _url": {"pass the header of a variable instead": LOGIN},
+    "pipelines/publishing/sql_table.py TargetTable._faults": {"CREATE UNIQUE INDEX": SQL_MISFIT},
+    "pipelines/publishing/sql_table.py TargetTable._retyped": {
+        "RENAME COLUMN x TO x": SQL_MISFIT,
+        "ALTER COLUMN x TYPE x USING x": SQL_MISFIT,
+    },
+    "pipelines/publishing/sql_table.py TargetTable._optional": {"ALTER COLUMN x DROP NOT NULL": SQL_MISFIT},
+    "pipelines/publishing/sql_table.py TargetTable._set_aside": {"ALTER TABLE x RENAME TO x": SQL_MISFIT},
+    "pipelines/publishing/sql_address.py address_of": {
+        "set it to the URL of the database": SQL_ADDRESS,
+        "set WEIR_SQL_URL": SQL_ADDRESS,
+        'pass url="..."': SQL_ADDRESS,
+    },
     # Changed programs
     "pipelines/spark/errors.py TopologyChangedError": {
         "run the old program": OTHER_ID,
@@ -413,6 +428,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
 """What messages of refusals offer and no test runs from there, with the reason."""
 
 NO_WAYS_OUT = {
+    "pipelines/publishing/sql_address.py SinkAddressError",
+    "pipelines/publishing/sql_table.py SinkTableError",
     "state/errors.py TableReplacedError",
     "infra/jars.py JarsError",
     "infra/kafka/broker.py BrokerStartError",

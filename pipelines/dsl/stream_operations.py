@@ -5,7 +5,7 @@ Those that lead to a table or a grouped stream, and the joins, are in ``streams`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Self
 
@@ -18,12 +18,14 @@ from weir.pipelines.dsl.grouped import repartition
 from weir.pipelines.dsl.mapping import add_flat_map, add_flat_map_values, add_map, add_select_key
 from weir.pipelines.dsl.merging import add_merge
 from weir.pipelines.dsl.sinks import kafka_topic
+from weir.pipelines.dsl.sql_sinks import sql_table
 from weir.pipelines.dsl.stateless import add_filter, add_map_values, add_peek, add_with_timestamp
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.sinks.http import BodyFormat
 from weir.pipelines.sinks.own import Sink
 from weir.pipelines.sinks.sink import Sink as OutsideSink
+from weir.pipelines.sinks.sql import SqlMode
 from weir.pipelines.topology.nodes import Node, TableSinkNode
 from weir.state.commit.outbox import outbox_name
 
@@ -403,6 +405,40 @@ class StreamOperations:
         self._add_sink(
             batched(self._node.record, own_sink(sink), name=name, max_records=max_records, max_bytes=max_bytes)
         )
+
+    def to_sql(
+        self,
+        table: str,
+        *,
+        mode: SqlMode = "append",
+        key: str | Sequence[str] | None = None,
+        url: str | None = None,
+        name: str | None = None,
+        schema: str | None = None,
+    ) -> None:
+        """Write every record to a table of PostgreSQL or SQLite, exactly once: key columns, then value columns.
+
+        With ``mode="append"`` each record is a row; that of a tombstone has nulls for the value. With ``mode="upsert"``
+        the table has the newest row for each ``key``, by default that of the records, and a tombstone deletes it.
+        ``url`` is a SQLAlchemy URL, or ``env:NAME`` for that of an environment variable of the run; without it the
+        setting ``sql_url`` counts (``WEIR_SQL_URL``). ``schema`` is that of the table in the database, and ``name``
+        that of the sink in ``weir sink``, by default the table's. The table is made if it is missing, and gets columns
+        that it lacks (docs/sinks.md).
+
+        Raises:
+            TopologyError: An argument is invalid.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.to_sql("clicks", url="sqlite:////tmp/shop.db")
+            >>> with TopologyTestDriver(Application("example", builder)) as driver:
+            ...     driver.create_input_topic("clicks").pipe_input("ann", "/docs")
+            ...     driver.read_sink("clicks")
+            [{'user': 'ann', 'page': '/docs', '_deleted': False}]
+        """
+        record = self._node.record
+        self._add_sink(sql_table(record, table, mode=mode, key=key, url=url, name=name, schema=schema))
 
     def _add_sink(self, sink: OutsideSink) -> None:
         self._graph.add(

@@ -46,6 +46,8 @@ class PublishingSettings(msgspec.Struct, frozen=True, kw_only=True):
     warehouse: str
     kafka: dict[str, str]
     """librdkafka's properties."""
+    sql_url: str
+    """The URL of the database for SQL sinks without one."""
     generation: int
     """The driver's."""
     on_step: str | None = None
@@ -78,7 +80,7 @@ class _Publishing:
 
     def __init__(self, sink: Sink, application: Application, settings: PublishingSettings) -> None:
         self._folder, self._sink, self._retrying = Path(settings.warehouse, application.id), sink, Lock()
-        self._connect = partial(connect, application.id, kafka=settings.kafka)
+        self._connect = partial(connect, application.id, kafka=settings.kafka, sql_url=settings.sql_url)
         self._known_as: dict[str, Any] = {"application": application.id, "target": str(sink)}
         outbox = Outbox(self._folder, sink.name, application.id)
         self._publisher = Publisher(

@@ -21,6 +21,7 @@ from weir.infra.settings import Settings
 from weir.infra.spark.session import slot_context, stop_context
 from weir.pipelines.application import Application, load_application, load_step_hook
 from weir.pipelines.publishing.process import PublishingSettings
+from weir.pipelines.publishing.sql import check_sql_tables
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.spark.admission import admit, require_commit_log
 from weir.pipelines.spark.afterwards import Afterwards
@@ -77,6 +78,8 @@ def run(
         LeaseHeldError: Another driver runs the application; the text names it.
         TopologyChangedError, PartitionCountError: The committed state does not fit the program or its topics.
         CommitLogLostError: There is local state, or there are tables, but no commit log.
+        SinkTableError: The table of a SQL sink does not take its rows.
+        SinkAddressError: A SQL sink has no database.
         OffsetsLostError: A topic no longer holds what the positions belong to.
         BadRecordError, TaskFailedError: A task cannot continue; everything before is committed.
         FencedError: A newer driver has taken over.
@@ -101,6 +104,7 @@ def run(
         newest = newest_commit(settings.warehouse, application.id)
         application = application.over(newest)
         admit(application, app_folder, newest, counts, accept_state_loss)
+        check_sql_tables(application.topology.outside_sinks, settings.sql_url)
         report(_starting(application, "starting Spark"))
         context = spark or stack.enter_context(spark_context(settings, application))
         spec = RunSpec(
@@ -138,6 +142,7 @@ def run(
                         reference=reference,
                         warehouse=str(settings.warehouse),
                         kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
+                        sql_url=settings.sql_url,
                         generation=driver.generation,
                         on_step=on_step,
                     )

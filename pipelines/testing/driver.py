@@ -27,6 +27,7 @@ from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.sinks.batched import BatchedSink
 from weir.pipelines.sinks.kafka import KafkaTopic
+from weir.pipelines.sinks.sql import SqlTable
 from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.metrics import Reading, RunMetrics
 from weir.pipelines.tasks.order import Arrivals, Part, with_keys
@@ -148,7 +149,7 @@ class TopologyTestDriver:
         self._sinks = {sink.table: sink.sink for sink in self._topology.sinks if sink.sink is not None}
         self._sent: dict[str, deque[TestRecord]] = defaultdict(deque)
         self._rows_sent: dict[str, list[dict[str, Any]]] = {
-            sink.name: [] for sink in self._sinks.values() if isinstance(sink, BatchedSink)
+            sink.name: [] for sink in self._sinks.values() if isinstance(sink, BatchedSink | SqlTable)
         }
         self._counts: Counter[str] = Counter()
         self._gauges: dict[int, dict[str, int]] = {}
@@ -304,8 +305,8 @@ class TopologyTestDriver:
         return TestOutputTopic(topic, self._sent[topic])
 
     def read_sink(self, name: str) -> list[dict[str, Any]]:
-        """The rows that have gone to a sink of ``to_http`` or ``to_sink`` since it was last read, oldest first: what
-        the target gets of each. The driver sends no requests and calls no sinks.
+        """The rows that have gone to a sink of ``to_sql``, ``to_http`` or ``to_sink`` since it was last read, oldest
+        first: what the target gets of each. The driver connects to nothing and calls no sinks.
 
         Raises:
             LookupError: There is no such sink.
@@ -498,6 +499,8 @@ class TopologyTestDriver:
                             self._sent[topic].append(record)
                     case BatchedSink() as sink:
                         self._rows_sent[sink.name] += dictionaries(sink.rows(rows))
+                    case SqlTable() as sink:
+                        self._rows_sent[sink.name] += dictionaries(rows)
             for edge in task.sub_topology.edges_out:
                 if edge.name in output.edges:
                     rank = self._tasks[edge.target].sub_topology.ranks[edge.name]

@@ -79,7 +79,7 @@ class Orders:
 
     def publisher(self, **more: Any) -> Publisher:
         outbox = self.outbox()
-        return Publisher(outbox, SINK, lambda: connect(APP, self.node.sink, outbox, {}), application=APP, **more)
+        return Publisher(outbox, SINK, lambda: connect(APP, self.node.sink, outbox, {}, ""), application=APP, **more)
 
 
 def drain(publisher: Publisher) -> None:

@@ -170,7 +170,7 @@ def test_refused_rows_that_are_sent_again_are_a_batch_with_another_key(server, o
     first = [request for request in server.requests if request.status == 400]
     aside = Outbox(orders.folder, SINK, APP, is_of_refused=True)
     sink = replace(orders.node.sink, name=f"{SINK}.refused")
-    drain(Publisher(aside, sink.name, lambda: connect(APP, sink, aside, {}), application=APP))
+    drain(Publisher(aside, sink.name, lambda: connect(APP, sink, aside, {}, ""), application=APP))
     again = server.requests[len(server.requests) - len(first) :]
     assert [request.body for request in again] == [request.body for request in first]
     assert not {request.key for request in first} & {request.key for request in again}
