@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 from weir.infra.control.database import ControlDatabase, ControlDatabaseError, LeaseHeldError, this_host
@@ -66,6 +68,24 @@ class DriverControl:
                 "another driver holds the lease of %s; the commit log decides which of the two continues",
                 self.application,
             )
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Keep the lease while the driver starts, which may take longer than the lease lasts. Inside the block, nothing
+        else may be called."""
+        has_started = Event()
+
+        def beat() -> None:
+            while not has_started.wait(HEARTBEAT_EVERY_S):
+                self.heartbeat("starting")
+
+        thread = Thread(target=beat, name="heartbeats of a start", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            has_started.set()
+            thread.join()
 
     def requests(self) -> list[RequestRow]:
         """Pending requests, oldest first, without those already answered; empty while the database is unreachable."""

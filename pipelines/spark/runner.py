@@ -89,7 +89,8 @@ def run(
     stop = stop or Event()
     brokers = Brokers(settings, bootstrap_servers, application)
     control = DriverControl(settings.control_database_url, application.id, owner=owner, take_over=take_over)
-    with lease(control, reference), ExitStack() as stack:
+    with lease(control, reference), ExitStack() as stack, ExitStack() as starting:
+        starting.enter_context(control.starting())
         report = _reporting(settings, application, on_progress, stack)
         counts = brokers.partition_counts(
             stop,
@@ -136,6 +137,7 @@ def run(
             publishing=publishers,
         )
         with spark_driver(context, settings.slots, worker, spec, listeners) as driver, closing(publishers):
+            starting.close()
             if application.topology.outside_sinks:
                 publishers.start(
                     PublishingSettings(
