@@ -90,9 +90,10 @@ def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
     from weir.pipelines.spark.errors import OtherApplicationError
 
     from_now = (
-        "and it gets what is new or changes from now on; `weir backfill run MODULE:APP --everything` computes what it "
-        "lacks"
+        ", and it gets what is new or changes from now on; `weir backfill run MODULE:APP --everything` computes what "
+        "it lacks"
     )
+    from_now = "" if planned.is_refused else from_now
     other = "another topology" if change.is_other_topology else "the same topology"
     yield f"{planned.application}, epoch {planned.committed_epoch}: committed by {other}"
     for line in (
@@ -103,9 +104,9 @@ def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
             for each in change.settings
         ),
         *(
-            f"{_output(name)}: continues the table that is there: its rows stay as they are, {from_now}"
+            f"{_output(name)}: continues the table that is there: its rows stay as they are{from_now}"
             if name in planned.outputs_continued
-            else f"{_output(name)}: new, {from_now}"
+            else f"{_output(name)}: new{from_now}"
             for name in change.outputs_added
         ),
         *(f"{_output(name)}: no longer written; {_left(name)}" for name in change.outputs_removed),
