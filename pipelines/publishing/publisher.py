@@ -204,15 +204,17 @@ class Publisher:
             if floor or self._state.published_rows:
                 error = OtherOutboxError(self._application, self._sink)
             found = None  # of the application before it was reset
-        mark = max(found.mark if found is not None else Mark(), self._refused.mark if self._refused else Mark())
+        mark = found.mark if found is not None else Mark()
         if error is None and floor > mark.epoch:
             error = MarkLostError(self._application, self._sink, floor, found.mark if found is not None else None)
         if error is not None:
             if self._decided != "resume":
                 raise error
-            mark = Mark(floor)
+            mark, self._decided = Mark(floor), None
+        aside = self._refused.mark if self._refused else Mark()
+        if error is not None or aside > mark:  # the mark stands for what is aside, too
+            mark = max(mark, aside)
             connection.publish(NO_ROWS, Published(self._outbox.id, mark))
-            self._decided = None
         self._tell(mark, refused_rows=self._refused.count() if self._refused else 0)
         return mark
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.faults.dying import KilledError
 from tests.pipelines.publishing import batches
 from tests.pipelines.publishing.batches import APP, BATCH, DIED, SINK, Orders, drain, http_node
 from tests.pipelines.publishing.requests_server import DROP, Answer, RequestsServer
@@ -229,9 +230,6 @@ def test_the_same_key_always_has_the_same_rows_whatever_is_committed_meanwhile(
 ):
     """Publishers end in the middle, after a request and before its mark too; epochs are committed in between."""
 
-    class EndError(Exception):
-        pass
-
     server = RequestsServer()
     try:
         orders = Orders(tmp_path_factory.mktemp("app"), http_node(server.url, max_bytes=max_bytes))
@@ -242,9 +240,9 @@ def test_the_same_key_always_has_the_same_rows_whatever_is_committed_meanwhile(
 
             def end(step, left=left):
                 if step == "rows read" and len(server.requests) > left:
-                    raise EndError
+                    raise KilledError
 
-            with suppress(EndError):
+            with suppress(KilledError):
                 drain(orders.publisher(on_step=end))
             if are_killed[number]:
                 orders.commit(1)
@@ -263,11 +261,11 @@ def _ends_after_a_request(orders):
 
     def without_mark():
         connection = connect()
-        connection._mark.write = lambda published: (_ for _ in ()).throw(KeyError("killed"))
+        connection._mark.write = lambda published: (_ for _ in ()).throw(KilledError)
         return connection
 
     sends._connect = without_mark
-    with suppress(KeyError):
+    with suppress(KilledError):
         drain(sends)
 
 
