@@ -88,7 +88,10 @@ def plan(
 
 def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
     from weir.pipelines.spark.errors import OtherApplicationError
+    from weir.pipelines.topology.changes import Fate
+    from weir.state.types import CHANGELOG_FOLDER
 
+    rebuilt = {f"{CHANGELOG_FOLDER}/{each.store}" for each in change.stores if each.fate is Fate.IS_REBUILT}
     from_now = (
         ", and it gets what is new or changes from now on; `weir backfill run MODULE:APP --everything` computes what "
         "it lacks"
@@ -110,7 +113,7 @@ def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
             for name in change.outputs_added
         ),
         *(f"{_output(name)}: no longer written; {_left(name)}" for name in change.outputs_removed),
-        *(f"table {name}: evolves: {each}" for name, each in planned.evolutions.items()),
+        *(f"table {name}: evolves: {each}" for name, each in planned.evolutions.items() if name not in rebuilt),
         *(f"topic {name}: continues where it is" for name in change.topics_kept),
         *(f"topic {name}: new, read from where the application's `start` says" for name in change.topics_added),
         *(f"topic {name}: no longer read; its positions are kept" for name in change.topics_removed),
