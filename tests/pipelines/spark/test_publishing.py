@@ -41,6 +41,7 @@ def publishers(tmp_path, monkeypatch):
             reference="away:app",
             warehouse=str(tmp_path / "warehouse"),
             kafka={"bootstrap.servers": NOBODY},
+            sql_url="",
             generation=1,
         )
     )
