@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
+from weir.pipelines.errors import Stage
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.timestamps import TimestampExtractor
@@ -60,7 +61,11 @@ class DecodableSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BadRecord:
-    """A record that could not be read, and why."""
+    """A record that could not be read or processed, and why.
+
+    Of a row that came over a repartition the source record is not known: ``topic`` is then the repartition,
+    ``partition`` the task's, ``offset`` the row's place among those of the epoch, and ``key`` and ``value`` are JSON.
+    """
 
     topic: str
     partition: int
@@ -69,6 +74,11 @@ class BadRecord:
     reason: str
     key: bytes | None = None
     value: bytes | None = None
+    stage: Stage = "deserialization"
+    operator: str | None = None
+    """The node that failed; None for a record that could not be read."""
+    trace: str | None = None
+    """Python's traceback of the error; None for a record that could not be read."""
 
 
 @dataclass(frozen=True)
