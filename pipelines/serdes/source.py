@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
-from weir.pipelines.errors import Stage
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.timestamps import TimestampExtractor
@@ -74,7 +73,8 @@ class BadRecord:
     reason: str
     key: bytes | None = None
     value: bytes | None = None
-    stage: Stage = "deserialization"
+    stage: str = "deserialization"
+    """"deserialization", "processing", or "production" if a sink could not serialize what came of it."""
     operator: str | None = None
     """The node that failed; None for a record that could not be read."""
     trace: str | None = None

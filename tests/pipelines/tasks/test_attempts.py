@@ -41,7 +41,10 @@ from weir import (
 from weir.pipelines.spark.errors import TaskFailedError
 from weir.pipelines.tasks import epoch, tables
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
+from weir.pipelines.tasks.epoch import EpochRunner
+from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
 from weir.state.commit.tables import read_table
+from weir.state.types import StateId, TaskId
 from weir.testing import TopologyTestDriver
 
 
@@ -417,6 +420,32 @@ def test_a_handler_that_decides_nothing_stops_the_run_and_another_setting_is_ref
         driver.create_input_topic("numbers").pipe_input("ann", Number(2))
     with pytest.raises(TopologyError, match='on_processing_error is \'skip\'; it must be "fail", "continue"'):
         program.application(on_processing_error="skip")
+
+
+def test_a_receipt_with_a_record_that_failed_can_be_read_again(tmp_path):
+    """PROTOCOL 7: the same plan again is answered with the stored receipt."""
+    topics = Topics({("numbers", 0): [*raw([("ann", 1), ("ann", 2)]), (b"ann", b"{", 3)]})
+    place = Place(Program([[MapWithFunction((2, 0))]]).application(on_processing_error="dead_letter"), topics, tmp_path)
+    plan = TaskPlan(
+        task=TaskId(0, 0),
+        instance="first",
+        state=StateId(1, 1),
+        expected=None,
+        committed=None,
+        now_ms=0,
+        ranges=(OffsetRange(topic="numbers", partition=0, start=0, end=3),),
+    )
+
+    def run() -> Receipt:
+        handling = place.application.error_handling
+        topology, settings = place.application.topology, place.settings
+        return EpochRunner(topology, settings, place.topics.reader, lambda name: None, handling).run(plan)
+
+    first = run()
+    assert (first.status, first.counts["dead_letters"], first.bad_record.offset) == (ReceiptStatus.DONE, 1, 2)
+    files = sorted(place.warehouse.rglob("*.parquet"))
+    assert run() == first
+    assert sorted(place.warehouse.rglob("*.parquet")) == files
 
 
 def test_what_a_sink_cannot_write_is_of_the_stage_production():
