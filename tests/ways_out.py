@@ -223,7 +223,17 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "give them the same number of partitions": JOINED,
         "or repartition the streams": JOINED,
     },
-    "pipelines/errors.py UserFunctionError": {"correct the function": FUNCTION},
+    "pipelines/errors.py UserFunctionError": {
+        "correct the function": FUNCTION,
+        'on_processing_error="dead_letter"': COMMANDS + "what_fails_in_an_operator_goes_to_the_dead_letters",
+    },
+    "pipelines/operations/dead_letters.py dead_letter": {
+        "dead-letters list x": f"{CLI}/test_dead_letters.py::test_an_unknown_id_is_found_in_the_list",
+    },
+    "pipelines/errors.py OperatorError": {
+        "correct the expression": COMMANDS + "an_expression_is_corrected_and_a_new_start_repeats_the_epoch",
+        'on_processing_error="dead_letter"': COMMANDS + "what_fails_in_an_operator_goes_to_the_dead_letters",
+    },
     "pipelines/spark/errors.py TaskFailedError": {"a new start repeats this one": FUNCTION},
     # Tables, state and folders
     "pipelines/spark/errors.py RestoreFailedError": {

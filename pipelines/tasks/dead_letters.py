@@ -1,4 +1,4 @@
-"""The table of records that could not be read, so that bad input is not lost."""
+"""The table of records that could not be read or processed, so that bad input is not lost."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ DEAD_LETTERS = TableSpec(
             "value": pl.Binary(),
             "reason": pl.String(),
             "_epoch": pl.Int64(),
+            "stage": pl.String(),
+            "operator": pl.String(),
+            "trace": pl.String(),
+            "id": pl.String(),
         }
     ),
 )
-"""One row per record, committed with the epoch that read it. A timestamp before 1970 is kept as is; one after the year
-9999 is null, since few readers have a date for it."""
+"""One row per record, committed with the epoch that read it. ``id`` is unique and the same in every attempt of the
+epoch. ``stage``, ``operator``, ``trace`` and ``id`` are null in rows of versions that did not have them. A timestamp
+before 1970 is kept as is; one after the year 9999 is null, since few readers have a date for it."""
 
 
 def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:
@@ -41,6 +46,10 @@ def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:
             "value": [record.value for record in bad],
             "reason": [record.reason for record in bad],
             "_epoch": [epoch] * len(bad),
+            "stage": [record.stage for record in bad],
+            "operator": [record.operator for record in bad],
+            "trace": [record.trace for record in bad],
+            "id": [f"{record.topic}-{record.partition}-{record.offset}-{epoch}" for record in bad],
         },
         schema={**DEAD_LETTERS.schema, "timestamp": pl.Int64()},
     )

@@ -111,7 +111,8 @@ class Receipt:
     source_times_ms: Mapping[str, int] = field(default_factory=dict)
     """Greatest record timestamp seen, by ``topic-partition``; the basis of aligned catch-up."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Counts of this epoch: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``."""
+    """Counts of this epoch: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``,
+    ``failed_records``."""
     gauges: Mapping[str, int] = field(default_factory=dict)
     """Current values: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
     next_punctuation_ms: int | None = None
