@@ -19,6 +19,7 @@ from typing import Literal
 from weir.pipelines.arguments import not_negative_ms, positive_ms
 from weir.pipelines.dsl.builder import StreamsBuilder
 from weir.pipelines.errors import ApplicationLoadError, TopologyError
+from weir.pipelines.on_error import ErrorHandling, OnError, checked
 from weir.pipelines.topology.naming import names_over
 from weir.state.commit.record import CommitRecord
 from weir.state.stores.custom import FollowingStore
@@ -36,7 +37,8 @@ class Application:
         builder: StreamsBuilder,
         *,
         commit_interval: timedelta = timedelta(seconds=1),
-        on_error: Literal["fail", "dead_letter"] = "fail",
+        on_error: OnError = "fail",
+        on_processing_error: OnError = "fail",
         start: Literal["earliest", "latest"] = "earliest",
         max_skew: timedelta | None = None,
         max_task_idle: timedelta | None = timedelta(0),
@@ -50,7 +52,11 @@ class Application:
             id: Names the application, its folder and its transactions: letters, digits, dash and underscore.
             builder: What the program describes; later additions to it are not seen.
             commit_interval: The longest that results wait for their commit.
-            on_error: What to do with a record that cannot be read: stop the run, or put it into the dead letters.
+            on_error: What to do with a record that cannot be read: stop the run ("fail"), leave it out and count it
+                ("continue"), or put it into the dead letters ("dead_letter"); or a function that is given each such
+                record, a ``BadRecord``, and returns one of these.
+            on_processing_error: The same for a record on which an operator or a sink's serde fails. A record that is
+                left out leaves no trace in the stores and results of the task that it failed in.
             start: Where to begin in a topic without a committed offset.
             max_skew: How far one partition may run ahead of another in event time while a run catches up. By default,
                 partitions whose rows meet downstream keep about the same pace, and others any.
@@ -86,8 +92,6 @@ class Application:
             not_negative_ms(max_task_idle, "max_task_idle (None waits for nothing)")
         if max_source_wait is not None:
             positive_ms(max_source_wait, "max_source_wait")
-        if on_error not in ("fail", "dead_letter"):
-            raise TopologyError(f'on_error is {on_error!r}; it must be "fail" or "dead_letter"')
         if start not in ("earliest", "latest"):
             raise TopologyError(f'start is {start!r}; it must be "earliest" or "latest"')
         if uncommitted_max_bytes != NO_LIMIT and (
@@ -104,7 +108,9 @@ class Application:
         self.id = id
         self.commit_interval, self.max_skew = commit_interval, max_skew
         self.max_task_idle, self.max_source_wait = max_task_idle, max_source_wait
-        self.on_error, self.start = on_error, start
+        self.on_error = checked(on_error, "on_error")
+        self.on_processing_error = checked(on_processing_error, "on_processing_error")
+        self.start = start
         self.uncommitted_max_bytes = uncommitted_max_bytes
         self.state_isolation = IsolationLevel(state_isolation)
         self.topology = builder.build()
@@ -118,6 +124,11 @@ class Application:
 
     def __repr__(self) -> str:
         return f"Application({self.id!r})"
+
+    @property
+    def error_handling(self) -> ErrorHandling:
+        """Its decisions about records that fail."""
+        return ErrorHandling(deserialization=self.on_error, processing=self.on_processing_error)
 
     def over(self, committed: CommitRecord | None) -> Application:
         """The same, with the names that its stores have in a commit where its own are made up."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from weir.pipelines.place import Place
 
@@ -125,16 +125,59 @@ class RecordPlace:
         return f"key {key}, time {_utc(self.time_ms)}"
 
 
-class UserFunctionError(Exception):
+Stage = Literal["deserialization", "processing", "production"]
+"""Where a record fails: when it is read, in an operator, or when a sink serializes what comes of it."""
+
+
+class ProcessingError(Exception):
+    """An operator failed on its rows."""
+
+    node: str
+    stage: Stage = "processing"
+    turn: int | None = None
+    """Which of the task's rows caused the one that failed, from 0; None if that is not known."""
+
+    @property
+    def cause(self) -> str:
+        """What is wrong, without the node and the record."""
+        raise NotImplementedError
+
+
+class OperatorError(ProcessingError):
+    """An operator failed on some of its rows, for example because of an expression of the program."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(node, reason)
+        self.node, self.reason = node, reason
+
+    @property
+    def cause(self) -> str:
+        return self.reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.node}: {self.reason}; correct the expression, or write "
+            'Application(..., on_processing_error="dead_letter") to put such records aside'
+        )
+
+
+class UserFunctionError(ProcessingError):
     """A function of the program raised, or returned what its annotation does not promise."""
 
     def __init__(self, function: str, node: str, reason: str, record: RecordPlace | None) -> None:
         super().__init__(function, node, reason, record)
         self.function, self.node, self.reason, self.record = function, node, reason, record
 
+    @property
+    def cause(self) -> str:
+        return f"function {self.function!r}: {self.reason}"
+
     def __str__(self) -> str:
         record = "a record" if self.record is None else f"the record of {self.record}"
-        return f"{self.node}: function {self.function!r} failed on {record}: {self.reason}; correct the function"
+        text = f"{self.node}: function {self.function!r} failed on {record}: {self.reason}; correct the function"
+        if self.record is None:
+            return text
+        return f'{text}, or write Application(..., on_processing_error="dead_letter") to put such records aside'
 
 
 class InvalidTimestampError(UserFunctionError):

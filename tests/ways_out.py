@@ -70,6 +70,7 @@ VARIABLE = (
 LOGIN = "tests/pipelines/sinks/test_batched.py::test_a_login_is_left_out_of_the_url_and_becomes_a_header"
 
 
+LETTERS = f"{CLI}/test_dead_letters.py::test_"
 WAYS_OUT: dict[str, dict[str, str]] = {
     # Sinks
     "orchestration/checks/sinks.py sink_trouble": {
@@ -223,7 +224,24 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "give them the same number of partitions": JOINED,
         "or repartition the streams": JOINED,
     },
-    "pipelines/errors.py UserFunctionError": {"correct the function": FUNCTION},
+    "pipelines/errors.py UserFunctionError": {
+        "correct the function": FUNCTION,
+        'on_processing_error="dead_letter"': COMMANDS + "what_fails_in_an_operator_goes_to_the_dead_letters",
+    },
+    "pipelines/operations/dead_letters.py replay": {
+        "dead-letters list x": f"{LETTERS}letters_are_replayed_beside_a_driver_of_the_corrected_program_each_once",
+        "dead-letters replay x": f"{LETTERS}more_letters_than_a_request_takes_wait_for_the_next_one",
+    },
+    "pipelines/operations/dead_letters.py _outcomes": {
+        "status x": f"{LETTERS}letters_of_a_paused_application_follow_when_it_goes_on",
+    },
+    "pipelines/operations/dead_letters.py dead_letter": {
+        "dead-letters list x": f"{LETTERS}an_unknown_id_is_found_in_the_list",
+    },
+    "pipelines/errors.py OperatorError": {
+        "correct the expression": COMMANDS + "an_expression_is_corrected_and_a_new_start_repeats_the_epoch",
+        'on_processing_error="dead_letter"': COMMANDS + "what_fails_in_an_operator_goes_to_the_dead_letters",
+    },
     "pipelines/spark/errors.py TaskFailedError": {"a new start repeats this one": FUNCTION},
     # Tables, state and folders
     "pipelines/spark/errors.py RestoreFailedError": {

@@ -25,7 +25,9 @@ from weir.pipelines.errors import (
     BufferFullError,
     CoPartitioningError,
     InvalidTimestampError,
+    OperatorError,
     PartitionerError,
+    ProcessingError,
     QueryError,
     TopologyError,
     UserFunctionError,
@@ -74,6 +76,7 @@ from weir.pipelines.serdes import (
     TimeWindowed,
     Uuid,
 )
+from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.serdes.timestamps import (
     FailOnInvalidTimestamp,
     LogAndSkipOnInvalidTimestamp,
@@ -94,6 +97,7 @@ __all__ = [
     "ApproxQuantiles",
     "Avro",
     "BadInputError",
+    "BadRecord",
     "Batch",
     "BatchProcessor",
     "Boolean",
@@ -141,7 +145,9 @@ __all__ = [
     "OpenSessionStore",
     "OpenVersionedKeyValueStore",
     "OpenWindowStore",
+    "OperatorError",
     "PartitionerError",
+    "ProcessingError",
     "Processor",
     "ProcessorContext",
     "Protobuf",

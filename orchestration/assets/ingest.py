@@ -182,7 +182,10 @@ def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
 
 def _description(table: str) -> str:
     if table == DEAD_LETTERS.name:
-        return 'Records that could not be read, where the application sets on_error="dead_letter".'
+        return (
+            'Records that could not be read, where the application sets on_error="dead_letter", or processed '
+            '(on_processing_error="dead_letter").'
+        )
     if table.startswith(CHANGELOG_FOLDER):
         return (
             f"Every committed change of the store {table.removeprefix(CHANGELOG_FOLDER)[1:]}; its tasks restore "

@@ -12,6 +12,7 @@ from weir.pipelines.cli import (
     backfill,
     compact,
     control,
+    dead_letters,
     demo,
     inspect,
     kafka,
@@ -94,6 +95,7 @@ for name, command, example in (
 app.add_typer(kafka.kafka, name="kafka")
 app.add_typer(migrate.migrate, name="migrate")
 app.add_typer(backfill.backfill, name="backfill")
+app.add_typer(dead_letters.dead_letters, name="dead-letters")
 app.add_typer(sink.sink, name="sink")
 app.add_typer(state.state, name="state")
 

@@ -60,7 +60,11 @@ class DecodableSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BadRecord:
-    """A record that could not be read, and why."""
+    """A record that could not be read or processed, and why.
+
+    Of a row that came over a repartition the source record is not known: ``topic`` is then the repartition,
+    ``partition`` the task's, ``offset`` the row's place among those of the epoch, and ``key`` and ``value`` are JSON.
+    """
 
     topic: str
     partition: int
@@ -69,6 +73,14 @@ class BadRecord:
     reason: str
     key: bytes | None = None
     value: bytes | None = None
+    stage: str = "deserialization"
+    """"deserialization", "processing", or "production" if a sink could not serialize what came of it."""
+    operator: str | None = None
+    """The node that failed; None for a record that could not be read."""
+    trace: str | None = None
+    """Python's traceback of the error; None for a record that could not be read."""
+    row: bytes | None = None
+    """Of a row that came over a repartition, the row as an Arrow IPC file, from which it can be processed again."""
 
 
 @dataclass(frozen=True)

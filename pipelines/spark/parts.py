@@ -148,7 +148,6 @@ class RunSpec:
             application_folder=str(self.warehouse / self.application.id),
             state_folder=str(self.state_folder),
             partition_counts=self.application.topology.partition_counts(self.source_counts),
-            on_error=self.application.on_error,
         )
 
     def committer(self, on_step: Callable[[str], None]) -> Committer:

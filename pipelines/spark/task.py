@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import Receipt
 from weir.state.commit.record import SnapshotRef, TaskCommit
@@ -86,6 +87,10 @@ class Task:
     """The time since which a topic has had no records while others of the task had some."""
     sought: tuple[str, ...] = ()
     """Topics whose producers must put keys where a repartition has put them (``TopologyChange.no_longer_divided``)."""
+    letters: list[Letter] = field(default_factory=list)
+    """Dead letters that it is still to process again."""
+    replayed: list[Letter] = field(default_factory=list)
+    """Those that it has processed since the last commit."""
     visited: bool = False
     """Whether this generation has run an epoch of it: the first epoch visits every task."""
     has_undo: bool = False
@@ -174,6 +179,7 @@ class Task:
         self.files += receipt.files
         self.rows_since_snapshot += sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
         self.consumed += receipt.consumed
+        self.replayed, self.letters = self.replayed + self.letters[: receipt.replayed], self.letters[receipt.replayed :]
         self.takes += bool(receipt.consumed or receipt.left)
         gone, left = {blob.path for blob in receipt.consumed}, {blob.path: blob for blob in receipt.left}
         self.pending = [left.get(blob.path, blob) for blob in self.pending if blob.path not in gone]
@@ -212,5 +218,5 @@ class Task:
         """A commit covers everything up to ``current``; returns the snapshot that it no longer lists."""
         replaced = self.listed_snapshot if self.listed_snapshot != self.snapshot else None
         self.committed, self.listed_snapshot = self.current, self.snapshot
-        self.files, self.consumed = [], []
+        self.files, self.consumed, self.replayed = [], [], []
         return replaced

@@ -70,7 +70,11 @@ class Worker:
         }
         connect_serdes(application.topology.serdes(), self.settings.schema_registry)
         self.epochs = EpochRunner(
-            application.topology, self.settings.tasks, self.reader, load_step_hook(self.settings.on_step)
+            application.topology,
+            self.settings.tasks,
+            self.reader,
+            load_step_hook(self.settings.on_step),
+            application.error_handling,
         )
 
     def reader(self, topic: str, partition: int) -> PartitionReader | SliceReader:

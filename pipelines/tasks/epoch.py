@@ -11,23 +11,26 @@ import errno
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 import polars as pl
 
-from weir.pipelines.serdes.source import BadRecord, FetchedRecords, decode_source
+from weir.pipelines.on_error import FAIL, ErrorHandling
+from weir.pipelines.serdes.source import BadRecord, FetchedRecords, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
+from weir.pipelines.tasks.attempts import Attempts
 from weir.pipelines.tasks.blobs import BLOBS, key_at, read_blob, write_blob
-from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame, replay_marks
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
-from weir.pipelines.tasks.order import MERGE, Arrivals, Mark, Part, merge_clock, topic_mark, with_keys
+from weir.pipelines.tasks.order import MERGE, Arrivals, Mark, Part, Turns, merge_clock, topic_mark, with_keys
 from weir.pipelines.tasks.output import EpochOutput, joined
 from weir.pipelines.tasks.placement import check_placement
 from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
 from weir.pipelines.tasks.processor import TaskProcessor
+from weir.pipelines.tasks.replay import PUT_ASIDE, failed_again
+from weir.pipelines.tasks.replay import batches as replay_batches
 from weir.pipelines.topology import SourceNode, SubTopology, Topology
 from weir.pipelines.topology.changes import partition_of_task
 from weir.pipelines.topology.topology import table_spec
@@ -83,17 +86,20 @@ class TaskSettings:
     """The application's folder in the state directory, with one folder per task."""
     partition_counts: Mapping[int, int]
     """Tasks by sub-topology."""
-    on_error: Literal["fail", "dead_letter"] = "fail"
 
 
 @dataclass
 class _Input:
-    """What an epoch read: frames by topic with keys, positions of topic partitions, bad records, and what it takes."""
+    """What an epoch read: frames by topic with keys, positions of topic partitions, bad records, and what it takes.
+
+    Bad records are ``dead`` if they are put into the dead letters, ``left_out`` if they are only counted.
+    """
 
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)
     positions: Positions = field(default_factory=dict)
     times_ms: dict[str, int] = field(default_factory=dict)
     dead: list[BadRecord] = field(default_factory=list)
+    left_out: list[BadRecord] = field(default_factory=list)
     stopped_at: dict[str, BadRecord] = field(default_factory=dict)
     """By topic, the bad record before which reading stopped."""
     skipped: list[tuple[str, int]] = field(default_factory=list)
@@ -118,6 +124,7 @@ class _Input:
         if rows:
             self.times_ms[f"{topic}-{partition}"] = cast(int, frame["_ts"][:rows].max())
         self.dead = [record for record in self.dead if record.topic != topic or record.offset < position]
+        self.left_out = [record for record in self.left_out if record.topic != topic or record.offset < position]
         self.skipped = [(name, offset) for name, offset in self.skipped if name != topic or offset < position]
         self.stopped_at.pop(topic, None)
         self.stopped_early.discard(topic)
@@ -153,11 +160,13 @@ class EpochRunner:
         settings: TaskSettings,
         reader: Callable[[str, int], Reader],
         on_step: Callable[[str], None],
+        handling: ErrorHandling = FAIL,
     ) -> None:
+        self._handling = handling
         self._topology, self._settings, self._reader, self._on_step = topology, settings, reader, on_step
         self._folder = Path(settings.application_folder)
         self._tables = {sink.table: table_spec(sink) for sink in topology.sinks}
-        self._global_tables = GlobalTables(topology, settings.on_error)
+        self._global_tables = GlobalTables(topology, handling)
         self._instances: dict[TaskId, tuple[StateId | None, dict[str, object]]] = {}
         """The processors of each task, and the state after the epoch in which they ran last."""
         self._processors = {
@@ -300,8 +309,12 @@ class EpochRunner:
             at, instances = self._instances.pop(plan.task, (None, {}))
             if at != plan.expected:  # they have seen other epochs
                 instances = {}
-            output = self._process(plan, read, session, clocks, instances)
-            files = self._write_files(plan, sub_topology, session, output, read.dead)
+            attempts = self._attempts(plan, read.raws, session, instances, self._handling)
+            output = self._process(plan, read, attempts, clocks)
+            dead = read.dead + attempts.dead
+            if plan.letters:
+                output, dead = self._replay(plan, session, instances, output)
+            files = self._write_files(plan, sub_topology, session, output, dead)
             blobs, (consumed, left) = self._write_blobs(plan, output), read.split_blobs()
             self._on_step("files written")
             for topic, offsets in read.positions.items():
@@ -324,7 +337,8 @@ class EpochRunner:
                 source_times_ms=read.times_ms,
                 counts={
                     **output.counts,
-                    "dead_letters": len(read.dead),
+                    "dead_letters": len(dead),
+                    "failed_records": len(read.left_out) + len(attempts.left_out),
                     "invalid_timestamps": len(read.skipped) + output.counts.get("invalid_timestamps", 0),
                     "records_in": (
                         sum(frame.height for frame in read.frames.values())
@@ -332,11 +346,13 @@ class EpochRunner:
                         else sum(read.arrivals.taken_of())
                     )
                     + len(read.dead)
+                    + len(read.left_out)
                     + len(read.skipped),
                 },
                 next_punctuation_ms=output.next_punctuation_ms,
                 metrics=output.metrics,
                 stopped_early=tuple(sorted(read.stopped_early)),
+                replayed=len(plan.letters),
                 bad_record=next(iter(read.stopped_at.values()), None),
                 wants_commit=read.was_cut or output.wants_commit,
             )
@@ -425,12 +441,13 @@ class EpochRunner:
             source, raw, now_ms=plan.now_ms, partition_time_ms=clocks.get(partition_clock(topic), UNKNOWN_MS)
         )
         frame, position = decoded.frame, raw.next_offset
-        if decoded.bad and self._settings.on_error == "fail":
-            read.stopped_at[topic] = min(decoded.bad, key=lambda record: record.offset)
-            position = read.stopped_at[topic].offset
-            frame = frame.filter(pl.col("_offset") < position)
-        else:
-            read.dead += decoded.bad
+        for bad in decoded.bad:
+            decision = self._handling.decide(bad)
+            if decision == "fail":
+                read.stopped_at[topic], position = bad, bad.offset
+                frame = frame.filter(pl.col("_offset") < position)
+                break
+            (read.dead if decision == "dead_letter" else read.left_out).append(bad)
         read.skipped += [(topic, offset) for offset in decoded.skipped if offset < position]
         read.positions.setdefault(topic, {})[partition] = position
         read.raws[topic] = raw
@@ -473,41 +490,58 @@ class EpochRunner:
                     sub_topology.ranks[topic],
                 )
 
-    def _process(
+    def _attempts(
         self,
         plan: TaskPlan,
-        read: _Input,
+        raws: Mapping[str, RawRecords],
         session: EpochSession,
-        clocks: Mapping[str, int],
         instances: dict[str, object],
-    ) -> EpochOutput:
-        """Run the operators; in batches if the plan limits uncommitted bytes, which may leave rows for later."""
-        processor, turns = self._processors[plan.task.sub_topology], read.arrivals.turns
-        run = partial(
-            processor.run,
-            partition=plan.task.partition,
-            lets_idle=plan.lets_idle,
+        handling: ErrorHandling,
+    ) -> Attempts:
+        processor = self._processors[plan.task.sub_topology]
+
+        def run(turns: Turns, clocks: Mapping[str, int], *, is_last: bool, time_ms: int | None = None) -> EpochOutput:
+            return processor.run(
+                turns,
+                session,
+                clocks,
+                plan.now_ms,
+                partition=plan.task.partition,
+                lets_idle=plan.lets_idle and is_last,
+                end_time_ms=plan.end_time_ms if is_last else time_ms,
+                instances=instances,
+                passes_wall_clock=plan.passes_wall_clock,
+                stops=plan.stops and is_last,
+            )
+
+        return Attempts(
+            run=run,
+            handling=handling,
+            session=session,
             instances=instances,
-            passes_wall_clock=plan.passes_wall_clock,
+            raws=raws,
+            edges=self._sub_topology(plan.task).edges_in,
+            partition=plan.task.partition,
         )
+
+    def _process(self, plan: TaskPlan, read: _Input, attempts: Attempts, clocks: Mapping[str, int]) -> EpochOutput:
+        """Run the operators; in batches if the plan limits uncommitted bytes, which may leave rows for later."""
+        turns, sinks = read.arrivals.turns, self._sub_topology(plan.task).sinks
         if plan.max_uncommitted_bytes is None or not len(turns):
-            return run(turns, session, clocks, plan.now_ms, end_time_ms=plan.end_time_ms, stops=plan.stops)
-        sinks = self._sub_topology(plan.task).sinks
+            return joined(attempts.process(turns, clocks, is_last=True), sinks)
         outputs: list[EpochOutput] = []
         taken, batch = 0, BATCH_ROWS
         while True:
-            outputs.append(
-                run(
-                    turns[taken : taken + batch],
-                    session,
-                    outputs[-1].clocks if outputs else clocks,
-                    plan.now_ms,
-                )
+            outputs += attempts.process(
+                turns[taken : taken + batch],
+                outputs[-1].clocks if outputs else clocks,
+                first=taken,
+                is_last=taken + batch >= len(turns),
             )
             taken += batch
             if taken >= len(turns):
                 return joined(outputs, sinks)
-            written = session.approximate_num_uncommitted_bytes()
+            written = attempts.session.approximate_num_uncommitted_bytes()
             room = plan.max_uncommitted_bytes - written
             if room <= 0:
                 read.arrivals.take(taken)
@@ -515,6 +549,26 @@ class EpochRunner:
                 read.was_cut = True
                 return joined(outputs, sinks)
             batch = max(BATCH_ROWS, taken * room // (2 * max(1, written)))
+
+    def _replay(
+        self, plan: TaskPlan, session: EpochSession, instances: dict[str, object], output: EpochOutput
+    ) -> tuple[EpochOutput, list[BadRecord]]:
+        """Process dead letters after what ``output`` came of; all output, and the records that failed again."""
+        sub_topology, outputs, dead = self._sub_topology(plan.task), [output], list[BadRecord]()
+        for batch in replay_batches(
+            plan.letters,
+            sub_topology,
+            output.clocks,
+            {
+                source.topic: output.clocks.get(partition_clock(source.topic), UNKNOWN_MS)
+                for source in sub_topology.sources
+            },
+            plan.now_ms,
+        ):
+            attempts = self._attempts(plan, batch.raws, session, instances, PUT_ASIDE)
+            outputs += attempts.process(batch.turns, outputs[-1].clocks, first=batch.first, is_last=False)
+            dead += [*batch.bad, *attempts.dead]
+        return joined(outputs, sub_topology.sinks), dead
 
     def _write_files(
         self,
@@ -536,6 +590,9 @@ class EpochRunner:
                 files.append(self._write(changelog_spec(store), changes, epoch, partition))
         if dead:
             files.append(write_file(self._folder, DEAD_LETTERS, dead_letter_frame(dead, epoch)))
+        if plan.letters:
+            marks = replay_marks(plan.letters, failed_again(plan.letters, dead), epoch)
+            files.append(write_file(self._folder, DEAD_LETTERS, marks))
         return tuple(files)
 
     def _write(

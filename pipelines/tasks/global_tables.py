@@ -6,11 +6,11 @@ They come from their topics alone: there is no changelog, and a new worker reads
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
 
 import polars as pl
 
 from weir.pipelines.errors import BadInputError
+from weir.pipelines.on_error import ErrorHandling
 from weir.pipelines.serdes.source import FetchedRecords, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.tasks.plan import OffsetRange
@@ -26,9 +26,9 @@ TRIES = 30
 class GlobalTables:
     """Implements the part of ``weir.state.engine.contract.StateView`` that lookups by key need."""
 
-    def __init__(self, topology: Topology, on_error: Literal["fail", "dead_letter"]) -> None:
+    def __init__(self, topology: Topology, handling: ErrorHandling) -> None:
         self._nodes = {node.source.topic: node for node in topology.global_tables}
-        self._on_error = on_error
+        self._handling = handling
         self._rows: dict[str, dict[bytes, bytes]] = {}
         self._positions: dict[tuple[str, int], int] = {}
 
@@ -38,7 +38,7 @@ class GlobalTables:
         """Read every record up to the end of each range; ``read`` gives those of ``(topic, partition, start, end)``.
 
         Raises:
-            BadInputError: A record cannot be read, and ``on_error`` is "fail"; else it is skipped.
+            BadInputError: A record cannot be read, and the application fails on it; else it is skipped.
             TimeoutError: The brokers return nothing for half a minute.
         """
         for wanted in ranges:
@@ -59,9 +59,9 @@ class GlobalTables:
         """Put the records of one topic partition into the topic's table."""
         node = self._nodes[raw.topic]
         decoded = decode_source(node.source, raw, now_ms=now_ms, partition_time_ms=UNKNOWN_MS)
-        if decoded.bad and self._on_error == "fail":
-            bad = decoded.bad[0]
-            raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
+        for bad in decoded.bad:
+            if self._handling.decide(bad) == "fail":
+                raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
         self._put(node, decoded.frame)
 
     def _put(self, node: GlobalTableNode, rows: pl.DataFrame) -> None:

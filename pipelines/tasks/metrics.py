@@ -25,6 +25,7 @@ DROPS = (
     "out_of_order_records",
     "invalid_timestamps",
     "dead_letters",
+    "failed_records",
 )
 """The counts that make up ``dropped-records``."""
 _LATE = {"late_records": "late-record-drop", "expired_records": "expired-window-record-drop"}

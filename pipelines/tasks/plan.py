@@ -14,6 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from weir.pipelines.serdes.source import BadRecord
+from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.tasks.order import Mark
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
@@ -71,6 +72,8 @@ class TaskPlan:
     """Whether what processors do by the wall clock is due; not in a backfill."""
     stops: bool = False
     """Whether the processors are closed after the rows, since the run ends."""
+    letters: tuple[Letter, ...] = ()
+    """Dead letters to process again; a plan with some reads nothing else."""
     max_uncommitted_bytes: int | None = None
     """Stop after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
 
@@ -111,7 +114,8 @@ class Receipt:
     source_times_ms: Mapping[str, int] = field(default_factory=dict)
     """Greatest record timestamp seen, by ``topic-partition``; the basis of aligned catch-up."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Counts of this epoch: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``."""
+    """Counts of this epoch: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``,
+    ``failed_records``."""
     gauges: Mapping[str, int] = field(default_factory=dict)
     """Current values: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
     next_punctuation_ms: int | None = None
@@ -120,6 +124,8 @@ class Receipt:
     """Whether it stopped early at ``max_uncommitted_bytes``."""
     stopped_early: tuple[str, ...] = ()
     """Topics whose next record is after the time to stop at."""
+    replayed: int = 0
+    """How many dead letters were processed again."""
     bad_record: BadRecord | None = None
     """Set when the task stopped before this record (``on_error="fail"``); what came before it is in the receipt."""
     error: str = ""

@@ -6,14 +6,15 @@ Reading, settling and writing files belong to ``epoch``; there is neither I/O no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import polars as pl
 
-from weir.pipelines.errors import UserFunctionError
+from weir.pipelines.errors import BufferFullError, OperatorError, ProcessingError, UserFunctionError
 from weir.pipelines.operators.batch_session import BatchSession
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.idle import Closing, Following, Idleness
@@ -39,12 +40,15 @@ from weir.pipelines.topology.nodes import (
 from weir.pipelines.topology.processors import ProcessorNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.contract import StateSession, StateView
+from weir.state.errors import StateError
 from weir.state.stores.access import StoreTime
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.kinds import store_of
 from weir.state.stores.session import SessionStore
 from weir.state.types import StoreClock, StoreKind
 
+P = ParamSpec("P")
+Result = TypeVar("Result")
 TURNS = "_turns"
 """The task's clock that counts the rows taken, which is the turn of the next one."""
 
@@ -68,6 +72,26 @@ class _Given:
         self.counts[node.name] = counts
         if isinstance(node, SourceNode):
             counts["process"] = rows.height
+
+
+def _at_node(
+    method: Callable[Concatenate[TaskProcessor, Node, P], Result],
+) -> Callable[Concatenate[TaskProcessor, Node, P], Result]:
+    """``method`` with errors that name the node, unless they are about the stores or a disk, or a buffer is full."""
+
+    def named(self: TaskProcessor, node: Node, /, *args: P.args, **options: P.kwargs) -> Result:
+        try:
+            return method(self, node, *args, **options)
+        except (StateError, BufferFullError, OSError, MemoryError):
+            raise
+        except ProcessingError as error:
+            if isinstance(node, TableSinkNode):
+                error.stage = "production"
+            raise
+        except Exception as error:
+            raise OperatorError(node.name, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+
+    return named
 
 
 class TaskProcessor:
@@ -157,7 +181,7 @@ class TaskProcessor:
         try:
             output = self._run(inputs, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms, stops=stops)
         except UserFunctionError as error:
-            raise _placed(error, self._sub_topology.sources, turns.frames, inputs) from error.__cause__
+            raise _placed(error, self._sub_topology.sources, turns.frames, inputs, causes) from error.__cause__
         edges = {
             edge.name: sent(output.edges[edge.name], turns, causes, partition, last_key(epoch.clocks)).select(
                 *edge.schema, MERGE, ORIGIN
@@ -217,6 +241,7 @@ class TaskProcessor:
             ),
         )
 
+    @_at_node
     def _pass(
         self, node: Node, given: _Given, calls: NodeCalls, epoch: Epoch, *, end_time_ms: int | None, stops: bool
     ) -> None:
@@ -246,6 +271,7 @@ class TaskProcessor:
         """The rows of all parents of a node to which it does not matter what comes from which."""
         return self._merges[node].process_all(arrived, epoch) if node in self._merges else arrived[0]
 
+    @_at_node
     def _process(
         self, node: Node, arrived: list[pl.DataFrame], end_time_ms: int | None, epoch: Epoch
     ) -> pl.DataFrame | None:
@@ -260,6 +286,7 @@ class TaskProcessor:
             idleness.hear(pl.concat([rows.get_column("_ts") for rows in arrived]), epoch)
         return _both(forwarded, self._end(node, end_time_ms, epoch))
 
+    @_at_node
     def _while_idle(self, node: Node, end_time_ms: int | None, epoch: Epoch, *, lets_idle: bool) -> pl.DataFrame | None:
         """What a node without input forwards; None for nothing."""
         if node in self._processes:
@@ -267,6 +294,7 @@ class TaskProcessor:
         idleness = self._idleness.get(node)
         return idleness.pass_time(epoch) if idleness and lets_idle else self._end(node, end_time_ms, epoch)
 
+    @_at_node
     def _end(self, node: Node, end_time_ms: int | None, epoch: Epoch) -> pl.DataFrame | None:
         """What a node forwards when its stream time advances to the end of the input; None for nothing."""
         operator = self._closing.get(node)
@@ -339,11 +367,15 @@ def _placed(
     sources: Iterable[SourceNode],
     given: Mapping[str, pl.DataFrame],
     in_turn: Mapping[str, pl.DataFrame],
+    causes: np.ndarray,
 ) -> UserFunctionError:
-    """``error`` with topic and offset of its record, if that is one of the records ``given``."""
+    """``error`` with its turn, and with topic and offset of its record, if that is one of the records ``given``."""
     record = error.record
     if record is None:
         return error
+    turn = int(np.searchsorted(causes, record.offset))
+    if turn < len(causes) and causes[turn] == record.offset:
+        error.turn = turn
     for topic in [source.topic for source in sources if source.topic in in_turn]:
         rows = in_turn[topic]
         at = (
@@ -351,7 +383,9 @@ def _placed(
         ).arg_true()
         if at.len():
             offset = given[topic].get_column("_offset")[at[0]]
-            return type(error)(error.function, error.node, error.reason, replace(record, topic=topic, offset=offset))
+            placed = type(error)(error.function, error.node, error.reason, replace(record, topic=topic, offset=offset))
+            placed.turn, placed.stage = error.turn, error.stage
+            return placed
     return error
 
 

@@ -21,17 +21,19 @@ import polars as pl
 from weir.pipelines.application import Application
 from weir.pipelines.arguments import not_negative_ms
 from weir.pipelines.errors import BadInputError, TopologyError
+from weir.pipelines.on_error import ErrorHandling
 from weir.pipelines.processors.list_store import ListStore
 from weir.pipelines.serdes.registry import connect_serdes
-from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, decode_source
+from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.sinks.batched import BatchedSink
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.sinks.sql import SqlTable
+from weir.pipelines.tasks.attempts import Attempts
 from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.metrics import Reading, RunMetrics
-from weir.pipelines.tasks.order import Arrivals, Part, with_keys
-from weir.pipelines.tasks.output import EpochOutput
+from weir.pipelines.tasks.order import Arrivals, Part, Turns, with_keys
+from weir.pipelines.tasks.output import EpochOutput, joined
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.testing.stores import (
     ReadOnlyKeyValueStore,
@@ -68,8 +70,8 @@ class _Records:
 class _Task:
     """One sub-topology over partition 0, with its store and clocks."""
 
-    def __init__(self, sub_topology: SubTopology, global_tables: GlobalTables) -> None:
-        self.sub_topology = sub_topology
+    def __init__(self, sub_topology: SubTopology, global_tables: GlobalTables, handling: ErrorHandling) -> None:
+        self.sub_topology, self._handling = sub_topology, handling
         self._processor = TaskProcessor(sub_topology, global_tables)
         suppliers = suppliers_of(sub_topology.stores)
         self._folder = TemporaryDirectory(prefix="weir-own-stores-") if suppliers else None
@@ -88,13 +90,40 @@ class _Task:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def run(self, parts: Sequence[Part], now_ms: int) -> EpochOutput:
-        """Run one epoch, apply and commit it."""
+    def run(
+        self, parts: Sequence[Part], now_ms: int, raws: Mapping[str, RawRecords]
+    ) -> tuple[EpochOutput, list[BadRecord]]:
+        """Run one epoch, apply and commit it; also the records that it puts aside. ``raws`` are those piped, by topic,
+        as a consumer delivers them."""
         state = StateId(_GENERATION, self._state.epoch + 1 if self._state else 1)
         with self.store.session() as session:
-            output = self._processor.run(
-                Arrivals(parts).turns, session, self._clocks, now_ms, lets_idle=True, instances=self._instances
+
+            def run(
+                turns: Turns, clocks: Mapping[str, int], *, is_last: bool, time_ms: int | None = None
+            ) -> EpochOutput:
+                return self._processor.run(
+                    turns,
+                    session,
+                    clocks,
+                    now_ms,
+                    lets_idle=is_last,
+                    end_time_ms=time_ms,
+                    instances=self._instances,
+                )
+
+            attempts = Attempts(
+                run=run,
+                handling=self._handling,
+                session=session,
+                instances=self._instances,
+                raws=raws,
+                edges=self.sub_topology.edges_in,
+                partition=0,
             )
+            outputs = attempts.process(Arrivals(parts).turns, self._clocks, is_last=True)
+            output = joined(outputs, self.sub_topology.sinks)
+            output.counts["dead_letters"] = len(attempts.dead)
+            output.counts["failed_records"] = len(attempts.left_out)
             applied = self.store.apply(
                 session,
                 state=state,
@@ -107,7 +136,7 @@ class _Task:
             raise RuntimeError(f"task {self.store.task_id}: its store is not at {self._state}")
         self.store.settle(generation=_GENERATION, expected=state, committed=state)
         self._state, self._clocks = state, dict(output.clocks)
-        return output
+        return output, attempts.dead
 
 
 class TopologyTestDriver:
@@ -155,11 +184,12 @@ class TopologyTestDriver:
         self._gauges: dict[int, dict[str, int]] = {}
         self._metrics = RunMetrics(lambda: self._now_ms / 1000)
         self.dead_letters: list[BadRecord] = []
-        """Records that could not be read, oldest first, if the application has ``on_error="dead_letter"``."""
+        """Records that could not be read or processed and were put aside, oldest first (``on_error`` and
+        ``on_processing_error`` of the application)."""
         self._global_topics = {table.source.topic: table.source for table in self._topology.global_tables}
-        self._global_tables = GlobalTables(self._topology, application.on_error)
+        self._global_tables = GlobalTables(self._topology, application.error_handling)
         self._tasks = {
-            sub_topology.index: _Task(sub_topology, self._global_tables)
+            sub_topology.index: _Task(sub_topology, self._global_tables, application.error_handling)
             for sub_topology in self._topology.sub_topologies
         }
 
@@ -188,7 +218,7 @@ class TopologyTestDriver:
     def counts(self) -> dict[str, int]:
         """Totals over all tasks since the start, 0 where nothing was counted: ``records_in``, ``rows_out``,
         ``late_records``, ``null_keys``, ``null_values``, ``expired_records``, ``out_of_order_records``,
-        ``invalid_timestamps``, ``dead_letters``.
+        ``invalid_timestamps``, ``dead_letters``, ``failed_records`` (left out, not put aside).
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -209,6 +239,7 @@ class TopologyTestDriver:
             "out_of_order_records",
             "invalid_timestamps",
             "dead_letters",
+            "failed_records",
         )
         return {name: self._counts[name] for name in names}
 
@@ -466,28 +497,37 @@ class TopologyTestDriver:
         decoded = decode_source(
             source, raw, now_ms=self._now_ms, partition_time_ms=self._partition_times.get(topic, UNKNOWN_MS)
         )
+        dropped = Counter(invalid_timestamps=len(decoded.skipped))
         for bad in decoded.bad:
-            if self._application.on_error == "fail":
-                raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
-            self.dead_letters.append(bad)
-        dropped = {"dead_letters": len(decoded.bad), "invalid_timestamps": len(decoded.skipped)}
+            match self._application.error_handling.decide(bad):
+                case "fail":
+                    raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
+                case "dead_letter":
+                    self.dead_letters.append(bad)
+                    dropped["dead_letters"] += 1
+                case "continue":
+                    dropped["failed_records"] += 1
         self._counts.update(dropped)
         if decoded.frame.height:
             self._partition_times[topic] = max(decoded.frame["_ts"][0], self._partition_times.get(topic, UNKNOWN_MS))
         frame = with_keys(decoded.frame, self._topology.topic_ranks[topic], 0)
         ranks = task.sub_topology.ranks
-        self._run(task, [Part(input=topic, rank=ranks[topic], partition=0, frame=frame)], dropped)
+        self._run(task, [Part(input=topic, rank=ranks[topic], partition=0, frame=frame)], raw, dropped)
 
-    def _run(self, task: _Task, parts: Sequence[Part], dropped: Mapping[str, int] | None = None) -> None:
+    def _run(
+        self, task: _Task, parts: Sequence[Part], raw: _Records | None = None, dropped: Mapping[str, int] | None = None
+    ) -> None:
         """Run a task, and then each that rows reach, in the order of the sub-topologies, until none are on their
         way."""
+        raws = {} if raw is None else {raw.topic: raw}
         waiting = {task.sub_topology.index: list(parts)}
         while waiting:
             index, task = next((index, task) for index, task in self._tasks.items() if index in waiting)
             order = task.sub_topology.inputs.index
-            output = task.run(sorted(waiting.pop(index), key=lambda part: order(part.input)), self._now_ms)
+            output, dead = task.run(sorted(waiting.pop(index), key=lambda part: order(part.input)), self._now_ms, raws)
+            self.dead_letters += dead
             self._counts.update(output.counts)
-            self._metrics.epoch(f"{index}_0", output.metrics, {**output.counts, **(dropped or {})})
+            self._metrics.epoch(f"{index}_0", output.metrics, Counter(output.counts) + Counter(dropped or {}))
             dropped = None
             self._gauges[index] = output.gauges
             for table, rows in output.sinks.items():

@@ -15,6 +15,8 @@ from weir.state.engine.views import overlaid
 from weir.state.errors import TransactionClosedError
 from weir.state.types import StateId
 
+Savepoint = dict[str, OrderedRows[bytes | None]]
+
 
 class EpochSession:
     """A ``StateSession`` over the snapshot of a store.
@@ -88,6 +90,14 @@ class EpochSession:
         return sum(
             len(key) + len(value or b"") for written in self._written.values() for key, value in written.rows.items()
         )
+
+    def savepoint(self) -> Savepoint:
+        """What was written so far, for ``roll_back``."""
+        return {store: written.copy() for store, written in self._written.items()}
+
+    def roll_back(self, to: Savepoint) -> None:
+        """Forget what was written since ``to`` was made; it can be used once."""
+        self._written = to
 
     def close(self) -> None:
         """Release the snapshot; the written values stay."""

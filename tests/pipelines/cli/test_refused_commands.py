@@ -247,7 +247,8 @@ def test_a_topic_that_does_not_exist_is_created_and_brokers_that_are_away_are_na
 
 def test_a_store_in_use_is_removed_after_a_program_without_it_has_run(there):
     text = "take it out of the program, run that, and remove it then"
-    refused(there.weir("state remove clicks users"), text)
+    found = refused(there.weir("state remove clicks users"), text)
+    assert "Delete the store" not in found.text  # nothing is asked that would be refused
     there.has("app", without_stores())
     succeeded(there.run("programs:app"))
     succeeded(there.weir("state remove clicks users"))
@@ -343,6 +344,39 @@ def test_a_function_is_corrected_and_a_new_start_repeats_the_epoch(there):
     assert "a new start repeats this one" in found.text
     succeeded(there.run(there.has("app", program(lambda key, value: value.ms >= 0))))
     assert counts(there) == counted(there)
+
+
+def filtered(predicate, **settings) -> Application:
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=Json(Click)).filter(predicate)
+    stream.group_by_key().agg("users", n=Count()).to_delta("users")
+    return Application("clicks", builder, **settings)
+
+
+def not_forty(key: str, value: Click) -> bool:
+    return 1 / (value.ms - 40) != 0
+
+
+FAILING = [not_forty, pl.when(pl.col("ms") == 40).then(pl.lit("x")).otherwise(pl.lit("1")).cast(pl.Int64) == 1]
+
+
+def test_an_expression_is_corrected_and_a_new_start_repeats_the_epoch(there):
+    there.topics.rows["clicks", 0] += clicks(40, 5)
+    refused(there.run(there.has("app", filtered(FAILING[1]))), "correct the expression")
+    succeeded(there.run(there.has("app", filtered(pl.col("ms") >= 0))))
+    assert counts(there) == counted(there)
+
+
+@pytest.mark.parametrize("predicate", FAILING)
+def test_what_fails_in_an_operator_goes_to_the_dead_letters(there, predicate):
+    there.topics.rows["clicks", 0] += clicks(40, 5)
+    found = refused(there.run(there.has("app", filtered(predicate))), "put such records aside")
+    (setting,) = re.findall(r'Application\(\.\.\., (on_processing_error="\w+")\)', found.text)
+    succeeded(there.run(there.has("app", eval(f"filtered(predicate, {setting})"))))
+    (letter,) = read_table(there.warehouse / "clicks" / "_dead_letters").rows(named=True)
+    assert (letter["offset"], letter["stage"]) == (40, "processing")
+    wanted, user = counted(there), letter["key"].decode()
+    assert counts(there) == {**wanted, user: wanted[user] - 1}
 
 
 def test_a_port_that_is_taken_is_left_out_or_another_chosen(there):

@@ -47,12 +47,15 @@ BROKERS, OTHER_BROKERS, NO_BROKERS = "first:9092", "second:9092", "nobody:9092"
 class Admin:
     """Replaces ``KafkaAdmin``."""
 
-    topics: Topics
+    held: Topics
     bootstrap_servers: str
     groups: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
 
+    def topics(self) -> dict[str, int]:
+        return self.held.partition_counts()
+
     def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
-        counts = self.topics.partition_counts()
+        counts = self.held.partition_counts()
         return {topic: counts[topic] for topic in topics if topic in counts}
 
     def partition_count(self, topic: str) -> int:
@@ -63,25 +66,25 @@ class Admin:
     def create_topic(self, topic: str, partitions: int = 1) -> bool:
         is_new = not self.partition_counts([topic])
         if is_new:
-            self.topics.rows |= {(topic, partition): [] for partition in range(partitions)}
+            self.held.rows |= {(topic, partition): [] for partition in range(partitions)}
         return is_new
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
-        return self.topics.topic_ids(topics)
+        return self.held.topic_ids(topics)
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return self.topics.beginning_offsets(partitions)
+        return self.held.beginning_offsets(partitions)
 
     def end_offsets(
         self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
     ) -> Mapping[TopicPartition, int]:
-        return self.topics.end_offsets(partitions)
+        return self.held.end_offsets(partitions)
 
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
-        return self.topics.log_ends(partitions)
+        return self.held.log_ends(partitions)
 
     def truncations(self, positions: Mapping[TopicPartition, LogEnd]) -> Mapping[TopicPartition, int]:
-        return self.topics.truncations(positions)
+        return self.held.truncations(positions)
 
     def group_offsets(self, group: str) -> Mapping[TopicPartition, int]:
         return self.groups.get(group, {})
@@ -97,8 +100,8 @@ class Admin:
             wanted: next(
                 (
                     offset
-                    for offset, row in enumerate(self.topics.rows[wanted])
-                    if offset >= self.topics.oldest.get(wanted, 0) and row[2] >= time_ms
+                    for offset, row in enumerate(self.held.rows[wanted])
+                    if offset >= self.held.oldest.get(wanted, 0) and row[2] >= time_ms
                 ),
                 None,
             )
@@ -202,7 +205,9 @@ class Terminal:
             reader = self.clusters[worker.kafka["bootstrap.servers"]].reader
         else:
             reader = partial(SliceReader, Path(worker.slices))
-        tasks = EpochRunner(spec.application.topology, spec.task_settings, reader, lambda step: None)
+        tasks = EpochRunner(
+            spec.application.topology, spec.task_settings, reader, lambda step: None, spec.application.error_handling
+        )
         restores = InlineRestores(spec.application, spec.task_settings)
         self.restores.append(restores)
         executors = Executors(

@@ -242,7 +242,13 @@ class Place:
     ) -> Driver:
         """A new generation, claimed; ``accepts`` as for ``spec``."""
         spec = self.spec(**accepts)
-        runner = EpochRunner(spec.application.topology, spec.task_settings, cache(self.topics.reader), on_step)
+        runner = EpochRunner(
+            spec.application.topology,
+            spec.task_settings,
+            cache(self.topics.reader),
+            on_step,
+            spec.application.error_handling,
+        )
         self.restores = InlineRestores(spec.application, spec.task_settings)
         self.snapshots = InlineSnapshots(spec.application, spec.task_settings)
         executors = Executors(slots=InlineSlots(runner), restores=self.restores, snapshots=self.snapshots)
