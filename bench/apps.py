@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -11,6 +12,7 @@ from bench.events import LARGE_BYTES, SMALL_BYTES, users_of
 from weir import (
     Application,
     BufferConfig,
+    Int64,
     Json,
     SessionWindows,
     StreamsBuilder,
@@ -20,6 +22,8 @@ from weir import (
     TimeWindows,
 )
 
+OUTPUT = "BENCH_OUTPUT"
+"""The variable with the name of the topic that ``sum_to_topic`` writes."""
 COMMIT_INTERVAL = timedelta(seconds=1)
 CACHE_BYTES = 64 << 20
 """The most changes held back before they are committed: Weir's uncommitted bytes, Kafka Streams' record cache."""
@@ -58,6 +62,21 @@ def sum_per_key(topic: str) -> Application:
     )
     return Application(
         f"sum_per_key_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
+    )
+
+
+def sum_to_topic(topic: str) -> Application:
+    """The running sum of ``amount`` per user, as updates in the topic that the environment names."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(topic, key=String("user"), value=Json(Event))
+        .group_by_key()
+        .agg("sums", total=Sum("amount"))
+        .to_stream()
+        .to(os.environ.get(OUTPUT, "totals"), value=Int64("total"), name="totals")
+    )
+    return Application(
+        f"sum_to_topic_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
     )
 
 
@@ -142,6 +161,8 @@ def table_join_sum(topic: str) -> Application:
 
 sum_per_key_68 = sum_per_key(f"events_{SMALL_BYTES}")
 sum_per_key_400 = sum_per_key(f"events_{LARGE_BYTES}")
+sum_to_topic_68 = sum_to_topic(f"events_{SMALL_BYTES}")
+sum_to_topic_400 = sum_to_topic(f"events_{LARGE_BYTES}")
 repartition_sum_68 = repartition_sum(f"events_{SMALL_BYTES}")
 repartition_sum_400 = repartition_sum(f"events_{LARGE_BYTES}")
 window_final_68 = window_final(f"events_{SMALL_BYTES}")

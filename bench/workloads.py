@@ -16,17 +16,21 @@ from pathlib import Path
 
 import polars as pl
 
-from bench.events import KEYS, LARGE_BYTES, SMALL_BYTES, make_events, totals_per, user_frame, users_of
+from bench.apps import OUTPUT
+from bench.events import KEYS, LARGE_BYTES, PARTITIONS, SMALL_BYTES, make_events, totals_per, user_frame, users_of
 from bench.kafka_streams import KafkaStreamsPeer, read_output
 from bench.processes import BenchError, Measured, measure, run_json
+from weir.infra.kafka.admin import KafkaAdmin
 from weir.state.commit.tables import read_table
 
-JOBS = ("sum_per_key", "window_final", "repartition_sum")
+TOPIC_JOB = "sum_to_topic"
+"""Kafka Streams always writes a topic: there it is ``sum_per_key``."""
+JOBS = ("sum_per_key", "window_final", "repartition_sum", TOPIC_JOB)
 OTHER_JOBS = ("hopping_final", "session_sum", "table_join_sum")
 """Measured with an eighth of the events, at the smaller size."""
 MEMORY_JOBS = ("sum_per_key", "window_final")
 JOIN_JOB = "table_join_sum"
-SUMMED_BY = {"sum_per_key": "user", "repartition_sum": "page"}
+SUMMED_BY = {"sum_per_key": "user", TOPIC_JOB: "user", "repartition_sum": "page"}
 """The jobs that are also compared with exact sums, each with the field of the events that it sums by."""
 FEW = "events_few"
 SIZES = (SMALL_BYTES, LARGE_BYTES)
@@ -134,7 +138,8 @@ class Bench:
                 _require_equal(result, exact, job, "the exact result")
             if peer is not None:
                 output = f"{job}_{over}_{run}"
-                measured = peer.run(job, self._bootstrap_servers, topic, output)
+                of_peer = "sum_per_key" if job == TOPIC_JOB else job
+                measured = peer.run(of_peer, self._bootstrap_servers, topic, output)
                 kafka_streams.append(self._complete(measured, events, "Kafka Streams"))
                 _require_equal(result, read_output(self._bootstrap_servers, output), job, "Kafka Streams")
         return Workload(name=job, event_bytes=event_bytes, weir=weir, kafka_streams=kafka_streams)
@@ -143,9 +148,16 @@ class Bench:
         """Run one of ``bench.apps`` from scratch; returns the measurement and the table ``totals`` it produced."""
         with self._fresh_folder() as folder:
             command = [sys.executable, "-m", "bench.weir_side", f"bench.apps:{application}", str(folder)]
-            measured = measure([*command, self._bootstrap_servers], f"Weir's {application}")
-            (table,) = (folder / "warehouse").glob("*/totals")
-            return self._complete(measured, events, "Weir"), read_table(table)
+            if not application.startswith(TOPIC_JOB):
+                measured = measure([*command, self._bootstrap_servers], f"Weir's {application}")
+                (table,) = (folder / "warehouse").glob("*/totals")
+                return self._complete(measured, events, "Weir"), read_table(table)
+            output = f"{application}-{folder.name}"
+            KafkaAdmin(self._bootstrap_servers).create_topic(output, PARTITIONS)
+            named = ["env", f"{OUTPUT}={output}", *command]
+            measured = measure([*named, self._bootstrap_servers], f"Weir's {application}")
+            totals = read_output(self._bootstrap_servers, output).rename({"key": "user"})
+            return self._complete(measured, events, "Weir"), totals
 
     def _complete(self, measured: Measured, events: int, side: str) -> Measured:
         if measured.records != events:

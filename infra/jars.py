@@ -53,12 +53,7 @@ def jars(name: str) -> list[Path]:
         JarsError: The set is missing or has other versions; the text names the command that fetches it.
     """
     if not _is_complete(name):
-        raise JarsError(
-            name,
-            "not fetched yet; run `weir setup`"
-            if name in DEFAULT_SETS
-            else f"not fetched yet; run `{sys.executable} -m weir.infra.jars {name}`",
-        )
+        raise JarsError(name, f"not fetched yet; run {_command(name)}")
     return sorted(_folder(name).glob("*.jar"))
 
 
@@ -102,6 +97,11 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _command(name: str) -> str:
+    """What fetches a set."""
+    return "`weir setup`" if name in DEFAULT_SETS else f"`{sys.executable} -m weir.infra.jars {name}`"
 
 
 def _folder(name: str) -> Path:
@@ -159,8 +159,8 @@ def _retrieve(name: str, target: Path) -> None:
         print(f"jars {name}: attempt {attempt} of {_ATTEMPTS} failed", flush=True)
     raise JarsError(
         name,
-        f"Ivy could not fetch {', '.join(SETS[name])}; check the network, then run `weir setup` "
-        "again. Its last lines:\n" + "\n".join(last_lines),
+        f"Ivy could not fetch {', '.join(SETS[name])}; check the network, then run {_command(name)} again. Its last "
+        "lines:\n" + "\n".join(last_lines),
     )
 
 

@@ -75,6 +75,8 @@ class Settings(BaseModel):
     """A consumer group that gets the positions with every commit, for lag tools; None means no group."""
     control_url: str = Field(default="", repr=False)
     """SQLAlchemy URL of the control database; if empty, SQLite in the folder."""
+    sql_url: str = Field(default="", repr=False)
+    """SQLAlchemy URL of the database for sinks of ``to_sql`` that name none."""
     schema_registry: dict[str, str] = Field(default_factory=dict, repr=False)
     """Properties of confluent-kafka's registry client, for example ``url``; for programs that read Avro or Protobuf."""
     spark: dict[str, str] = Field(default_factory=dict, repr=False)
@@ -144,7 +146,7 @@ class Settings(BaseModel):
             value = getattr(self, name)
             if name in _TABLES:
                 value = {key: "***" if is_secret(key) else text for key, text in value.items()}
-            elif name == "control_url":
+            elif name in ("control_url", "sql_url"):
                 value = mask_url(value)
             yield name, value
 
@@ -189,6 +191,11 @@ def mask_url(url: str) -> str:
     head, at, tail = url.rpartition("@")
     scheme, slashes, login = head.partition("://")
     return f"{scheme}{slashes}{login.partition(':')[0]}:***@{tail}" if at and ":" in login else url
+
+
+def environment_value(variable: str) -> str | None:
+    """A variable that a program names, for example for a password; None if it is not set."""
+    return os.environ.get(variable)
 
 
 def java_home() -> str | None:

@@ -182,7 +182,7 @@ class NetworkFileSystemError(StateError):
     def __str__(self) -> str:
         return (
             f"{self.folder} is on a network file system ({self.kind}), which cannot hold local state safely; "
-            "choose a state folder on a local disk"
+            "choose a folder on a local disk with `--dir DIR`"
         )
 
 
@@ -206,8 +206,8 @@ class RowFormatError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"stored rows do not fit the columns {', '.join(self.columns)}: {self.reason}; "
-            "run the version that wrote them, or give the store a new name"
+            f"stored rows do not fit the columns {', '.join(self.columns)}: {self.reason}; another version of the "
+            "program wrote them: run this one with `weir run MODULE:APP`, or read them with the one that ran last"
         )
 
 
@@ -324,12 +324,13 @@ class UpsertsBusyError(StateError):
 class TableFeatureError(StateError):
     """A table was altered so that it needs writer features of Delta that Weir does not support."""
 
-    def __init__(self, folder: str, features: list[str]) -> None:
-        super().__init__(folder, features)
-        self.folder, self.features = folder, features
+    def __init__(self, application: str, folder: str, features: list[str]) -> None:
+        super().__init__(application, folder, features)
+        self.application, self.folder, self.features = application, folder, features
 
     def __str__(self) -> str:
         return (
-            f"the Delta table {self.folder} requires its writers to support {', '.join(self.features)}, which Weir "
-            "does not; drop the feature from the table, or copy the table and reset the application"
+            f"the Delta table {self.folder} of {self.application!r} requires its writers to support "
+            f"{', '.join(self.features)}, which Weir does not; copy the table if you need its rows, and start over "
+            f"with `weir reset {self.application}`"
         )

@@ -47,6 +47,7 @@ WHOLE_RUNS = [
         "pipelines/migrate",
         "pipelines/operations",
         "pipelines/order",
+        "pipelines/publishing",
         "pipelines/spark",
         "pipelines/test_committed_input.py",
         "pipelines/test_state_reader.py",

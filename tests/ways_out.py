@@ -45,11 +45,29 @@ JOINED = COMMANDS + "topics_that_are_joined_get_as_many_partitions_or_a_repartit
 FUNCTION = COMMANDS + "a_function_is_corrected_and_a_new_start_repeats_the_epoch"
 PORT = COMMANDS + "a_port_that_is_taken_is_left_out_or_another_chosen"
 BUFFER = EVOLUTION + "each_advice_of_a_full_buffer_goes_on_with_its_state"
+FEATURE = TABLES + "a_table_that_needs_more_than_weir_writes_is_copied_and_the_application_reset"
+GLOBAL_TABLE = BACKFILLS + "without_its_global_table_or_with_a_table_an_application_is_computed"
+OTHER_ROWS = COMMANDS + "rows_of_another_version_are_read_by_the_one_that_ran_last_or_by_this_one_once_it_has_run"
+PARTITIONER = COMMANDS + "a_topic_with_another_partitioner_is_repartitioned_or_its_producer_set_to_murmur2"
+SASL = "tests/integration/test_sasl.py::test_"
+TERMINATED = (
+    "tests/orchestration/assets/test_backfill.py::"
+    "test_a_complete_backfill_whose_run_was_terminated_is_swapped_in_or_discarded"
+)
 UNKNOWN_TOPIC = f"{CLI}/test_kafka.py::test_an_unknown_topic_is_named_with_a_way_out_that_works"
 WHEEL = "tests/integration/test_wheel.py::test_a_project_with_folders_of_our_names_runs_from_the_wheel"
 SINK_REFUSED = f"{CLI}/test_sink.py::test_a_refused_record_waits_goes_aside_and_is_sent_again_or_deleted"
 SINK_ANEW = f"{CLI}/test_sink.py::test_a_target_made_anew_gets_the_rows_that_wait_once_somebody_says_so"
+SQL = "tests/pipelines/publishing/test_sql_tables.py::test_"
+SQL_MISFIT = SQL + "a_table_that_does_not_fit_is_refused_with_statements_that_make_it_fit"
+SQL_ADDRESS = SQL + "a_sink_without_a_database_takes_that_of_the_settings_or_of_a_variable"
 TWO_FOLDERS = "tests/pipelines/publishing/test_kafka.py::test_"
+
+VARIABLE = (
+    "tests/pipelines/publishing/test_http.py::"
+    "test_a_variable_that_is_not_set_is_named_and_set_in_the_next_run_it_is_used"
+)
+LOGIN = "tests/pipelines/sinks/test_batched.py::test_a_login_is_left_out_of_the_url_and_becomes_a_header"
 
 
 WAYS_OUT: dict[str, dict[str, str]] = {
@@ -64,6 +82,20 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/publishing/publisher.py OtherOutboxError": {
         "another id": TWO_FOLDERS + "of_two_folders_with_one_application_the_older_one_stops_publishing",
         "sink resume x x": TWO_FOLDERS + "what_waits_goes_on_once_the_other_folder_has_ended",
+    },
+    "pipelines/publishing/http.py _value": {"set it, and start again": VARIABLE},
+    "pipelines/dsl/batched_sinks.py _url": {"pass the header of a variable instead": LOGIN},
+    "pipelines/publishing/sql_table.py TargetTable._faults": {"CREATE UNIQUE INDEX": SQL_MISFIT},
+    "pipelines/publishing/sql_table.py TargetTable._retyped": {
+        "RENAME COLUMN x TO x": SQL_MISFIT,
+        "ALTER COLUMN x TYPE x USING x": SQL_MISFIT,
+    },
+    "pipelines/publishing/sql_table.py TargetTable._optional": {"ALTER COLUMN x DROP NOT NULL": SQL_MISFIT},
+    "pipelines/publishing/sql_table.py TargetTable._set_aside": {"ALTER TABLE x RENAME TO x": SQL_MISFIT},
+    "pipelines/publishing/sql_address.py address_of": {
+        "set it to the URL of the database": SQL_ADDRESS,
+        "set WEIR_SQL_URL": SQL_ADDRESS,
+        'pass url="..."': SQL_ADDRESS,
     },
     # Changed programs
     "pipelines/spark/errors.py TopologyChangedError": {
@@ -160,6 +192,21 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         'with_timestamp(..., on_invalid="skip")': "tests/pipelines/operators/test_with_timestamp.py::"
         "test_an_invalid_time_stops_the_run_and_can_be_skipped_instead",
     },
+    "pipelines/errors.py BadInputError": {
+        "correct the producer or the declared schema": "tests/pipelines/testing/test_driver.py::"
+        "test_after_bad_input_a_corrected_producer_or_schema_is_read",
+        'on_error="dead_letter"': "tests/pipelines/testing/test_driver.py::"
+        "test_bad_input_stops_the_run_or_goes_to_the_dead_letters",
+    },
+    "pipelines/errors.py PartitionerError": {
+        "partitioner=murmur2_random": PARTITIONER,
+        "begin with stream.repartition(...).to_table(...)": PARTITIONER,
+    },
+    "infra/kafka/admin.py LoginRefusedError": {
+        "correct security.protocol": SASL + "a_wrong_password_is_one_clear_error_and_the_right_one_in_weir_toml_serves_"
+        "driver_and_workers",
+        "WEIR_KAFKA_* or --set kafka.*": SASL + "a_refused_login_is_corrected_by_options_or_variables",
+    },
     "infra/kafka/admin.py UnsettledOffsetsError": {
         "wait until its transaction ends": "tests/infra/test_kafka_admin.py::"
         "test_offsets_of_a_group_are_read_when_its_transaction_has_ended",
@@ -199,6 +246,19 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "stop what writes to it": "tests/state/changelog/test_upserts.py::"
         "test_others_that_keep_writing_are_named_after_a_few_attempts",
     },
+    "state/errors.py NetworkFileSystemError": {
+        "--dir DIR": f"{CLI}/test_unwritable.py::"
+        "test_state_on_a_network_file_system_is_refused_and_put_on_a_local_disk",
+    },
+    "state/errors.py RowFormatError": {
+        "run MODULE:APP": OTHER_ROWS,
+        "read them with the one that ran last": OTHER_ROWS,
+    },
+    "state/errors.py TableFeatureError": {"copy the table": FEATURE, "reset x": FEATURE},
+    "state/errors.py TransactionClosedError": {
+        "begin a new one with TaskStore.session()": "tests/state/engine/test_task_store.py::"
+        "test_unknown_stores_and_ended_sessions_are_named_and_a_new_one_reads_on",
+    },
     "state/errors.py PositionsFileError": {
         "restore the file from a copy": POSITIONS,
         "remove it": POSITIONS,
@@ -234,6 +294,19 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     },
     "pipelines/operations/control.py ask": {
         "run MODULE:APP": COMMANDS + "what_needs_a_driver_is_done_once_one_runs",
+        "logs x` says why": COMMANDS + "the_log_says_why_a_driver_ended_before_it_answered",
+        "logs x": COMMANDS + "the_log_shows_what_a_driver_did_last_that_does_not_answer",
+    },
+    "pipelines/operations/control.py wait_for_end": {
+        "logs x": COMMANDS + "the_log_shows_what_a_driver_did_last_that_is_still_stopping",
+    },
+    "pipelines/state_reader.py StateReader._task_folders": {
+        "run MODULE:APP": COMMANDS + "state_that_is_not_on_this_host_is_restored_by_a_run",
+    },
+    "pipelines/state_reader.py StateReader._ask": {
+        "status": COMMANDS + "a_position_that_is_not_reached_is_reached_by_an_application_that_status_shows_as_stopped",
+        "wait longer": "tests/pipelines/test_state_reader.py::"
+        "test_a_query_waits_for_a_position_or_says_why_it_is_not_reached",
     },
     "pipelines/operations/registry.py require": {
         "run MODULE:APP": COMMANDS + "where_nothing_has_run_an_application_is_run_or_another_folder_named",
@@ -247,7 +320,21 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/operations/compaction.py compact_application": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/operations/migration.py _newest": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/backfill/ranges.py committed": {"run MODULE:APP": NEEDS_A_COMMIT},
-    "infra/jars.py jars": {"setup": WHEEL},
+    "infra/jars.py _command": {
+        "setup": "tests/infra/test_jars.py::"
+        "test_a_set_that_could_not_be_fetched_is_fetched_by_the_same_command_when_the_network_is_back"
+    },
+    "infra/java.py MissingJavaError": {
+        "headless JDK 17 or newer": "tests/infra/test_jars.py::"
+        "test_a_java_that_is_installed_is_found_on_the_path_or_in_java_home",
+    },
+    "pipelines/cli/dagster_ui.py free_port": {
+        "demo --no-ui": f"{CLI}/test_demo.py::test_without_a_free_port_the_results_are_shown_without_the_ui",
+    },
+    "pipelines/cli/dagster_ui.py _wait_until_up": {
+        "demo --no-ui": f"{CLI}/test_demo.py::"
+        "test_if_the_ui_does_not_start_its_log_says_why_and_the_results_are_shown_without_it",
+    },
     "infra/prometheus.py PrometheusEndpoint": {
         "choose another --metrics-port": PORT,
         "or leave it out": PORT,
@@ -289,6 +376,25 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/backfill/ranges.py cut_of": {
         "run MODULE:APP": BACKFILLS + "a_program_with_another_topic_is_run_before_its_days_are_computed",
         "stop x --drain": DRAINED,
+        "status x": DRAINED,
+    },
+    "pipelines/backfill/swap.py read_prepared": {
+        "backfill list x": BACKFILLS + "a_backfill_that_is_discarded_while_it_is_swapped_in_is_missing_from_the_list",
+    },
+    "pipelines/cli/backfill.py discard": {
+        "backfill list x": BACKFILLS + "a_backfill_to_be_discarded_is_found_in_the_list",
+    },
+    "orchestration/assets/backfill.py run_backfill": {
+        "backfill list x": "tests/orchestration/assets/test_backfill.py::"
+        "test_a_backfill_that_is_ended_says_what_is_left_and_leaves_the_outputs_alone",
+    },
+    "orchestration/assets/backfill.py _left_by_termination": {
+        "backfill swap x x": TERMINATED,
+        "backfill discard x x": TERMINATED,
+    },
+    "pipelines/backfill/errors.py GlobalTablesError": {
+        "backfill with a program without it": GLOBAL_TABLE,
+        "backfill run x --everything": GLOBAL_TABLE,
     },
     "pipelines/backfill/everything.py _require_same_place": {
         "run OLD_MODULE:APP --until-caught-up": CHANGED
@@ -297,8 +403,17 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/operations/backfill.py swap_in": {
         "stop x --drain": BACKFILLS + "everything_is_swapped_in_after_a_stop_that_drains",
     },
+    "pipelines/cli/inspect.py logs": {"run MODULE:APP": COMMANDS + "a_log_that_is_missing_is_written_by_a_run"},
     "pipelines/cli/backfill.py run": {"backfill swap x x": COMPUTED},
     # Migrations
+    "pipelines/migrate/kafka_streams_return.py KafkaStreamsReturn.plan": {
+        "run MODULE:APP --until-caught-up": CHANGED
+        + "rows_on_their_way_are_processed_before_a_return_to_kafka_streams",
+    },
+    "pipelines/migrate/errors.py OffsetFileError": {
+        "copy the file again from a cleanly stopped application": "tests/pipelines/migrate/"
+        "test_kafka_streams_files.py::test_a_file_that_was_copied_while_it_was_written_is_copied_again",
+    },
     "pipelines/migrate/migration.py Migration.is_written": {
         "reset x": "tests/pipelines/migrate/test_migration.py::"
         "test_the_same_migration_changes_nothing_the_second_time_and_another_is_refused",
@@ -306,62 +421,15 @@ WAYS_OUT: dict[str, dict[str, str]] = {
 }
 
 NOT_RUN: dict[str, dict[str, str]] = {
-    "infra/jars.py _retrieve": {"setup": "the repository of jars would have to fail once and then serve them"},
-    "orchestration/assets/backfill.py run_backfill": {
-        "backfill list x": "shows what is left; see UnknownBackfillError"
+    "infra/java.py MissingJavaError": {
+        "apt-get install openjdk-17-jdk-headless": "installs a package of the system, as its administrator",
     },
-    "orchestration/assets/backfill.py _left_by_termination": {
-        "backfill swap x x": "as on the command line, see LargeChangeError",
-        "backfill discard x x": "as on the command line, see LargeChangeError",
-    },
-    "pipelines/backfill/ranges.py cut_of": {"status": "shows whether it has caught up"},
-    "pipelines/backfill/swap.py read_prepared": {"backfill list x": "shows backfills, see UnknownBackfillError"},
-    "pipelines/cli/backfill.py discard": {"backfill list x": "shows backfills, see UnknownBackfillError"},
-    "pipelines/cli/dagster_ui.py free_port": {
-        "demo --no-ui": "tests/pipelines/cli/test_demo.py runs it, from elsewhere"
-    },
-    "pipelines/cli/dagster_ui.py _wait_until_up": {
-        "demo --no-ui": "tests/pipelines/cli/test_demo.py runs it, from elsewhere",
-    },
-    "pipelines/migrate/kafka_streams_return.py KafkaStreamsReturn.plan": {
-        "run MODULE:APP --until-caught-up": "as for PendingRowsError, with Kafka Streams' topics",
-    },
-    "pipelines/operations/control.py ask": {"logs x": "shows why a driver ended or does not answer"},
-    "pipelines/operations/control.py wait_for_end": {"logs x": "shows what a driver is doing"},
-    "pipelines/state_reader.py StateReader._task_folders": {"run MODULE:APP": "see NEEDS_A_COMMIT"},
-    "infra/java.py MissingJavaError": {"install a headless JDK 17 or newer": "installs packages of the system"},
-    "infra/kafka/admin.py LoginRefusedError": {
-        "correct security.protocol": "a right login is in tests/integration/test_sasl.py, in another cluster",
-    },
-    "pipelines/backfill/errors.py GlobalTablesError": {
-        "backfill an application without it": "another application, see NoDayOutputsError",
-        "make it a table with the stream's key": "a changed program, see TopologyChangedError",
-    },
-    "pipelines/errors.py BadInputError": {
-        "correct the producer or the declared schema": "for tests of programs; see BadRecordError",
-    },
-    "pipelines/errors.py PartitionerError": {
-        "partitioner=murmur2_random": "a setting of producers that are not Weir's",
-        "begin with stream.repartition(...).to_table(...)": "test_placement.py has what is checked",
-    },
-    "pipelines/migrate/errors.py OffsetFileError": {
-        "copy the file again from a cleanly stopped application": "reads files of Kafka Streams that are whole",
-    },
-    "state/errors.py NetworkFileSystemError": {"choose a state folder on a local disk": "all tests run on one"},
-    "state/errors.py RowFormatError": {
-        "run the version that wrote them": "needs rows that another version wrote",
-        "give the store a new name": "needs rows that another version wrote",
-    },
-    "state/errors.py TableFeatureError": {
-        "drop the feature from the table": "the engine that added it drops it",
-        "copy the table and reset the application": "as a reset after TableLostError",
-    },
-    "state/errors.py TransactionClosedError": {"begin a new one with TaskStore.session()": "each epoch does"},
-    "pipelines/state_reader.py StateReader._ask": {"status": "shows whether the application runs"},
 }
 """What messages of refusals offer and no test runs from there, with the reason."""
 
 NO_WAYS_OUT = {
+    "pipelines/publishing/sql_address.py SinkAddressError",
+    "pipelines/publishing/sql_table.py SinkTableError",
     "state/errors.py TableReplacedError",
     "infra/jars.py JarsError",
     "infra/kafka/broker.py BrokerStartError",
@@ -386,7 +454,6 @@ NO_REFUSALS = {
     "pipelines/cli/backfill.py",
     "pipelines/cli/control.py restore",
     "pipelines/cli/demo.py demo",
-    "pipelines/cli/inspect.py logs",
     "pipelines/cli/kafka.py start",
     "pipelines/cli/kafka.py list_topics",
     "pipelines/cli/plan.py plan",

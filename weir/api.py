@@ -81,6 +81,7 @@ from weir.pipelines.serdes.timestamps import (
     UsePartitionTimeOnInvalidTimestamp,
     WallclockTimestampExtractor,
 )
+from weir.pipelines.sinks.own import Batch, RefusedError, Sink
 from weir.pipelines.state_reader import Query, StateReader
 from weir.state.commit.tables import read_table
 from weir.state.own_stores import KeyValueBytesStore
@@ -93,6 +94,7 @@ __all__ = [
     "ApproxQuantiles",
     "Avro",
     "BadInputError",
+    "Batch",
     "BatchProcessor",
     "Boolean",
     "BranchedKStream",
@@ -148,12 +150,14 @@ __all__ = [
     "QueryError",
     "Record",
     "RecordMetadata",
+    "RefusedError",
     "SchemaRegistryError",
     "SessionStore",
     "SessionWindowed",
     "SessionWindowedCogroupedKStream",
     "SessionWindowedKStream",
     "SessionWindows",
+    "Sink",
     "SlidingWindows",
     "StateReader",
     "StoreSerdes",

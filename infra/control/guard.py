@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 from weir.infra.control.database import ControlDatabase, ControlDatabaseError, LeaseHeldError, this_host
@@ -67,6 +69,24 @@ class DriverControl:
                 self.application,
             )
 
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Keep the lease while the driver starts, which may take longer than the lease lasts. Inside the block, nothing
+        else may be called."""
+        has_started = Event()
+
+        def beat() -> None:
+            while not has_started.wait(HEARTBEAT_EVERY_S):
+                self.heartbeat("starting")
+
+        thread = Thread(target=beat, name="heartbeats of a start", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            has_started.set()
+            thread.join()
+
     def requests(self) -> list[RequestRow]:
         """Pending requests, oldest first, without those already answered; empty while the database is unreachable."""
         self._send_answers()
@@ -85,24 +105,29 @@ class DriverControl:
         tasks: Sequence[TaskStatusRow],
         metric: MetricRow,
         readings: Sequence[Mapping[str, Any]] = (),
-        sinks: Sequence[Mapping[str, Any]] = (),
         *,
         is_last: bool = False,
     ) -> None:
-        """Write the tasks' status, one reading and how the sinks are; every two seconds, and the last time, the metrics
-        as well."""
+        """Write the tasks' status and one reading; every two seconds, and the last time, the metrics as well."""
 
         def write(database: ControlDatabase) -> None:
             database.report_tasks(self.application, tasks)
             database.add_metric(self.application, metric)
-            if sinks != self._sinks:
-                database.report_sinks(self.application, sinks)
-                self._sinks = sinks
             if readings and (is_last or time.monotonic() >= self._readings_after):
                 self._readings_after = time.monotonic() + READINGS_EVERY_S
                 database.report_readings(self.application, readings)
 
         self._try(None, write)
+
+    def report_sinks(self, sinks: Sequence[Mapping[str, Any]]) -> None:
+        """Write how the sinks are doing, if that has changed."""
+
+        def write(database: ControlDatabase) -> None:
+            database.report_sinks(self.application, sinks)
+            self._sinks = sinks
+
+        if sinks != self._sinks:
+            self._try(None, write)
 
     def release(self, state: str = "stopped", error: str | None = None) -> None:
         """End the lease; call it last."""

@@ -9,7 +9,7 @@ offsets to read is the driver's decision.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -86,9 +86,15 @@ class PartitionReader:
         KafkaException: A property is unknown or invalid.
     """
 
-    def __init__(self, properties: Mapping[str, object], topic: str, partition: int) -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, object],
+        topic: str,
+        partition: int,
+        connect: Callable[[Mapping[str, object], str, int], PartitionConsumer] = PartitionConsumer,
+    ) -> None:
         self.topic, self.partition = topic, partition
-        self._consumer = PartitionConsumer({**FETCH_PROPERTIES, **properties}, topic, partition)
+        self._consumer = connect({**FETCH_PROPERTIES, **properties}, topic, partition)
         self._fetched = RECORD_SCHEMA.to_frame()
         """Records fetched but not handed out yet."""
         self._handed_out = _NOWHERE
@@ -136,9 +142,11 @@ class PartitionReader:
         return RawRecords(self.topic, self.partition, fetched[:count], next_offset, next_time_ms)
 
     def take_back(self, records: RawRecords, offset: int) -> None:
-        """Keep the last read's records from ``offset`` on for the next read, which starts there."""
+        """Keep the last read's records from ``offset`` on for the next read, which starts there; once more, with an
+        offset before that, keeps those as well."""
         kept = records.frame[records.frame["offset"].search_sorted(offset) :]
-        self._fetched, self._handed_out = pl.concat([kept, self._fetched]), offset
+        beyond = self._fetched[self._fetched["offset"].search_sorted(records.next_offset) :]
+        self._fetched, self._handed_out = pl.concat([kept, beyond]), offset
 
     def connect(self) -> None:
         """Connect to the brokers ahead of the first read; unreachable ones are connected to later."""

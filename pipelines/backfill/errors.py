@@ -79,8 +79,8 @@ class GlobalTablesError(BackfillError):
     def __str__(self) -> str:
         return (
             f"application {self.application!r} joins with the global table {self.table!r}, which holds its topic's "
-            "current rows, not the rows of that time; backfill an application without it, or make it a table with "
-            "the stream's key"
+            "current rows, not the rows of that time; backfill with a program without it, or make it a table with the "
+            f"stream's key and compute everything with `weir backfill run {self.application} --everything`"
         )
 
 

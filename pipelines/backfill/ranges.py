@@ -30,8 +30,9 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
     if newest.pending_blobs:
         raise NoCutError(
             application.id,
-            "rows between its tasks are still under way at its newest commit; wait until it has caught up, which "
-            f"`weir status` shows, or stop it with `weir stop {application.id} --drain`, and run the backfill again",
+            "rows between its tasks are still under way at its newest commit; wait until none are, which "
+            f"`weir status {application.id}` shows, or stop it with `weir stop {application.id} --drain`, and run the "
+            "backfill again",
         )
     return newest
 

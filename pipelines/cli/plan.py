@@ -88,7 +88,15 @@ def plan(
 
 def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
     from weir.pipelines.spark.errors import OtherApplicationError
+    from weir.pipelines.topology.changes import Fate
+    from weir.state.types import CHANGELOG_FOLDER
 
+    rebuilt = {f"{CHANGELOG_FOLDER}/{each.store}" for each in change.stores if each.fate is Fate.IS_REBUILT}
+    from_now = (
+        ", and it gets what is new or changes from now on; `weir backfill run MODULE:APP --everything` computes what "
+        "it lacks"
+    )
+    from_now = "" if planned.is_refused else from_now
     other = "another topology" if change.is_other_topology else "the same topology"
     yield f"{planned.application}, epoch {planned.committed_epoch}: committed by {other}"
     for line in (
@@ -99,13 +107,13 @@ def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
             for each in change.settings
         ),
         *(
-            f"{_output(name)}: continues the table that is there: its rows stay, and new ones are added"
+            f"{_output(name)}: continues the table that is there: its rows stay as they are{from_now}"
             if name in planned.outputs_continued
-            else f"{_output(name)}: new"
+            else f"{_output(name)}: new{from_now}"
             for name in change.outputs_added
         ),
         *(f"{_output(name)}: no longer written; {_left(name)}" for name in change.outputs_removed),
-        *(f"table {name}: evolves: {each}" for name, each in planned.evolutions.items()),
+        *(f"table {name}: evolves: {each}" for name, each in planned.evolutions.items() if name not in rebuilt),
         *(f"topic {name}: continues where it is" for name in change.topics_kept),
         *(f"topic {name}: new, read from where the application's `start` says" for name in change.topics_added),
         *(f"topic {name}: no longer read; its positions are kept" for name in change.topics_removed),

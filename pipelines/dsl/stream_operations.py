@@ -5,20 +5,27 @@ Those that lead to a table or a grouped stream, and the joins, are in ``streams`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal, Self
 
 import polars as pl
 
 from weir.pipelines.arguments import whole_number
+from weir.pipelines.dsl.batched_sinks import batched, http_endpoint, own_sink
 from weir.pipelines.dsl.graph import Graph, check_name
 from weir.pipelines.dsl.grouped import repartition
 from weir.pipelines.dsl.mapping import add_flat_map, add_flat_map_values, add_map, add_select_key
 from weir.pipelines.dsl.merging import add_merge
 from weir.pipelines.dsl.sinks import kafka_topic
+from weir.pipelines.dsl.sql_sinks import sql_table
 from weir.pipelines.dsl.stateless import add_filter, add_map_values, add_peek, add_with_timestamp
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.sinks.http import BodyFormat
+from weir.pipelines.sinks.own import Sink
+from weir.pipelines.sinks.sink import Sink as OutsideSink
+from weir.pipelines.sinks.sql import SqlMode
 from weir.pipelines.topology.nodes import Node, TableSinkNode
 from weir.state.commit.outbox import outbox_name
 
@@ -332,7 +339,108 @@ class StreamOperations:
             >>> driver.create_output_topic("pages").read_key_values_to_list()
             [('bob', '/docs')]
         """
-        sink = kafka_topic(self._node.record, topic, key=key, value=value, partition=partition, name=name)
+        self._add_sink(kafka_topic(self._node.record, topic, key=key, value=value, partition=partition, name=name))
+
+    def to_http(
+        self,
+        url: str,
+        *,
+        name: str,
+        method: str = "POST",
+        headers: Mapping[str, str] | None = None,
+        max_records: int = 500,
+        max_bytes: int = 1 << 20,
+        format: BodyFormat = "json",
+        timeout: timedelta = timedelta(seconds=30),
+    ) -> None:
+        """Send every record to an HTTP endpoint in batches, one request each, at least once and in the order of each
+        task.
+
+        A body is a JSON array of objects (``format="json"``), or one object a line (``"ndjson"``): the columns of key
+        and value, then ``_ts``, the record's time, and ``_deleted``, whether it is a tombstone. It has at most
+        ``max_records`` rows and ``max_bytes`` bytes, or a single row that is larger. ``timeout`` is for connecting, and
+        for each wait for an answer. A header's value ``env:NAME`` is that of an environment variable of the run.
+
+        The header ``Idempotency-Key`` is the same whenever the same rows are sent again: after a crash, a connection
+        that breaks, or an answer 408, 425, 429 or 5xx, after a pause, which ``Retry-After`` may lengthen. 2xx means
+        delivered. After any other answer the batch is put aside (``weir sink``), and the next one follows.
+
+        Raises:
+            TopologyError: An argument is invalid.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.to_http(
+            ...     "https://example.org/clicks", name="hook", headers={"Authorization": "env:HOOK_TOKEN"}
+            ... )
+            >>> with TopologyTestDriver(Application("example", builder)) as driver:
+            ...     driver.create_input_topic("clicks").pipe_input("ann", "/docs", timestamp_ms=0)
+            ...     [(row["user"], row["page"]) for row in driver.read_sink("hook")]
+            [('ann', '/docs')]
+        """
+        endpoint = http_endpoint(url, method=method, headers=headers or {}, format=format, timeout=timeout)
+        self._add_sink(batched(self._node.record, endpoint, name=name, max_records=max_records, max_bytes=max_bytes))
+
+    def to_sink(self, sink: Sink, *, name: str, max_records: int = 500, max_bytes: int = 1 << 20) -> None:
+        """Give every record to a sink of your own in batches, at least once and in the order of each task.
+
+        A batch has rows of one epoch: at most ``max_records``, and ``max_bytes`` as JSON, or a single row that is
+        larger. A batch that is sent again, after a crash or a failure, has the same rows and the same key.
+
+        Raises:
+            TopologyError: An argument is invalid.
+
+        Examples:
+            >>> class Print(Sink):
+            ...     def send(self, batch: Batch) -> None:
+            ...         print(batch.rows.to_dicts())
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("clicks", key=String("user"), value=String("page")).to_sink(Print(), name="printed")
+            >>> with TopologyTestDriver(Application("example", builder)) as driver:
+            ...     driver.create_input_topic("clicks").pipe_input("ann", "/docs", timestamp_ms=0)
+            ...     [(row["user"], row["page"]) for row in driver.read_sink("printed")]
+            [('ann', '/docs')]
+        """
+        self._add_sink(
+            batched(self._node.record, own_sink(sink), name=name, max_records=max_records, max_bytes=max_bytes)
+        )
+
+    def to_sql(
+        self,
+        table: str,
+        *,
+        mode: SqlMode = "append",
+        key: str | Sequence[str] | None = None,
+        url: str | None = None,
+        name: str | None = None,
+        schema: str | None = None,
+    ) -> None:
+        """Write every record to a table of PostgreSQL or SQLite, exactly once: key columns, then value columns.
+
+        With ``mode="append"`` each record is a row; that of a tombstone has nulls for the value. With ``mode="upsert"``
+        the table has the newest row for each ``key``, by default that of the records, and a tombstone deletes it.
+        ``url`` is a SQLAlchemy URL, or ``env:NAME`` for that of an environment variable of the run; without it the
+        setting ``sql_url`` counts (``WEIR_SQL_URL``). ``schema`` is that of the table in the database, and ``name``
+        that of the sink in ``weir sink``, by default the table's. The table is made if it is missing, and gets columns
+        that it lacks (docs/sinks.md).
+
+        Raises:
+            TopologyError: An argument is invalid.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.to_sql("clicks", url="sqlite:////tmp/shop.db")
+            >>> with TopologyTestDriver(Application("example", builder)) as driver:
+            ...     driver.create_input_topic("clicks").pipe_input("ann", "/docs")
+            ...     driver.read_sink("clicks")
+            [{'user': 'ann', 'page': '/docs', '_deleted': False}]
+        """
+        record = self._node.record
+        self._add_sink(sql_table(record, table, mode=mode, key=key, url=url, name=name, schema=schema))
+
+    def _add_sink(self, sink: OutsideSink) -> None:
         self._graph.add(
             TableSinkNode(
                 name=self._graph.new_name("KSTREAM-SINK-"),

@@ -5,7 +5,7 @@ Those that lead to a stream or a grouped table are in ``streams``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, Self, get_args
@@ -16,14 +16,17 @@ from weir.pipelines.arguments import positive_ms
 from weir.pipelines.dsl.foreign_key import ForeignKey, add_foreign_key_join
 from weir.pipelines.dsl.graph import Graph, Materialized, check_name, store_spec
 from weir.pipelines.dsl.joins import JoinFunction, add_table_table_join
+from weir.pipelines.dsl.sql_sinks import sql_table
 from weir.pipelines.dsl.stateless import add_filter, add_kept, add_map_values
 from weir.pipelines.dsl.suppressed import StrictBufferConfig, Suppressed
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.suppression_order import BufferLimits
 from weir.pipelines.operators.table_table_join import JoinKind
+from weir.pipelines.sinks.sql import SqlMode
 from weir.pipelines.topology.joins import NewestToStreamNode, versioned_store
 from weir.pipelines.topology.lineage import SUPPRESSION, operator_of
 from weir.pipelines.topology.nodes import Node, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
+from weir.state.commit.outbox import outbox_name
 from weir.state.stores.specs import VALID_FROM, buffer_spec, key_value_spec, versioned_spec
 from weir.state.types import StoreClock
 
@@ -343,6 +346,45 @@ class TableOperations:
                 is_updates=not self._is_final,
                 keeps_all=emit == "record",
                 refresh_ms=refresh_ms,
+            )
+        )
+
+    def to_sql(
+        self,
+        table: str,
+        *,
+        mode: SqlMode = "upsert",
+        key: str | Sequence[str] | None = None,
+        url: str | None = None,
+        name: str | None = None,
+        schema: str | None = None,
+    ) -> None:
+        """Keep a table of PostgreSQL or SQLite like this one: a row for each key, and none for a deleted key.
+
+        With ``mode="append"`` each update becomes a row instead. Otherwise as ``KStream.to_sql``.
+
+        Raises:
+            TopologyError: An argument is invalid, or ``key`` has columns that a deleted row lacks.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.to_sql("stock", url="sqlite:////tmp/shop.db")
+            >>> with TopologyTestDriver(Application("example", builder)) as driver:
+            ...     driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("tea", None)])
+            ...     [(row["item"], row["pieces"], row["_deleted"]) for row in driver.read_sink("stock")]
+            [('tea', 2, False), ('tea', None, True)]
+        """
+        sink = sql_table(self._node.record, table, mode=mode, key=key, url=url, name=name, schema=schema, is_table=True)
+        parent = self._add_to_stream(ToStreamNode if versioned_store(self._node) is None else NewestToStreamNode)
+        self._graph.add(
+            TableSinkNode(
+                name=self._graph.new_name("KSTREAM-SINK-"),
+                parent=parent,
+                record=self._node.record,
+                table=outbox_name(sink.name),
+                is_updates=False,
+                sink=sink,
             )
         )
 

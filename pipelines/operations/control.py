@@ -59,7 +59,7 @@ def ask(
         if time.monotonic() > until:
             raise OperationError(
                 f"the driver of {application} has not answered within {ANSWER_LIMIT_S:.0f} s; "
-                f"`weir logs {application}` shows what it is doing, and the request stays pending"
+                f"`weir logs {application}` shows what it did last, and the request stays pending"
             )
     if answer.state == "failed":
         raise OperationError(f"{kind} of {application} failed: {answer.result}")
@@ -88,6 +88,6 @@ def wait_for_end(settings: Settings, application: str, *, limit_s: float | None 
         if limit_s is not None and time.monotonic() - began > limit_s:
             raise OperationError(
                 f"{application} is still stopping after {limit_s:.0f} s; "
-                f"`weir logs {application}` shows what it is doing"
+                f"`weir logs {application}` shows what it did last"
             )
         time.sleep(END_LOOK_EVERY_S)

@@ -14,6 +14,7 @@ from weir.infra.settings import Settings
 from weir.pipelines.operations.advice import addressed
 from weir.pipelines.operations.errors import says_what_to_do
 from weir.pipelines.operations.log_files import log_file, logging_to, stacks_file, stacks_on_signal
+from weir.pipelines.operations.plan import require_results
 from weir.pipelines.operations.registry import applications, load_reference, register
 from weir.pipelines.operations.signals import stop_on_signals
 from weir.pipelines.spark.progress import Progress, RunSummary
@@ -38,9 +39,11 @@ def drive(
 
     It logs to the folder's log file and is recorded in the folder's registry, so that ``weir query`` finds its
     topology: at once if the folder does not know it, otherwise once the start was not refused. ``owner`` is the name
-    that the lease shows; ``console`` gets the warnings as well. Raises what the runner raises.
+    that the lease shows; ``console`` gets the warnings as well. Raises what the runner raises, and ``OperationError``
+    for a program that would leave nothing behind.
     """
     application = load_reference(reference)
+    require_results(application)
     is_registered = application.id not in applications(settings)
     if is_registered:
         register(settings, application.id, reference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import polars as pl
@@ -11,6 +12,11 @@ from weir.state.commit.outbox import Mark
 
 class SinkError(Exception):
     """The outside system does not answer or refuses: connect again later, and ask it for the mark."""
+
+    def __init__(self, reason: str, *, wait_s: float = 0.0) -> None:
+        """``wait_s`` is how long the outside system wants to be left alone."""
+        super().__init__(reason)
+        self.wait_s = wait_s
 
 
 class SinkFencedError(SinkError):
@@ -34,9 +40,22 @@ class Published(NamedTuple):
     mark: Mark
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchLimits:
+    """What one batch takes at most; a single row may be larger."""
+
+    rows: int
+    size_bytes: int
+    one_epoch: bool = False
+    """Whether it has rows of one epoch only, and is therefore the same whenever it is sent again."""
+
+
 class Connection(Protocol):
     """One connection for one sink. The one made last is the only one that can publish. After a ``SinkError`` close it
     and make another."""
+
+    @property
+    def limits(self) -> BatchLimits: ...
 
     def published(self) -> Published | None:
         """What the outside system has got for good; None if it knows of nothing.

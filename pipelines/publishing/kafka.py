@@ -15,9 +15,12 @@ from weir.infra.kafka.transactions import (
     TransactionError,
     WriterFencedError,
 )
-from weir.pipelines.publishing.connection import Published, RefusedRowsError, SinkError, SinkFencedError
+from weir.pipelines.publishing.connection import BatchLimits, Published, RefusedRowsError, SinkError, SinkFencedError
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.state.commit.outbox import Mark
+
+LIMITS = BatchLimits(rows=50_000, size_bytes=32 << 20)
+"""What one transaction takes."""
 
 
 def marks_topic(application: str) -> str:
@@ -43,6 +46,7 @@ class KafkaConnection:
             raise _sink_error(error) from error
         except KafkaAdminError as error:
             raise SinkError(str(error)) from error
+        self.limits = LIMITS
 
     def published(self) -> Published | None:
         try:

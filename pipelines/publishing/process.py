@@ -46,6 +46,8 @@ class PublishingSettings(msgspec.Struct, frozen=True, kw_only=True):
     warehouse: str
     kafka: dict[str, str]
     """librdkafka's properties."""
+    sql_url: str
+    """The URL of the database for SQL sinks without one."""
     generation: int
     """The driver's."""
     on_step: str | None = None
@@ -53,7 +55,7 @@ class PublishingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> int:
-    """Publish until standard input ends; the exit code is 1 if rows are left."""
+    """Publish until standard input ends; the exit code is 1 if the parent is gone already."""
     parent = os.getppid()
     if not end_with(parent, signal.SIGKILL):
         return 1
@@ -70,7 +72,7 @@ def main() -> int:
         _tell(publishing)
         time.sleep(TELL_EVERY_S)
     _tell(publishing)
-    return int(any(each.state.waiting_rows for each in publishing))
+    return 0
 
 
 class _Publishing:
@@ -78,12 +80,13 @@ class _Publishing:
 
     def __init__(self, sink: Sink, application: Application, settings: PublishingSettings) -> None:
         self._folder, self._sink, self._retrying = Path(settings.warehouse, application.id), sink, Lock()
-        self._connect = partial(connect, application.id, kafka=settings.kafka)
+        self._connect = partial(connect, application.id, kafka=settings.kafka, sql_url=settings.sql_url)
         self._known_as: dict[str, Any] = {"application": application.id, "target": str(sink)}
+        outbox = Outbox(self._folder, sink.name, application.id)
         self._publisher = Publisher(
-            Outbox(self._folder, sink.name, application.id),
+            outbox,
             sink.name,
-            partial(self._connect, sink),
+            partial(self._connect, sink, outbox),
             refused=Refused(self._folder, sink.name, application.id),
             is_newest=lambda: newest_generation(Path(settings.warehouse), application.id) == settings.generation,
             on_step=load_step_hook(settings.on_step),
@@ -110,7 +113,7 @@ class _Publishing:
         """Send the refused rows again, with a mark of their own, up to the first that is refused once more."""
         outbox = Outbox(self._folder, self._sink.name, self._known_as["application"], is_of_refused=True)
         sink = replace(self._sink, name=f"{self._sink.name}.refused")  # type: ignore[type-var]
-        again = Publisher(outbox, sink.name, partial(self._connect, sink), **self._known_as)
+        again = Publisher(outbox, sink.name, partial(self._connect, sink, outbox), **self._known_as)
         again.decide("resume")
         drained, error = Event(), ""
         drained.set()

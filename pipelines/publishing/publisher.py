@@ -7,6 +7,7 @@ after it; so a crash between any two steps neither loses nor repeats a row.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -31,10 +32,9 @@ log = logging.getLogger("weir.publisher")
 
 LOOK_EVERY_S = 0.05
 """How long committed rows wait at most before they are seen."""
-BATCH_ROWS, BATCH_BYTES = 50_000, 32 << 20
-"""What one transaction takes at most, or a single row that is larger."""
 REMOVE_EVERY_S = 5.0
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
+FIRST_WAIT_S, LONGEST_WAIT_S, LONGEST_WISH_S = 0.2, 30.0, 3600.0
+"""Between attempts: about twice as long each time; the last is for an outside system that says how long to wait."""
 RENEW_EVERY_S = 24 * 3600.0
 """How often a mark is committed again, since Kafka forgets those of groups that were idle for seven days."""
 
@@ -103,7 +103,8 @@ class Publisher:
         self._decided: Action | None = None
         self._removed_at_s = self._told_at_s = time.monotonic()
         self._failures = 0
-        self._batch_rows = BATCH_ROWS
+        self._at_most: int | None = None
+        """Fewer rows than the connection takes, while the one is looked for that is refused."""
 
     @property
     def state(self) -> SinkState:
@@ -149,12 +150,18 @@ class Publisher:
                 if isinstance(error, SinkFencedError) and not self._is_newest():
                     raise
                 self._fail(error, stop)
+            except Exception as error:
+                log.exception("sink %r", self._sink)
+                self._fail(SinkError(f"{type(error).__name__}: {error}"), stop)
 
     def _publish(self, connection: Connection, stop: Event, drain: Event) -> None:
-        mark = self._begin(connection)
+        mark, limits = self._begin(connection), connection.limits
         while True:
             self._outbox.refresh()
-            for rows, reached in self._outbox.rows(mark, at_most=self._batch_rows, size_bytes=BATCH_BYTES):
+            batches = self._outbox.rows(
+                mark, at_most=self._at_most or limits.rows, size_bytes=limits.size_bytes, one_epoch=limits.one_epoch
+            )
+            for rows, reached in batches:
                 self._on_step("rows read")
                 self._sending = rows, reached
                 connection.publish(rows, Published(self._outbox.id, reached))
@@ -162,8 +169,10 @@ class Publisher:
                 mark, self._failures, self._decided = reached, 0, None
                 self._told_at_s = time.monotonic()
                 self._tell(mark, published_rows=self._state.published_rows + rows.height, error="", awaits=None)
-                if stop.is_set() or self._batch_rows < BATCH_ROWS:
-                    self._batch_rows = min(BATCH_ROWS, self._batch_rows * 2)
+                if stop.is_set() or self._at_most is not None:
+                    self._at_most = (
+                        None if self._at_most is None or 2 * self._at_most >= limits.rows else 2 * self._at_most
+                    )
                     break
             else:
                 self._tell(mark, error="", awaits=None)
@@ -195,15 +204,17 @@ class Publisher:
             if floor or self._state.published_rows:
                 error = OtherOutboxError(self._application, self._sink)
             found = None  # of the application before it was reset
-        mark = max(found.mark if found is not None else Mark(), self._refused.mark if self._refused else Mark())
+        mark = found.mark if found is not None else Mark()
         if error is None and floor > mark.epoch:
             error = MarkLostError(self._application, self._sink, floor, found.mark if found is not None else None)
         if error is not None:
             if self._decided != "resume":
                 raise error
-            mark = Mark(floor)
+            mark, self._decided = Mark(floor), None
+        aside = self._refused.mark if self._refused else Mark()
+        if error is not None or aside > mark:  # the mark stands for what is aside, too
+            mark = max(mark, aside)
             connection.publish(NO_ROWS, Published(self._outbox.id, mark))
-            self._decided = None
         self._tell(mark, refused_rows=self._refused.count() if self._refused else 0)
         return mark
 
@@ -212,19 +223,20 @@ class Publisher:
         what has been put aside."""
         rows, reached = self._sending
         if rows.height > 1 and not error.is_batch:
-            self._batch_rows = rows.height // 2
+            self._at_most = rows.height // 2
             return True
         if not error.is_batch and self._decided != "skip":
             return False
         refused.add(rows, reached, str(error))
         self._tell(refused_reason=str(error))
-        self._decided, self._batch_rows = None, BATCH_ROWS
+        self._decided, self._at_most = None, None
         log.warning("sink %r: %s; put aside: %s rows up to epoch %s", self._sink, error, rows.height, reached.epoch)
         self._on_step("rows put aside")
         return True
 
     def _fail(self, error: SinkError, stop: Event, awaits: Action | None = None) -> None:
-        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**self._failures)
+        longest_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(self._failures, 16))
+        wait_s = max(random.uniform(0.5, 1.0) * longest_s, min(LONGEST_WISH_S, error.wait_s))
         self._failures += 1
         log.warning("sink %r: %s; trying again in %.1f s", self._sink, error, wait_s)
         self._tell(error=str(error), awaits=awaits)

@@ -56,20 +56,21 @@ def admit(
     change = change_of(application.topology, app_folder, committed, source_counts)
     if change.is_blocked:
         raise PendingRowsError(application.id, change.pending_blobs)
-    if change.loses_state and not accept_state_loss:
+    refuses_loss = change.loses_state and not accept_state_loss
+    if refuses_loss and change.is_other_topology and change.is_unrelated:
+        raise OtherApplicationError(application.id)
+    if change.is_other_topology:  # first, since no way on from a loss of state passes by a table that does not fit
+        for spec in application_tables(application.topology):
+            if spec.name not in committed.removed_tables:
+                evolution(app_folder, spec)
+    if refuses_loss:
         if change.is_other_topology:
-            if change.is_unrelated:
-                raise OtherApplicationError(application.id)
             raise TopologyChangedError(application.id, change.loss())
         counts = application.topology.partition_counts(source_counts)
         topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
         raise PartitionCountError(application.id, len(committed.tasks), sum(counts.values()), topics)
     for store in change.newly_divided:
         require_placement(application.topology, app_folder, store, source_counts)
-    if change.is_other_topology:
-        for spec in application_tables(application.topology):
-            if spec.name not in committed.removed_tables:
-                evolution(app_folder, spec)
     return change
 
 

@@ -44,11 +44,12 @@ class Brokers:
         """
         topology = self._application.topology
         read = [*topology.topics(), *(table.source.topic for table in topology.global_tables)]
+        wanted = sorted([*read, *topology.topics_written])
         said, began = "", time.monotonic()
         until = "until stopped" if limit_s is None else f"for {limit_s:g} s"
         while not stop.is_set():
             try:
-                counts = self._admin.topics()
+                counts = self._admin.partition_counts(wanted)
             except BrokerUnreachableError as error:
                 if limit_s is not None and time.monotonic() - began >= limit_s:
                     raise BrokerUnreachableError(error.bootstrap_servers, f"{error.reason}, {until}") from None
@@ -59,7 +60,7 @@ class Brokers:
                 self._revive()
                 stop.wait(RETRY_S)
                 continue
-            for topic in sorted([*read, *topology.topics_written]):
+            for topic in wanted:
                 if topic not in counts:
                     raise UnknownTopicError(topic, self._admin.bootstrap_servers)
             return {topic: counts[topic] for topic in read}

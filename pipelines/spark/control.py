@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -11,6 +11,7 @@ import msgspec
 from weir.infra.control.guard import DriverControl
 from weir.infra.control.rows import MetricRow, RequestRow, TaskStatusRow
 from weir.pipelines.errors import naming
+from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.slots import slot_of
@@ -51,9 +52,12 @@ class ControlPanel:
                 commits_per_s=progress.commits_per_s,
             ),
             [asdict(reading) for reading in progress.readings],
-            [msgspec.to_builtins(sink) for sink in progress.sinks],
             is_last=progress.state in LAST_STATES,
         )
+        self.report_sinks(progress.sinks)
+
+    def report_sinks(self, sinks: Sequence[SinkState]) -> None:
+        self._control.report_sinks([msgspec.to_builtins(sink) for sink in sinks])
 
     def _row(self, task: Task, ends: Mapping[TopicPartition, int], *, is_paused: bool) -> TaskStatusRow:
         is_uncommitted = task.current != task.committed

@@ -151,6 +151,11 @@ class Driver:
         """The generation that was claimed."""
         return self._coordinator.generation
 
+    @property
+    def last_commit_end_s(self) -> float:
+        """When the last commit ended, by the monotonic clock."""
+        return self._clock.last_commit_end
+
     def _waits_for_sinks(self) -> bool:
         """Whether so much waits for sinks that nothing more is read until they catch up."""
         waiting_bytes = sum(sink.waiting_bytes for sink in self._publishing.states)

@@ -48,6 +48,8 @@ class RunSummary:
     records_in: int
     seconds: float
     """From the start of the first epoch with input to the end of the last commit."""
+    publishing_s: float = 0.0
+    """From there until sinks had everything, or were given up for this run."""
     reason: str
     """caught_up or stopped."""
     totals: Mapping[str, int]

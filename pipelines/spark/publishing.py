@@ -23,8 +23,10 @@ _DONE: dict[Action, str] = {
     "resume": "publishing goes on with the rows that wait ({state.waiting_rows:,})",
     "retry": "the refused rows ({state.refused_rows:,}) are sent again, up to the first that is refused once more",
 }
-DRAIN_LIMIT_S = 30.0
-"""How long a run that ends waits for its sinks; what is left is published by the next run."""
+CAUGHT_UP_LIMIT_S, STOP_LIMIT_S = 30.0, 5.0
+"""How long a run waits for its sinks that has caught up, and one that ends otherwise; what is left is published by the
+next run."""
+RESTART_PAUSE_S = 5.0
 _STATES = msgspec.json.Decoder(list[SinkState])
 
 
@@ -35,10 +37,11 @@ class Publishers:
         self.states: list[SinkState] = []
         """How the sinks are doing, as last heard."""
         self._settings: PublishingSettings | None = None
+        self._is_closed = False
 
     def start(self, settings: PublishingSettings) -> None:
         """Begin to publish; call it once the application is claimed, which creates the outboxes."""
-        self._settings = settings
+        self._settings, self._started_s = settings, time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-m", PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
@@ -53,9 +56,11 @@ class Publishers:
             self.states = _STATES.decode(line)
 
     def keep_alive(self) -> None:
-        """Start the process again if it has been killed."""
-        if self._settings is not None and self._process.poll() is not None and self._process.returncode < 0:
-            log.warning("the publishers were ended by signal %s; they begin again", -self._process.returncode)
+        """Start the process again if it has been killed, or, after a pause, if it has failed."""
+        if self._settings is None or not self._process.poll():
+            return
+        if self._process.returncode < 0 or time.monotonic() - self._started_s > RESTART_PAUSE_S:
+            log.warning("the publishers have died (code %s); they begin again", self._process.returncode)
             self.start(self._settings)
 
     def decide(self, decision: Decision) -> str:
@@ -75,11 +80,12 @@ class Publishers:
             self._process.stdin.write(msgspec.json.encode(decision) + b"\n")
         return _DONE[decision.action].format(state=state)
 
-    def close(self) -> None:
-        """Publish what is committed, as far as that is possible within the limit, and end."""
-        if self._settings is None:
+    def close(self, limit_s: float = STOP_LIMIT_S) -> None:
+        """Publish what is committed, as far as that is possible within the limit, and end; once is enough."""
+        if self._settings is None or self._is_closed:
             return
-        until = time.monotonic() + DRAIN_LIMIT_S
+        self._is_closed = True
+        until = time.monotonic() + limit_s
         while time.monotonic() < until:
             self.keep_alive()
             assert self._process.stdin is not None

@@ -6,8 +6,10 @@ The loop is ``weir.pipelines.spark.driver``; this module only puts the parts tog
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -19,6 +21,7 @@ from weir.infra.settings import Settings
 from weir.infra.spark.session import slot_context, stop_context
 from weir.pipelines.application import Application, load_application, load_step_hook
 from weir.pipelines.publishing.process import PublishingSettings
+from weir.pipelines.publishing.sql import check_sql_tables
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.spark.admission import admit, require_commit_log
 from weir.pipelines.spark.afterwards import Afterwards
@@ -30,7 +33,7 @@ from weir.pipelines.spark.own_stores import feeding, followers
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import Progress, RunSummary
-from weir.pipelines.spark.publishing import Publishers
+from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S, Publishers
 from weir.pipelines.spark.restore_jobs import RestoreJobs
 from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.snapshot_jobs import SnapshotJobs
@@ -75,6 +78,8 @@ def run(
         LeaseHeldError: Another driver runs the application; the text names it.
         TopologyChangedError, PartitionCountError: The committed state does not fit the program or its topics.
         CommitLogLostError: There is local state, or there are tables, but no commit log.
+        SinkTableError: The table of a SQL sink does not take its rows.
+        SinkAddressError: A SQL sink has no database.
         OffsetsLostError: A topic no longer holds what the positions belong to.
         BadRecordError, TaskFailedError: A task cannot continue; everything before is committed.
         FencedError: A newer driver has taken over.
@@ -84,7 +89,8 @@ def run(
     stop = stop or Event()
     brokers = Brokers(settings, bootstrap_servers, application)
     control = DriverControl(settings.control_database_url, application.id, owner=owner, take_over=take_over)
-    with lease(control, reference), ExitStack() as stack:
+    with lease(control, reference), ExitStack() as stack, ExitStack() as starting:
+        starting.enter_context(control.starting())
         report = _reporting(settings, application, on_progress, stack)
         counts = brokers.partition_counts(
             stop,
@@ -99,6 +105,7 @@ def run(
         newest = newest_commit(settings.warehouse, application.id)
         application = application.over(newest)
         admit(application, app_folder, newest, counts, accept_state_loss)
+        check_sql_tables(application.topology.outside_sinks, settings.sql_url)
         report(_starting(application, "starting Spark"))
         context = spark or stack.enter_context(spark_context(settings, application))
         spec = RunSpec(
@@ -122,26 +129,33 @@ def run(
             names=application.topology.names,
         )
         upserts, publishers = refreshing(application, app_folder), Publishers()
+        panel = ControlPanel(control, settings.slots)
         listeners = Listeners(
-            control=ControlPanel(control, settings.slots),
+            control=panel,
             on_progress=report,
             on_commit=stack.enter_context(_afterwards(application, settings, bootstrap_servers, upserts)),
             publishing=publishers,
         )
         with spark_driver(context, settings.slots, worker, spec, listeners) as driver, closing(publishers):
+            starting.close()
             if application.topology.outside_sinks:
                 publishers.start(
                     PublishingSettings(
                         reference=reference,
                         warehouse=str(settings.warehouse),
                         kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
+                        sql_url=settings.sql_url,
                         generation=driver.generation,
                         on_step=on_step,
                     )
                 )
             for each in upserts:
                 each(None)  # the claim has redone what a driver that died owed their updates
-            return driver.run(stop, until_caught_up=until_caught_up)
+            summary = driver.run(stop, until_caught_up=until_caught_up)
+            publishers.close(CAUGHT_UP_LIMIT_S if summary.reason == "caught_up" else STOP_LIMIT_S)
+            panel.report_sinks(publishers.states)
+            waited_s = time.monotonic() - driver.last_commit_end_s if application.topology.outside_sinks else 0.0
+            return replace(summary, publishing_s=waited_s if summary.commits else 0.0)
 
 
 @contextmanager

@@ -25,7 +25,9 @@ from weir.pipelines.processors.list_store import ListStore
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
+from weir.pipelines.sinks.batched import BatchedSink
 from weir.pipelines.sinks.kafka import KafkaTopic
+from weir.pipelines.sinks.sql import SqlTable
 from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.metrics import Reading, RunMetrics
 from weir.pipelines.tasks.order import Arrivals, Part, with_keys
@@ -37,6 +39,7 @@ from weir.pipelines.testing.stores import (
     ReadOnlySessionStore,
     ReadOnlyVersionedStore,
     ReadOnlyWindowStore,
+    dictionaries,
 )
 from weir.pipelines.testing.streams import TestInputTopic, TestOutputTable, encode_part, time_to_ms
 from weir.pipelines.testing.topics import TestOutputTopic, TestRecord, records_of
@@ -145,6 +148,9 @@ class TopologyTestDriver:
         }
         self._sinks = {sink.table: sink.sink for sink in self._topology.sinks if sink.sink is not None}
         self._sent: dict[str, deque[TestRecord]] = defaultdict(deque)
+        self._rows_sent: dict[str, list[dict[str, Any]]] = {
+            sink.name: [] for sink in self._sinks.values() if isinstance(sink, BatchedSink | SqlTable)
+        }
         self._counts: Counter[str] = Counter()
         self._gauges: dict[int, dict[str, int]] = {}
         self._metrics = RunMetrics(lambda: self._now_ms / 1000)
@@ -297,6 +303,29 @@ class TopologyTestDriver:
         if topic not in known and len(known) == len(topics):
             raise LookupError(f"the topology does not write {topic!r}; it writes {', '.join(known) or 'no topics'}")
         return TestOutputTopic(topic, self._sent[topic])
+
+    def read_sink(self, name: str) -> list[dict[str, Any]]:
+        """The rows that have gone to a sink of ``to_sql``, ``to_http`` or ``to_sink`` since it was last read, oldest
+        first: what the target gets of each. The driver connects to nothing and calls no sinks.
+
+        Raises:
+            LookupError: There is no such sink.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_http("https://example.org/orders", name="shop")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 700)])
+            ...     [(row["customer"], row["cents"]) for row in driver.read_sink("shop")]
+            [('ann', 500), ('bob', 700)]
+        """
+        if name not in self._rows_sent:
+            raise LookupError(
+                f"the topology has no sink {name!r} to read; it has {', '.join(self._rows_sent) or 'none'}"
+            )
+        rows, self._rows_sent[name] = self._rows_sent[name], []
+        return rows
 
     def advance_wall_clock_time(self, duration: timedelta) -> None:
         """Move the wall clock forward; event time stays where it is.
@@ -468,6 +497,10 @@ class TopologyTestDriver:
                     case KafkaTopic() as sink:
                         for topic, record in records_of(sink, rows):
                             self._sent[topic].append(record)
+                    case BatchedSink() as sink:
+                        self._rows_sent[sink.name] += dictionaries(sink.rows(rows))
+                    case SqlTable() as sink:
+                        self._rows_sent[sink.name] += dictionaries(rows)
             for edge in task.sub_topology.edges_out:
                 if edge.name in output.edges:
                     rank = self._tasks[edge.target].sub_topology.ranks[edge.name]

@@ -47,42 +47,132 @@ class TestOutputTopic:
         self.name, self._records = name, records
 
     def is_empty(self) -> bool:
-        """Whether every record has been read."""
+        """Whether every record has been read.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to("all-orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     topic = driver.create_output_topic("all-orders")
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 200)])
+            ...     topic.is_empty(), topic.read_values_to_list(), topic.is_empty()
+            (False, [500, 200], True)
+        """
         return not self._records
 
     def get_queue_size(self) -> int:
-        """How many records are unread."""
+        """How many records are unread.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to("all-orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     topic = driver.create_output_topic("all-orders")
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 200)])
+            ...     topic.get_queue_size()
+            2
+        """
         return len(self._records)
 
     def read_record(self) -> TestRecord:
-        """The oldest unread record; raises ``LookupError`` when there is none."""
+        """The oldest unread record; raises ``LookupError`` when there is none.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to("all-orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     topic = driver.create_output_topic("all-orders")
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 200)])
+            ...     topic.read_record().value
+            500
+        """
         if not self._records:
             raise LookupError(f"the topic {self.name!r} has no unread record")
         return self._records.popleft()
 
     def read_key_value(self) -> tuple[Any, Any]:
-        """Key and value of the oldest unread record."""
+        """Key and value of the oldest unread record.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to("all-orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     topic = driver.create_output_topic("all-orders")
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 200)])
+            ...     topic.read_key_value()
+            ('ann', 500)
+        """
         record = self.read_record()
         return record.key, record.value
 
     def read_value(self) -> Any:
-        """The value of the oldest unread record."""
+        """The value of the oldest unread record.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to("all-orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     topic = driver.create_output_topic("all-orders")
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 200)])
+            ...     topic.read_value()
+            500
+        """
         return self.read_record().value
 
     def read_records(self) -> list[TestRecord]:
-        """All unread records, oldest first."""
+        """All unread records, oldest first.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to("all-orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     topic = driver.create_output_topic("all-orders")
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 200)])
+            ...     [record.value for record in topic.read_records()]
+            [500, 200]
+        """
         return [self.read_record() for _ in range(len(self._records))]
 
     def read_key_values_to_list(self) -> list[tuple[Any, Any]]:
-        """Keys and values of all unread records, oldest first."""
+        """Keys and values of all unread records, oldest first.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to("all-orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     topic = driver.create_output_topic("all-orders")
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 200)])
+            ...     topic.read_key_values_to_list()
+            [('ann', 500), ('ann', 200)]
+        """
         return [(record.key, record.value) for record in self.read_records()]
 
     def read_values_to_list(self) -> list[Any]:
-        """Values of all unread records, oldest first."""
+        """Values of all unread records, oldest first.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to("all-orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     topic = driver.create_output_topic("all-orders")
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 200)])
+            ...     topic.read_values_to_list()
+            [500, 200]
+        """
         return [record.value for record in self.read_records()]
 
     def read_key_values_to_map(self) -> dict[Any, Any]:
-        """The newest value of each key among the unread records."""
+        """The newest value of each key among the unread records.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to("all-orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     topic = driver.create_output_topic("all-orders")
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 200)])
+            ...     topic.read_key_values_to_map()
+            {'ann': 200}
+        """
         return dict(self.read_key_values_to_list())
 
 

@@ -194,8 +194,8 @@ def compare(
     ranks_kept = committed.topology is None or committed.topology.topics in (None, topology.committed_form.topics)
     return TopologyChange(
         stores=(
-            *(_with_suppression(change, committed.topology, topology.committed_form) for change in changes.values()),
-            *(_kept_aside(name, committed.topology) for name in aside),
+            *(_with_suppression(change, committed.topology, topology) for change in changes.values()),
+            *(_kept_aside(name, committed.topology, topology.committed_form) for name in aside),
         ),
         settings=_settings_changed(committed.topology, topology.committed_form, kept),
         outputs_added=_without(outputs_now, outputs_before),
@@ -480,19 +480,29 @@ def _separated(
                 yield own.store, replace(own, fate=Fate.IS_REBUILT, notes=(reason,))
 
 
-def _with_suppression(change: StoreChange, before: CommittedTopology | None, now: CommittedTopology) -> StoreChange:
-    """With a note if the windows of a store that goes on were held back in it, and no longer are."""
-    is_gone = _suppression_of(before, change.store) and not _suppression_of(now, change.store)
+def _with_suppression(change: StoreChange, before: CommittedTopology | None, now: Topology) -> StoreChange:
+    """With a note if the windows of a store that goes on were held back in it, and nothing does so now."""
+    is_separate = any(
+        isinstance(node, SuppressNode)
+        and isinstance(node.parent, AggregateNode)
+        and node.parent.store.name == change.store
+        for node in now.nodes
+    )
+    is_held = is_separate or _suppression_of(now.committed_form, change.store)
+    is_gone = _suppression_of(before, change.store) and not is_held
     if not is_gone or change.fate not in (Fate.GOES_ON, Fate.EVOLVES):
         return change
     note = "its suppression is gone, so windows that are open now may reach no output until another record updates them"
     return replace(change, notes=(*change.notes, note))
 
 
-def _kept_aside(store: str, before: CommittedTopology | None) -> StoreChange:
+def _kept_aside(store: str, before: CommittedTopology | None, now: CommittedTopology) -> StoreChange:
     if before is not None and store in before.aside:
         notes: tuple[str, ...] = (f"since epoch {before.aside[store].since_epoch}",)
-    elif _suppression_of(before, store):
+    elif _suppression_of(before, store) and not any(
+        _suppression_of(now, other) == _suppression_of(before, store) and not _suppression_of(before, other)
+        for other in now.settings or {}
+    ):  # where another store has become the one that holds back, as the aggregation's does, it has all of it
         notes = (
             "its suppression is gone, so what it still holds may reach no output until another record updates its key",
         )

@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 
 from weir.state.changelog.merging import merged_updates, packs
 from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
+from weir.state.commit.columns import differences
 from weir.state.commit.delta_log import replace_files
 from weir.state.commit.evolution import TOMBSTONE_HORIZON, is_upserts
 from weir.state.commit.files import MERGED, read_files, write_file
@@ -36,6 +37,7 @@ from weir.state.commit.tables import (
 )
 from weir.state.commit.upserts import UPDATES_FOLDER
 from weir.state.commit.vacuum import vacuum
+from weir.state.commit.widening import is_wider
 from weir.state.types import CHANGELOG_FOLDER, FileEntry, TableSpec
 
 TOMBSTONE_RETENTION_MS = 24 * 3600 * 1000
@@ -169,6 +171,7 @@ class Compaction:
             keys=tuple(keys),
             partition_by=tuple(table.metadata().partition_columns),
         )
+        merges = [merge for merge in merges if _has_columns_of(folder, merge.files, spec.schema)]
         done, total = 0, sum(int(merge.files["num_records"].sum()) for merge in merges)
         for merge in merges:
             self._on_progress(done, total, name)
@@ -236,6 +239,19 @@ class Compaction:
             table.checkpoint()
         self._on_step("cleaned")
         return _report(name, before, after, deleted)
+
+
+def _has_columns_of(folder: Path, files: pl.DataFrame, columns: pl.Schema) -> bool:
+    """Whether a table with these columns has a place for all that its files hold.
+
+    It has none while a commit of another program has brought files, and the table has yet to get its columns: merged
+    rows would lack them.
+    """
+    return not any(
+        each.now is None or (each.before is not None and is_wider(each.now, each.before))
+        for path in files["path"]
+        for each in differences(pl.read_parquet_schema(folder / path), columns)
+    )
 
 
 def _has_news(files: pl.DataFrame) -> bool:

@@ -130,6 +130,7 @@ class DeltaLog:
         features = set(protocol.writer_features or ())
         if not features <= _FEATURES or (protocol.min_writer_version > _PLAIN_WRITER_VERSION and not features):
             raise TableFeatureError(
+                self._application,
                 str(self._table_folder),
                 sorted(features - _FEATURES) or [f"writer version {protocol.min_writer_version}"],
             )

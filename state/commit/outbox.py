@@ -23,6 +23,10 @@ OUTBOX_FOLDER, REFUSED_FOLDER = "_outbox", "_refused"
 """Below an application's folder: one table for each sink, and one for each whose rows have been refused."""
 
 
+BYTES = "_bytes"
+"""The column with the bytes that a row has as it leaves, if its outbox has one."""
+
+
 class Mark(NamedTuple):
     """How far a sink has come: it has all rows of earlier epochs, and the first ``rows`` of ``epoch``."""
 
@@ -52,6 +56,8 @@ class Outbox:
         """
         self.folder = app_folder / (refused_name(sink) if is_of_refused else outbox_name(sink))
         self._table, self._published = DeltaTable(self.folder), f"{application}/published"
+        self._live: tuple[int, pl.DataFrame] | None = None
+        """The files of a version, which are asked for with each batch."""
 
     @property
     def id(self) -> str:
@@ -86,30 +92,39 @@ class Outbox:
             since_s=committed_ms / 1000,
         )
 
-    def rows(self, after: Mark, *, at_most: int, size_bytes: int) -> Iterator[tuple[pl.DataFrame, Mark]]:
-        """The rows after a mark in order, at most so many or about so many bytes at a time, with the mark they reach.
+    def rows(
+        self, after: Mark, *, at_most: int, size_bytes: int, one_epoch: bool = False
+    ) -> Iterator[tuple[pl.DataFrame, Mark]]:
+        """The rows after a mark in order, at most so many or so many bytes at a time, with the mark they reach.
 
-        The order is that of epochs; in an epoch, tasks come one after another, each with its rows in order.
+        The order is that of epochs; in an epoch, tasks come one after another, each with its rows in order. With
+        ``one_epoch`` no piece has rows of two. A row has the bytes that its column ``_bytes`` says, or without that
+        column, the average of its file in memory. A single row may have more bytes than a piece.
         """
         schema = pl.scan_delta(self._table).collect_schema()
         held: list[pl.DataFrame] = []
         mark, held_rows, held_bytes, read = after, 0, 0, Mark()
         for epoch, path in self._after(after).select("epoch", "path").iter_rows():
+            if held and one_epoch and epoch != mark.epoch:
+                yield pl.concat(held), mark
+                held, held_rows, held_bytes = [], 0, 0
             number = read.rows if epoch == read.epoch else 0
             rows = read_files([self.folder / path], schema)
             start = min(max(0, after.rows - number), rows.height) if epoch == after.epoch else 0
-            row_bytes = max(1, int(rows.estimated_size()) // max(1, rows.height))
+            ends = _sizes(rows).cum_sum()
             while start < rows.height:
-                room = min(at_most - held_rows, (size_bytes - held_bytes) // row_bytes)
-                piece = rows[start : start + max(1, room)]
+                before = ends[start - 1] if start else 0
+                fitting = int(ends.search_sorted(before + size_bytes - held_bytes, side="right")) - start
+                if held and fitting < 1:
+                    yield pl.concat(held), mark
+                    held, held_rows, held_bytes = [], 0, 0
+                    continue
+                piece = rows[start : start + max(1, min(at_most - held_rows, fitting))]
                 held.append(piece)
-                start, held_rows, held_bytes = (
-                    start + piece.height,
-                    held_rows + piece.height,
-                    held_bytes + piece.height * row_bytes,
-                )
+                start, held_rows = start + piece.height, held_rows + piece.height
+                held_bytes += ends[start - 1] - before
                 mark = Mark(epoch, number + start)
-                if held_rows >= at_most or held_bytes + row_bytes > size_bytes:
+                if held_rows >= at_most or held_bytes >= size_bytes:
                     yield pl.concat(held), mark
                     held, held_rows, held_bytes = [], 0, 0
             read = Mark(epoch, number + rows.height)
@@ -137,6 +152,12 @@ class Outbox:
 
     def _files(self) -> pl.DataFrame:
         """The live files in the order of their rows: each holds rows of one epoch of one task."""
+        version = self._table.version()
+        if self._live is None or self._live[0] != version:
+            self._live = version, self._read_files()
+        return self._live[1]
+
+    def _read_files(self) -> pl.DataFrame:
         files = file_actions(self._table)
         if files.is_empty():
             return pl.DataFrame(schema=_FILES)
@@ -156,6 +177,12 @@ _FILES = {
     "epoch": pl.Int64(),
     "committed_ms": pl.Int64(),
 }
+
+
+def _sizes(rows: pl.DataFrame) -> pl.Series:
+    if BYTES in rows.columns:
+        return rows.get_column(BYTES)
+    return pl.repeat(max(1, int(rows.estimated_size()) // max(1, rows.height)), rows.height, dtype=pl.Int64, eager=True)
 
 
 def outbox_name(sink: str) -> str:

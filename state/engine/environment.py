@@ -29,6 +29,7 @@ FREE_DISK_RESERVE_BYTES = 32 << 20
 IDENTITY = "instance.json"
 _UNPROVEN = "unproven"
 _DATA = "data.mdb"
+_MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK_FILE_SYSTEMS = {
     "9p",
     "afs",
@@ -75,7 +76,7 @@ def refuse_network_file_system(folder: Path) -> None:
         where = where.parent
     device = os.stat(where).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in _MOUNTS.read_text().splitlines():
         fields, _, rest = line.partition(" - ")
         if fields.split()[2] == wanted:
             kind = rest.split()[0]

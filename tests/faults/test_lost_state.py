@@ -274,10 +274,17 @@ def test_timeouts_and_broker_errors_restore_nothing(shop, monkeypatch):
     reader, reads = shop.topics.reader, []
 
     def reader_that_times_out(topic, partition):
-        reads.append(partition)
-        if len(reads) == 3:
-            raise TimeoutError("no record within 30 s")
-        return reader(topic, partition)
+        made = reader(topic, partition)
+        read = made.read
+
+        def reading(*range, **bounds):
+            reads.append(partition)
+            if len(reads) == 3:
+                raise TimeoutError("no record within 30 s")
+            return read(*range, **bounds)
+
+        made.read = reading
+        return made
 
     monkeypatch.setattr(shop.topics, "end_offsets", away_at_first)
     monkeypatch.setattr(shop.topics, "reader", reader_that_times_out)

@@ -21,6 +21,7 @@ from weir.infra.control import (
     LeaseHeldError,
     MetricRow,
     TaskStatusRow,
+    guard,
     this_host,
 )
 from weir.infra.control.rows import AT_REST
@@ -315,6 +316,21 @@ def test_a_locked_database_delays_the_driver_only_briefly_and_loses_no_answer(tm
     control.release()
     assert other.wait_request(request, timeout_s=0).result == "committed 1.4"
     assert not other.is_running("app")
+
+
+def test_a_start_that_takes_longer_than_the_lease_keeps_it(tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path / 'control.sqlite'}"
+    monkeypatch.setattr(guard, "LEASE_TTL_S", 0.5)
+    monkeypatch.setattr(guard, "HEARTBEAT_EVERY_S", 0.1)
+    control, other = DriverControl(url, "app", owner="weir run"), ControlDatabase(url)
+    with control.starting():
+        time.sleep(1.0)
+        assert other.is_running("app", "another host")
+        with pytest.raises(LeaseHeldError):
+            DriverControl(url, "app", owner="weir run")
+    time.sleep(0.6)
+    assert not other.is_running("app", "another host")
+    control.release()
 
 
 def test_a_driver_continues_without_its_database_but_not_against_a_held_lease(tmp_path, caplog):

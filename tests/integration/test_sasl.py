@@ -9,7 +9,9 @@ import sys
 import time
 
 import pytest
+from click.testing import Result
 from confluent_kafka import Producer
+from typer.testing import CliRunner
 
 from tests.faults.applications import PARTITIONS, TOPIC, records
 from weir.infra.jars import jars
@@ -17,6 +19,7 @@ from weir.infra.java import java_executable
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
 from weir.infra.kafka.properties import broker_properties
 from weir.infra.process import end_with_parent
+from weir.pipelines.cli.app import app
 from weir.state.commit.tables import read_table
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -118,18 +121,33 @@ def weir_run(folder, bootstrap_servers: str, login: dict[str, str]) -> subproces
     )
 
 
-def test_a_login_in_weir_toml_serves_the_driver_and_the_workers(tmp_path, guarded):
+def test_a_wrong_password_is_one_clear_error_and_the_right_one_in_weir_toml_serves_driver_and_workers(
+    tmp_path, guarded
+):
+    done = weir_run(tmp_path, guarded, {**LOGIN, "sasl.password": "wrong"})
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "refused the login" in done.stderr
+    assert "sasl.username and sasl.password under [kafka]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / ".weir" / "warehouse").exists()
     done = weir_run(tmp_path, guarded, LOGIN)
     assert done.returncode == 0, done.stderr
     assert read_table(tmp_path / ".weir" / "warehouse" / "faulty" / "user_sums")["events"].sum() == 2_000
     assert LOGIN["sasl.password"] not in (tmp_path / ".weir" / "logs" / "faulty.log").read_text()
 
 
-def test_a_wrong_password_is_one_clear_error_and_nothing_is_claimed(tmp_path, guarded):
-    done = weir_run(tmp_path, guarded, {**LOGIN, "sasl.password": "wrong"})
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "refused the login" in done.stderr
-    assert "sasl.password" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / ".weir" / "warehouse").exists()
+def test_a_refused_login_is_corrected_by_options_or_variables(tmp_path, guarded, monkeypatch):
+    def listed(options: dict[str, str]) -> Result:
+        pairs = [part for name, value in options.items() for part in ("--set", f"kafka.{name}={value}")]
+        command = ["kafka", "list", "--bootstrap-servers", guarded, "--dir", str(tmp_path / "weir"), *pairs]
+        return CliRunner().invoke(app, command)
+
+    refused = listed({**LOGIN, "sasl.password": "wrong"})
+    assert refused.exit_code == 1, refused.output
+    assert "under [kafka], WEIR_KAFKA_* or --set kafka.*" in " ".join(refused.output.split())
+    by_options = listed(LOGIN)
+    for name, value in LOGIN.items():
+        monkeypatch.setenv(f"WEIR_KAFKA_{name.replace('.', '_').upper()}", value)
+    for done in (by_options, listed({})):
+        assert (done.exit_code, TOPIC in done.output) == (0, True), done.output

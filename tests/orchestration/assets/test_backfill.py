@@ -15,11 +15,13 @@ from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
 from tests.orchestration.applications import clicks
+from tests.pipelines.cli.typed import opened
 from tests.waiting import wait_for
+from weir import Application, Int64, StreamsBuilder, String
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.orchestration.application import weir_assets
-from weir.orchestration.assets.backfill import BackfillConfig
+from weir.orchestration.assets.backfill import BackfillConfig, _left_by_termination
 from weir.orchestration.definitions import defs
 from weir.orchestration.examples.applications import weather_defs
 from weir.orchestration.jobs.rebuild import RebuildConfig
@@ -119,12 +121,42 @@ def test_a_backfill_that_is_ended_says_what_is_left_and_leaves_the_outputs_alone
         assert instance.get_run_by_id(result.run_id).status == status
         [failed] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
         assert all(fact in failed.error.message for fact in facts), failed.error.message
+        for command in re.findall(r"`weir ([^`]+)`", failed.error.message):
+            listed = CliRunner().invoke(weir, [*command.split(), "--dir", str(settings.dir)])
+            assert (listed.exit_code, "interrupted" in listed.output) == (0, True), listed.output
         assert not instance.get_materialized_partitions(BACKFILL)
     assert_frame_equal(read_rows(table), before)
     rows = list(backfills(settings, "weather"))
     assert [row.state for row in rows] == left
     for row in rows:
         discard(settings, "weather", row.id)
+
+
+def facts_only(*, is_fixed: bool) -> Application:
+    """Numbers of a topic; the program that was not fixed left the odd ones out."""
+    builder = StreamsBuilder()
+    numbers = builder.stream("numbers", key=String("key"), value=Int64("n"))
+    numbers.filter(pl.col("n") % (1 if is_fixed else 2) == 0).to_delta("facts")
+    return Application("numbers", builder, commit_interval=timedelta(milliseconds=1))
+
+
+@pytest.mark.parametrize("way_out", ["swap", "discard"])
+def test_a_complete_backfill_whose_run_was_terminated_is_swapped_in_or_discarded(tmp_path, monkeypatch, way_out):
+    terminal = opened(tmp_path, monkeypatch)
+    hour_ms = 3_600_000
+    terminal.topics.rows["numbers", 0] = [(b"k", n.to_bytes(8, "big"), n * hour_ms) for n in range(72)]
+    for is_fixed in (False, True):
+        program = terminal.has("app", facts_only(is_fixed=is_fixed))
+        done = terminal.weir("backfill run numbers 1970-01-02") if is_fixed else terminal.run(program)
+        assert done.code == 0, done.text
+    with pytest.raises(dg.Failure) as failure:
+        _left_by_termination("numbers", backfills(terminal.settings, "numbers"))
+    (command,) = re.findall(rf"`weir (backfill {way_out} [^`]+)`", str(failure.value.description))
+    done = terminal.weir(command)
+    assert done.code == 0, done.text
+    facts = sorted(read_rows(terminal.warehouse / "numbers" / "facts")["n"])
+    assert facts == [n for n in range(72) if n % 2 == 0 or (way_out == "swap" and n // 24 == 1)]
+    assert "complete" not in terminal.weir("backfill list numbers").text
 
 
 @pytest.mark.dagster

@@ -92,7 +92,7 @@ def build_sessions() -> Application:
 sessions = build_sessions()
 
 
-def build_upserts(least: int = 500) -> Application:
+def build_upserts(least: int = 500, totals: str = "totals") -> Application:
     """A table of windows and a running table, both with one row per key for people to read."""
     builder = StreamsBuilder()
     readings = builder.stream("readings", key=String("sensor"), value=Json(Reading))
@@ -104,7 +104,7 @@ def build_upserts(least: int = 500) -> Application:
         .agg("by_half", readings=Count(), high=high)
         .to_delta("overlapping", mode="upsert")
     )
-    readings.group_by_key().agg("ever", readings=Count(), high=high).to_delta("totals", mode="upsert")
+    readings.group_by_key().agg("ever", readings=Count(), high=high).to_delta(totals, mode="upsert")
     return Application("sensors", builder, commit_interval=timedelta(milliseconds=1))
 
 

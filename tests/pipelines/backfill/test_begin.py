@@ -144,7 +144,10 @@ def test_a_backfill_needs_a_commit_of_this_program_without_rows_under_way(tmp_pa
     with pytest.raises(NoCutError, match="not committed anything; run it first"):
         begin_from_kafka(program, tmp_path, tmp_path, Cluster(topics), DAYS)
     blob = BlobRef(source="a", target="b", edge="e", state=StateId(1, 7), path="p", rows=1, size_bytes=1)
-    with pytest.raises(NoCutError, match=r"under way.*wait until it has caught up.*`weir stop clicking --drain`"):
+    with pytest.raises(
+        NoCutError,
+        match=r"under way.*wait until none are, which `weir status clicking` shows.*`weir stop clicking --drain`",
+    ):
         cut_of(program, cut(pending_blobs=(blob,)))
     with pytest.raises(NoCutError, match="does not know topic 'clicks'; run this program first"):
         cut_of(program, CommitRecord(kind="commit", generation=1, epoch=7, at_ms=0, fingerprint="f"))

@@ -156,7 +156,7 @@ def test_while_a_run_catches_up_a_backfill_of_days_is_refused_and_afterwards_it_
     with pytest.raises(KilledError):
         place.run(dying_at("settled", 3))
     assert newest_commit(place.warehouse, "clicking").pending_blobs
-    with pytest.raises(NoCutError, match="wait until it has caught up"):
+    with pytest.raises(NoCutError, match="wait until none are, which `weir status"):
         begun(place, DAYS)
     place.run()
     before = outputs(place)

@@ -98,3 +98,12 @@ def test_everything_that_is_swapped_in_shows_at_once(place, results):
     swap_everything(place.warehouse, mended, shadow)
     for table in OUTPUTS:
         assert_frame_equal(shown(place, table), results[1][table])
+
+
+def test_an_output_that_is_renamed_over_a_store_with_rows_is_whole_after_a_backfill_of_everything(place, results):
+    place.application = build_upserts(totals="renamed")
+    run(place)
+    assert shown(place, "renamed").is_empty()
+    shadow = run_shadow(place, begun_whole(place, place.application), place.application)
+    swap_everything(place.warehouse, place.application, shadow)
+    assert_frame_equal(shown(place, "renamed"), results[0]["totals"])

@@ -310,11 +310,14 @@ def test_rows_on_their_way_are_processed_by_a_stop_that_drains(terminal, waiting
     assert drain in waiting.commands
     under_way = terminal.weir(days)
     assert (under_way.code, drain in under_way.commands) == (1, True), under_way.text
+    waits = "committed rows that wait between tasks"
+    assert waits in terminal.take("status clicks", under_way).text
     with terminal.typing_beside(drain) as codes:
         done = terminal.take("run MODULE:APP", waiting, "--set", "max_epoch_records=20", MODULE="programs:old")
     assert (done.code, codes) == (0, [0]), done.text
     assert pages_written(terminal) == pages_read(terminal)
     assert sum(pages_read(terminal).values()) < len(all_rows(terminal)), "it has not simply read everything"
+    assert waits not in terminal.take("status clicks", under_way).text
     assert terminal.weir(days).code == 0
     then_the_other_program_passes_on_what_is_left(terminal)
 
@@ -323,6 +326,17 @@ def test_rows_on_their_way_are_processed_by_a_run_that_catches_up(terminal, wait
     assert terminal.take("run MODULE:APP --until-caught-up", waiting, MODULE="programs:old").code == 0
     assert pages_written(terminal) == pages_read(terminal)
     then_the_other_program_passes_on_what_is_left(terminal)
+
+
+def test_rows_on_their_way_are_processed_before_a_return_to_kafka_streams(terminal, waiting):
+    back = "migrate to-kafka-streams clicks streams --dry-run"
+    refused = terminal.weir(back)
+    assert (refused.code, "has rows on their way between its tasks" in refused.text) == (1, True), refused.text
+    assert terminal.take("run MODULE:APP --until-caught-up", refused, MODULE="programs:old").code == 0
+    done = terminal.weir(back)
+    assert done.code == 0, done.text
+    pages = len(pages_read(terminal))
+    assert f"{pages} record" in done.text, done.text
 
 
 def test_rows_on_their_way_are_processed_before_everything_is_swapped_in(terminal, waiting):

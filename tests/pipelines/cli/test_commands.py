@@ -54,6 +54,11 @@ COMMANDS = [
     ("backfill", "list"),
     ("state", "list"),
     ("state", "remove"),
+    ("sink", "list"),
+    ("sink", "retry"),
+    ("sink", "skip"),
+    ("sink", "resume"),
+    ("sink", "discard"),
 ]
 README = Path(__file__).parents[3] / "README.md"
 STEERING = ("commit", "pause", "resume", "stop")

@@ -1,8 +1,12 @@
-"""``weir demo`` as a newcomer may treat it: killed while loading, interrupted, killed while running, started again."""
+"""``weir demo`` as a newcomer may treat it: killed while loading, interrupted, killed while running, started again; and
+where its UI cannot start."""
 
+import errno
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,13 +16,15 @@ import psutil
 import pytest
 from polars.testing import assert_frame_equal
 
+from tests.pipelines.cli.typed import Answer, Terminal
 from tests.waiting import wait_for
 from weir import StateReader
+from weir.pipelines.cli import dagster_ui
+from weir.pipelines.examples import load_flights
 from weir.pipelines.examples.flights import app
+from weir.pipelines.examples.loading import LoadSummary
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_rows
-
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults]
 
 WEIR = [sys.executable, "-c", "from weir.pipelines.cli import main; main()"]
 CSV_TOTALS = {"flights": 336_776, "late": 70_774, "cancelled": 8_255}
@@ -76,6 +82,55 @@ class Folder:
         ]
 
 
+@pytest.fixture
+def flights(terminal, monkeypatch) -> Terminal:
+    """Where the demo loads a hundred flights of one carrier into topics in memory."""
+    value = json.dumps({"dep_time": 900, "dep_delay": 20}).encode()
+
+    def load(*arguments: object, **options: object) -> LoadSummary:
+        is_new = ("flights", 0) not in terminal.topics.rows
+        terminal.topics.rows["flights", 0] = [(b"UA-EWR", value, 60_000 * minute) for minute in range(100)]
+        return LoadSummary(topic="flights", records=100, loaded=100 * is_new, seconds=0.1, end_offsets={0: 100})
+
+    monkeypatch.setattr(load_flights, "load", load)
+    return terminal
+
+
+def is_shown_without_the_ui(flights: Terminal, refused: Answer) -> bool:
+    """What the refusal offers ends with the results of all flights."""
+    assert refused.code == 1, refused.text
+    done = flights.take("demo --no-ui", refused)
+    assert done.code == 0, done.text
+    return "100 flights, 100 late, 0 cancelled" in done.text and "Nothing to do" in done.text
+
+
+def test_without_a_free_port_the_results_are_shown_without_the_ui(flights, monkeypatch):
+    class Taken(socket.socket):
+        def bind(self, address: object) -> None:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dagster_ui.socket, "socket", Taken)
+        refused = flights.weir("demo")
+    assert "no free port for the Dagster UI" in refused.text
+    assert is_shown_without_the_ui(flights, refused)
+
+
+def test_if_the_ui_does_not_start_its_log_says_why_and_the_results_are_shown_without_it(flights, monkeypatch):
+    """Another module of Dagster's name is in its way."""
+    (flights.folder / "modules").mkdir()
+    (flights.folder / "modules" / "dagster.py").write_text("raise SystemExit('this is no Dagster')")
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{flights.folder}/modules:{os.environ.get('PYTHONPATH', '')}")
+        refused = flights.weir("demo")
+    (log,) = re.findall(r"the Dagster UI did not start; (\S+) says why", refused.text)
+    assert "this is no Dagster" in Path(log).read_text()
+    assert is_shown_without_the_ui(flights, refused)
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+@pytest.mark.faults
 def test_a_demo_that_is_killed_and_interrupted_continues_and_ends_with_the_same_tables(tmp_path):
     """Killed while loading, interrupted in the middle of a run, killed there, finished, and started again."""
     folder = Folder(tmp_path)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.pipelines.backfill.inline import copy
 from tests.pipelines.cli.by_user import by_user, counted, counts
@@ -14,6 +15,7 @@ from tests.pipelines.cli.typed import Answer, Terminal, opened
 from tests.pipelines.spark.evolving import clicks
 from weir.state.commit import log
 from weir.state.commit.rollup import roll_up
+from weir.state.commit.tables import read_table
 
 ROLLED_UP = 1 << 62
 """A version after all others."""
@@ -125,3 +127,15 @@ def test_a_format_that_this_version_does_not_know_is_read_by_the_one_that_does_o
     assert there.take(RESET, answer, APP="clicks").code == 0
     monkeypatch.setattr(log, "FORMATS", known)
     assert_all_is_counted(there)
+
+
+def test_a_table_that_needs_more_than_weir_writes_is_copied_and_the_application_reset(there):
+    """Someone has added a constraint to it."""
+    users = there.warehouse / "clicks" / "users"
+    DeltaTable(users).alter.add_constraint({"counted": "n > 0"})
+    found = refused(there, "users of 'clicks' requires its writers to support writer version 3, which Weir does not")
+    before = counts(there)
+    copy(users, there.folder / "copied")
+    assert there.take("reset clicks", found).code == 0
+    assert_all_is_counted(there)
+    assert dict(read_table(there.folder / "copied").select("user", "n").iter_rows()) == before

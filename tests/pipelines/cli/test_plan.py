@@ -219,3 +219,5 @@ def test_a_program_that_leaves_nothing_is_refused_and_each_way_out_works(tmp_pat
     assert result.exit_code == is_refused
     if is_refused:
         assert 'with .to_delta("name"), or keep state, for example with .group_by_key().count("name")' in result.stderr
+        result = CliRunner().invoke(app, ["run", f"{module}:app", "--until-caught-up"])
+        assert (words in " ".join(result.stderr.split()), result.exit_code) == (True, 1)

@@ -18,6 +18,7 @@ from tests.pipelines.cli.typed import BROKERS, OTHER_BROKERS, Answer, Terminal, 
 from tests.pipelines.spark.evolving import Click
 from tests.pipelines.spark.inline import Topics
 from weir import Application, Count, Json, StreamsBuilder, String, TimeWindows
+from weir.pipelines.operations import backfill
 from weir.state.commit.tables import read_table
 
 HOUR_MS, HOURS = 3_600_000, 120
@@ -130,6 +131,33 @@ def test_running_totals_are_computed_with_everything(terminal):
     assert totals == dict.fromkeys([f"user-{number}" for number in range(4)], HOURS // 4)
 
 
+def named(how: str) -> Application:
+    """Clicks with their users' names from a global table, from a table, or without."""
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=Json(Click))
+    stream.to_delta("facts")
+    if how == "global table":
+        names = builder.global_table("names", key=String("user"), value=String("name"), store="names")
+        stream.join(names, key="user").to_delta("named")
+    elif how == "table":
+        stream.join(builder.table("names", key=String("user"), value=String("name"), store="names")).to_delta("named")
+    return Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
+
+
+def test_without_its_global_table_or_with_a_table_an_application_is_computed(fixed):
+    fixed.topics.rows["names", 0] = [(b"user-%d" % number, b"name-%d" % number, 0) for number in range(4)]
+    fixed.topics.ids["names"] = "names"
+    fixed.has("app", named("global table"))
+    found = refused(fixed.weir(f"backfill run clicks {SECOND}"), "backfill with a program without it")
+    succeeded(fixed.weir(f"backfill run {fixed.has('without', named('nothing'))} {SECOND}", *SWAP))
+    assert facts(fixed) == of(1)
+    fixed.has("app", named("table"))
+    succeeded(fixed.take("backfill run clicks --everything", found, *SWAP))
+    assert facts(fixed) == list(range(HOURS))
+    rows = read_table(fixed.warehouse / "clicks" / "named").select("ms", "name").sort("ms").rows()
+    assert rows == [(number, f"name-{number % 4}") for number in range(HOURS)]
+
+
 @pytest.fixture
 def archive(tmp_path_factory) -> Path:
     """The records in a file."""
@@ -203,6 +231,36 @@ def test_an_unknown_backfill_is_found_in_the_list(fixed):
     (swap,) = made.commands
     found = refused(fixed.weir("backfill swap clicks 19700102-19700103-000000"), "does not exist")
     assert swap.split()[-1] in succeeded(fixed.take("backfill list clicks", found)).text
+
+
+def test_a_backfill_to_be_discarded_is_found_in_the_list(fixed):
+    (swap,) = succeeded(fixed.weir(f"backfill run clicks {SECOND}")).commands
+    made = swap.split()[-1]
+    found = refused(fixed.weir("backfill discard clicks"), "name one backfill, or give --abandoned")
+    assert made in succeeded(fixed.take("backfill list clicks", found)).text
+    succeeded(fixed.weir(f"backfill discard clicks {made}"))
+    assert "has no backfills" in succeeded(fixed.take("backfill list clicks", found)).text
+
+
+def test_a_backfill_that_is_discarded_while_it_is_swapped_in_is_missing_from_the_list(fixed, monkeypatch):
+    """Someone else discards it once its rows are prepared."""
+    (swap,) = succeeded(fixed.weir(f"backfill run clicks {SECOND}")).commands
+    (kept,) = succeeded(fixed.weir(f"backfill run clicks {THIRD}")).commands
+    prepare = backfill.prepare
+
+    def discarded_once_prepared(*arguments, **options):
+        done = prepare(*arguments, **options)
+        succeeded(fixed.weir(f"backfill discard clicks {swap.split()[-1]}"))
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backfill, "prepare", discarded_once_prepared)
+        found = refused(fixed.weir(swap, "--yes"), "nothing is prepared for it, or it has been discarded")
+    assert_holds(fixed)
+    listed = succeeded(fixed.take("backfill list clicks", found)).text
+    assert (swap.split()[-1] in listed, kept.split()[-1] in listed) == (False, True)
+    succeeded(fixed.weir(kept, "--yes"))
+    assert_holds(fixed, 2)
 
 
 def test_everything_is_swapped_in_after_a_stop_that_drains(fixed):

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from threading import Event
 
 import lmdb
 import polars as pl
 import pytest
+from confluent_kafka import Producer
 
 from tests.pipelines.backfill.inline import copy
 from tests.pipelines.cli.by_user import by_user, counted, counts
 from tests.pipelines.cli.typed import BROKERS, NO_BROKERS, Answer, Terminal, opened
 from tests.pipelines.spark.evolving import Click, clicks
 from tests.pipelines.spark.inline import Topics
-from weir import Application, Count, Json, StreamsBuilder, String
+from tests.waiting import wait_for
+from weir import Application, Count, Json, Max, StreamsBuilder, String
 from weir.infra.control import ControlDatabase, this_host
+from weir.pipelines.operations import control
 from weir.pipelines.serdes.partitioner import murmur2
 from weir.pipelines.spark import driver, runner
 from weir.state.commit.tables import read_table
@@ -85,11 +94,121 @@ def test_a_program_that_is_not_registered_is_started_once(there):
     assert "user-1" in succeeded(there.weir("query clicks users user-1")).text
 
 
+def test_a_log_that_is_missing_is_written_by_a_run(there):
+    shutil.rmtree(there.settings.logs)
+    found = refused(there.weir("logs clicks"), "clicks has no log in")
+    succeeded(there.take("run MODULE:APP", found, "--until-caught-up", MODULE="programs:app"))
+    assert "generation 2 of 'clicks' starts" in succeeded(there.weir("logs clicks")).text
+
+
+def test_state_that_is_not_on_this_host_is_restored_by_a_run(there):
+    shutil.rmtree(there.settings.state_dir)
+    found = refused(there.weir("query clicks users user-1"), "has no state in")
+    succeeded(there.take("run MODULE:APP", found, "--until-caught-up", MODULE="programs:app"))
+    wanted = counted(there)["user-1"]
+    answer = succeeded(there.weir("query clicks users user-1 --json"))
+    assert [row["n"] for row in json.loads(answer.text)["rows"]] == [wanted]
+
+
+def test_rows_of_another_version_are_read_by_the_one_that_ran_last_or_by_this_one_once_it_has_run(there):
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=Json(Click))
+    stream.group_by_key().agg("users", n=Count(), newest=Max("ms")).to_delta("users")
+    there.has("app", Application("clicks", builder))
+    asked = "query clicks users user-1 --json"
+    found = refused(there.weir(asked), "or read them with the one that ran last")
+    there.has("app", by_user())
+    n = counted(there)["user-1"]
+    (row,) = json.loads(succeeded(there.weir(asked)).text)["rows"]
+    assert (row["user"], row["n"]) == ("user-1", n)
+    there.has("app", Application("clicks", builder))
+    succeeded(there.take("run MODULE:APP", found, "--until-caught-up", MODULE="programs:app"))
+    (row,) = json.loads(succeeded(there.weir(asked)).text)["rows"]
+    assert (row["user"], row["n"], row["newest"]) == ("user-1", n, None)
+
+
+def test_a_position_that_is_not_reached_is_reached_by_an_application_that_status_shows_as_stopped(there):
+    there.topics.rows["clicks", 0] += clicks(40, 5)
+    asked = "query clicks users user-1 --json --at-least clicks-0=45 --timeout 0"
+    found = refused(there.weir(asked), "has not reached the requested position")
+    assert "clicks stopped" in succeeded(there.take("status", found)).text
+    succeeded(there.run("programs:app"))
+    (row,) = json.loads(succeeded(there.weir(asked)).text)["rows"]
+    assert row["n"] == counted(there)["user-1"]
+
+
 def test_what_needs_a_driver_is_done_once_one_runs(there):
     found = refused(there.weir("commit clicks"), "is not running")
     with there.typing_beside("commit clicks", "stop clicks") as codes:
         succeeded(there.take("run MODULE:APP", found, MODULE="programs:app"))
     assert codes == [0, 0]
+
+
+def holding(hold: Callable[[Click], None]) -> Application:
+    """The program with a function that may keep an epoch from its end."""
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=Json(Click))
+    stream = stream.filter(lambda key, value: hold(value) is None)
+    stream.group_by_key().agg("users", n=Count()).to_delta("users")
+    return Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
+
+
+def test_the_log_shows_what_a_driver_did_last_that_does_not_answer(there, monkeypatch):
+    """Its epoch lasts until the commands have been typed."""
+    monkeypatch.setattr(control, "ANSWER_LIMIT_S", 0.0)
+    begun = Event()
+
+    def hold(value: Click) -> None:
+        begun.set()
+        wait_for(lambda: len(codes) == 2, "the commands are typed", every_s=0.01)
+
+    there.topics.rows["clicks", 0] += clicks(40, 5)
+    program = there.has("app", holding(hold))
+    with there.typing_beside("commit clicks", "logs clicks", once=begun) as codes:
+        text = succeeded(there.run(program)).text
+    assert codes == [1, 0]
+    assert "has not answered within 0 s; `weir logs clicks` shows what it did last" in text
+    assert logged(text).endswith("generation 2 of 'clicks' starts after epoch 1 with 1 tasks")
+
+
+def test_the_log_shows_what_a_driver_did_last_that_is_still_stopping(there, monkeypatch):
+    """Its Spark takes long to stop."""
+
+    @contextmanager
+    def slow_to_stop(*arguments: object) -> Iterator[None]:
+        yield
+        wait_for(lambda: len(codes) == 2, "the commands are typed", every_s=0.01)
+
+    monkeypatch.setattr(runner, "spark_context", slow_to_stop)
+    monkeypatch.setitem(control.wait_for_end.__kwdefaults__, "limit_s", 0.0)
+    with there.typing_beside("stop clicks", "logs clicks") as codes:
+        text = succeeded(there.weir("run programs:app")).text
+    assert codes == [1, 0]
+    assert "is still stopping after 0 s; `weir logs clicks` shows what it did last" in text
+    assert "stop command line" in logged(text)
+
+
+def logged(text: str) -> str:
+    """The lines of the log in what was printed, without what the driver printed when it had ended."""
+    return text[text.index("weir.driver: ") : text.index(" clicks ", text.rindex("weir.driver: "))]
+
+
+def test_the_log_says_why_a_driver_ended_before_it_answered(there, capsys):
+    begun, database = Event(), ControlDatabase(there.settings.control_database_url)
+
+    def fail(value: Click) -> None:
+        begun.set()
+        wait_for(lambda: database.pending_requests("clicks"), "a commit is asked for", every_s=0.01)
+        raise ValueError("no such page")
+
+    there.topics.rows["clicks", 0] += clicks(40, 5)
+    program = there.has("app", holding(fail))
+    with there.typing_beside("commit clicks", once=begun) as codes:
+        refused(there.run(program), "no such page")
+    assert codes == [1]
+    found = Answer(1, capsys.readouterr().err.replace(f" --dir {there.folder}", ""))
+    refused(found, "ended before it could commit")
+    assert "ValueError: no such page" in succeeded(there.take("logs clicks", found)).text
 
 
 def test_a_lease_that_is_held_ends_with_a_stop(there):
@@ -269,3 +388,55 @@ def test_topics_that_are_joined_get_as_many_partitions_or_a_repartition(terminal
     for application in ("named-False", "named-True"):
         rows = read_table(terminal.warehouse / application / "named")
         assert sorted(rows.select("user", "name").rows()) == wanted
+
+
+def key_partitions(keys: list[bytes], **properties: str) -> dict[bytes, int]:
+    """Where librdkafka's producer with these properties puts keys; its own brokers in memory have topics of four
+    partitions."""
+    found: dict[bytes, int] = {}
+    producer = Producer({"test.mock.num.brokers": 1, **properties})
+    for key in keys:
+        producer.produce(
+            "any", key=key, on_delivery=lambda _, message: found.update({message.key(): message.partition()})
+        )
+    assert producer.flush(30) == 0
+    assert producer.list_topics("any", timeout=30).topics["any"].partitions.keys() == set(range(4))
+    return found
+
+
+def named_pages(*, is_repartitioned: bool) -> Application:
+    """Clicks with the names of their pages: a lookup behind a repartition in a topic of names by page."""
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
+    if is_repartitioned:
+        named = builder.stream("names", key=String("page"), value=String("name"))
+        names = named.repartition(name="names-by-page").to_table("names")
+    else:
+        names = builder.table("names", key=String("page"), value=String("name"), store="names")
+    clicks.select_key(page="page").join(names).to_delta("named")
+    return Application(f"named-{is_repartitioned}", builder)
+
+
+def test_a_topic_with_another_partitioner_is_repartitioned_or_its_producer_set_to_murmur2(terminal):
+    names = [(b"page-%d" % number, b"name-%d" % number, 0) for number in range(40)]
+    rows = [
+        (b"user-%d" % number, json.dumps({"page": f"page-{number % 40}", "ms": 1}).encode(), 1) for number in range(60)
+    ]
+    wanted = sorted((f"page-{number % 40}", f"name-{number % 40}") for number in range(60))
+
+    def put(**properties: str) -> None:
+        partitions = key_partitions([key for key, _, _ in names], **properties)
+        topics = {("clicks", number): rows[number::4] for number in range(4)}
+        topics |= {("names", number): [row for row in names if partitions[row[0]] == number] for number in range(4)}
+        terminal.clusters[BROKERS] = Topics(topics)
+
+    plain, repartitioned = (terminal.has(f"app_{each}", named_pages(is_repartitioned=each)) for each in (False, True))
+    put()
+    found = refused(terminal.run(plain), "begin with stream.repartition(...).to_table(...)")
+    succeeded(terminal.run(repartitioned))
+    ((name, value),) = re.findall(r"the producer's property (\S+)=(\w+)", found.text)
+    put(**{name: value})
+    succeeded(terminal.run(plain))
+    for application in ("named-False", "named-True"):
+        named = read_table(terminal.warehouse / application / "named")
+        assert sorted(named.select("page", "name").rows()) == wanted

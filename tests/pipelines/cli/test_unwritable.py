@@ -3,11 +3,17 @@
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.pipelines.cli.by_user import by_user, counted, counts
+from tests.pipelines.cli.typed import Terminal
+from tests.pipelines.spark.evolving import clicks
 from weir.pipelines.cli.app import app
+from weir.state.engine import environment
 
 COMMANDS = [
     ["run", "weir.pipelines.examples.flights:app"],
@@ -53,6 +59,30 @@ def test_the_other_ways_out_work(tmp_path, monkeypatch):
     monkeypatch.setenv("WEIR_DIR", "elsewhere")
     assert "nothing has run in" in run()
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_state_on_a_network_file_system_is_refused_and_put_on_a_local_disk(terminal, monkeypatch):
+    """The table of mounts says that the folder's disk is one of another host."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as local:
+        mounts = terminal.folder / "mounts"
+        mounts.write_text(f"{mount(terminal.folder, 'nfs4')}\n{mount(local, 'tmpfs')}\n")
+        monkeypatch.setattr(environment, "_MOUNTS", mounts)
+        terminal.topics.rows["clicks", 0] = clicks(0, 20)
+        program = terminal.has("app", by_user())
+        found = terminal.run(program)
+        assert found.code == 1
+        assert "on a network file system (nfs4)" in found.text
+        assert "choose a folder on a local disk with `--dir DIR`" in found.text
+        done = terminal.run(program, "--dir", local)
+        assert done.code == 0, done.text
+        elsewhere = Terminal(Path(local), terminal.clusters, terminal.programs)
+        assert counts(elsewhere) == counted(terminal)
+
+
+def mount(folder: Path | str, kind: str) -> str:
+    """The line of a folder's device in a table of mounts."""
+    device = os.stat(folder).st_dev
+    return f"36 35 {os.major(device)}:{os.minor(device)} / {folder} rw,noatime - {kind} device rw"
 
 
 def test_a_folder_without_permission_is_refused(tmp_path):

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import ModuleType
 
 import pytest
@@ -165,8 +165,9 @@ class Terminal:
         return self.weir(f"run {program} --until-caught-up", *flags)
 
     @contextmanager
-    def typing_beside(self, *commands: str) -> Iterator[list[int]]:
-        """Type ``weir COMMAND`` in another terminal once a driver of ``clicks`` runs; gives the exit codes.
+    def typing_beside(self, *commands: str, once: Event | None = None) -> Iterator[list[int]]:
+        """Type ``weir COMMAND`` in another terminal once a driver of ``clicks`` runs, and ``once`` something has
+        happened; gives the exit codes.
 
         What they print until the driver has ended is in the driver's answer.
         """
@@ -175,6 +176,7 @@ class Terminal:
         def type_them() -> None:
             database = ControlDatabase(self.settings.control_database_url)
             wait_for(lambda: database.is_running("clicks"), "a driver runs", every_s=0.01)
+            assert once is None or once.wait(90)
             for command in commands:
                 arguments = [*shlex.split(command), "--dir", str(self.folder)]
                 codes.append(get_command(app).main(arguments, standalone_mode=False) or 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 
@@ -51,6 +52,14 @@ def test_a_file_in_another_format_is_refused_by_its_name_and_line(tmp_path, text
     file = checkpoint(tmp_path, text)
     with pytest.raises(OffsetFileError, match=re.escape(f"{file}, line {line}: ") + ".*" + reason):
         read_positions([file], {"orders"})
+
+
+def test_a_file_that_was_copied_while_it_was_written_is_copied_again(tmp_path):
+    file = checkpoint(tmp_path / "copy", GOOD[: len(GOOD) // 2])
+    with pytest.raises(OffsetFileError, match="copy the file again from a cleanly stopped application"):
+        read_positions([file], {"orders"})
+    shutil.copyfile(checkpoint(tmp_path / "stopped", GOOD), file)
+    assert read_positions([file], {"orders"}) == {("orders", 0): 42, ("orders", 1): 8}
 
 
 @pytest.mark.parametrize("unknown", [-4, -1, -77])

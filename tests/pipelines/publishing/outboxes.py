@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -17,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from weir import Application, StreamsBuilder, String
 from weir.infra.kafka import transactions
-from weir.pipelines.publishing import publisher
+from weir.pipelines.publishing import kafka, publisher
 from weir.pipelines.publishing.kafka import KafkaConnection
 from weir.pipelines.publishing.publisher import Publisher
 from weir.pipelines.sinks.kafka import KafkaTopic
@@ -113,7 +114,7 @@ def received(broker: str, topic: str, partitions: int) -> dict[str, list[str]]:
 def main() -> None:
     folder, broker, topic, step, times = sys.argv[1:]
     left = int(times)
-    publisher.BATCH_ROWS, publisher.REMOVE_EVERY_S = 20, 0.0
+    kafka.LIMITS, publisher.REMOVE_EVERY_S = replace(kafka.LIMITS, rows=20), 0.0
 
     def on_step(name: str) -> None:
         nonlocal left

@@ -209,6 +209,31 @@ def test_a_record_too_large_waits_alone_until_somebody_skips_it_and_can_be_sent_
     assert received(broker, shop.topic, PARTITIONS) == shop.sent
 
 
+def test_a_topic_made_anew_after_its_last_record_was_put_aside_is_noticed(
+    shop, broker, kafka_admin: KafkaAdmin, monkeypatch
+):
+    monkeypatch.setattr(publisher, "FIRST_WAIT_S", 0.05)
+    refused = Refused(shop.folder, SINK, APP)
+    shop.commit(5)
+    shop.commit_orders("large", ["x" * 2_000_000])
+    skipping = shop.publisher(broker, refused=refused)
+    stop = Event()
+    thread = Thread(target=skipping.run, args=(stop, Event()))
+    thread.start()
+    wait_for(lambda: skipping.state.awaits == "skip", "it waits for a decision")
+    skipping.decide("skip")
+    wait_for(lambda: not skipping.state.waiting_rows, "nothing waits")
+    stop.set()
+    thread.join(30)
+    drain(shop.publisher(broker, refused=refused))
+    kafka_admin.delete_topic(shop.topic)
+    wait_for(lambda: shop.topic not in kafka_admin.topics(), "the topic is gone")
+    kafka_admin.create_topic(shop.topic, PARTITIONS)
+    shop.commit(6)
+    with pytest.raises(MarkLostError):
+        drain(shop.publisher(broker, refused=refused))
+
+
 def test_records_that_name_their_topics_are_published_once_and_the_marks_have_a_topic_of_their_own(
     shop, broker, topic, kafka_admin: KafkaAdmin
 ):

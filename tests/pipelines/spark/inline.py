@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from threading import Event
 
-import polars as pl
-
+from tests.pipelines.spark.log_consumer import Row, log_reader
 from weir.infra.control.rows import RequestRow
-from weir.infra.kafka.columns import RECORD_SCHEMA
 from weir.infra.kafka.log_ends import LogEnd
-from weir.infra.kafka.reader import RawRecords
+from weir.infra.kafka.reader import PartitionReader
 from weir.pipelines.application import Application
 from weir.pipelines.spark.driver import Driver, started_driver
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
@@ -31,9 +30,6 @@ from weir.state.changelog.restore import RestoreProgress
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.types import TaskId, TopicPartition
-
-Row = tuple[bytes | None, bytes | None, int]
-"""Key, value, timestamp in ms."""
 
 
 @dataclass
@@ -80,32 +76,8 @@ class Topics:
             counts[topic] = counts.get(topic, 0) + 1
         return counts
 
-    def reader(self, topic: str, partition: int) -> _Reader:
-        return _Reader(topic, partition, self.rows[topic, partition])
-
-
-@dataclass
-class _Reader:
-    topic: str
-    partition: int
-    rows: list[Row]
-
-    def read(
-        self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int, is_strict: bool = False
-    ) -> RawRecords:
-        taken = self.rows[start:end]
-        if until_time_ms is not None:
-            beyond = [index for index, row in enumerate(taken) if row[2] > until_time_ms]
-            taken = taken[: max(beyond[0], not is_strict)] if beyond else taken
-        frame = pl.DataFrame(
-            [(*row, offset) for offset, row in enumerate(taken, start)], schema=RECORD_SCHEMA, orient="row"
-        )
-        position = start + len(taken)
-        next_time_ms = self.rows[position][2] if position < len(self.rows) else None
-        return RawRecords(self.topic, self.partition, frame, position, next_time_ms)
-
-    def take_back(self, records: RawRecords, offset: int) -> None:
-        """There is nothing to keep: no record was fetched ahead."""
+    def reader(self, topic: str, partition: int) -> PartitionReader:
+        return log_reader(topic, partition, lambda: self.rows[topic, partition])
 
 
 @dataclass
@@ -270,7 +242,7 @@ class Place:
     ) -> Driver:
         """A new generation, claimed; ``accepts`` as for ``spec``."""
         spec = self.spec(**accepts)
-        runner = EpochRunner(spec.application.topology, spec.task_settings, self.topics.reader, on_step)
+        runner = EpochRunner(spec.application.topology, spec.task_settings, cache(self.topics.reader), on_step)
         self.restores = InlineRestores(spec.application, spec.task_settings)
         self.snapshots = InlineSnapshots(spec.application, spec.task_settings)
         executors = Executors(slots=InlineSlots(runner), restores=self.restores, snapshots=self.snapshots)

@@ -154,10 +154,8 @@ def test_a_field_of_another_type_is_refused_and_the_accepted_loss_begins_its_sto
     ]
     place.topics.rows["orders", 0] += rows
     place.application = other.application()
-    with pytest.raises(TopologyChangedError, match=r"because its `newest\.last\.ref` was string, is long"):
-        place.run()
     with pytest.raises(TableSchemaError, match=r"`last\.ref` was string, is long; columns .* another name"):
-        place.run(accept_state_loss=True)
+        place.run()
     place.application = Version().application()  # nothing is lost so far
     place.topics.rows["orders", 0] = orders(0, 60)
     place.run()
@@ -165,6 +163,8 @@ def test_a_field_of_another_type_is_refused_and_the_accepted_loss_begins_its_sto
     other = replace(other, outputs="other")
     place.application = other.application()
     place.topics.rows["orders", 0] += rows
+    with pytest.raises(TopologyChangedError, match=r"because its `newest\.last\.ref` was string, is long"):
+        place.run()
     place.run(accept_state_loss=True)
     place.topics.rows["orders", 0] = rows
     require_stores(place, other)

@@ -10,7 +10,9 @@ from tests.pipelines.backfill.inline import begun_whole, run_on, run_shadow
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, BufferConfig, StreamsBuilder, String, Suppressed, TimeWindows, read_table
 from weir.pipelines.backfill.everything import swap_everything
+from weir.pipelines.spark.admission import change_of
 from weir.pipelines.spark.errors import TopologyChangedError
+from weir.pipelines.topology.changes import TopologyChange
 
 FIRST_MS = 1_700_000_000_000
 UNTIL_CLOSED = Suppressed.until_window_closes(BufferConfig.unbounded())
@@ -82,3 +84,29 @@ def test_a_reader_that_is_left_out_costs_nothing(tmp_path):
     close_windows(place)
     place.run()
     assert final(place) == [("ann", 1), ("bob", 1)]
+
+
+@pytest.mark.parametrize("name", [None, "held"])
+def test_a_reader_that_is_taken_out_costs_no_result_and_the_plan_says_nothing_else(tmp_path, name):
+    place = place_of(tmp_path, has_reader=True, name=name)
+    place.application = program(has_reader=False, name=name)
+    notes = [note for store in change_of_start(place).stores for note in store.notes]
+    assert not [note for note in notes if "suppression is gone" in note]
+    close_windows(place)
+    place.run()
+    assert final(place) == [("ann", 1), ("bob", 1)]
+
+
+def test_the_plan_of_an_added_reader_does_not_say_that_the_suppression_is_gone(tmp_path):
+    place = place_of(tmp_path, has_reader=False)
+    place.application = program(has_reader=True)
+    notes = [note for store in change_of_start(place).stores for note in store.notes]
+    assert [note for note in notes if "would have no final result" in note]
+    assert not [note for note in notes if "suppression is gone" in note]
+
+
+def change_of_start(place: Place) -> TopologyChange:
+    """What ``weir plan`` shows."""
+    committed = place.commit_before()
+    application = place.application.over(committed)
+    return change_of(application.topology, place.warehouse / "shop", committed, place.topics.partition_counts())

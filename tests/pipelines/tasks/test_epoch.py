@@ -80,3 +80,19 @@ def test_a_disk_that_fills_while_files_are_written_is_waited_for(place, monkeypa
     assert refused.status is ReceiptStatus.DISK_FULL
     assert "free some space" in refused.error
     assert runner(place).run(PLAN).status is ReceiptStatus.DONE
+
+
+def test_records_that_a_reader_gives_twice_stop_the_task(place):
+    """PROTOCOL 9: whatever a reader keeps between epochs, no record counts twice."""
+
+    def reading_twice(topic, partition):
+        reader = place.topics.reader(topic, partition)
+        read = reader.read
+        reader.read = lambda *range, **bounds: replace(
+            found := read(*range, **bounds), frame=pl.concat([found.frame[:5], found.frame[3:]])
+        )
+        return reader
+
+    answer = EpochRunner(place.application.topology, place.settings, reading_twice, lambda name: None).run(PLAN)
+    assert answer.status is ReceiptStatus.FAILED
+    assert answer.error == "RuntimeError: sales-0 was read out of order after offset 0; start again"

@@ -32,9 +32,14 @@ class Click:
     page: str
 
 
-def application(**settings):
+@dataclass(frozen=True)
+class NumberedClick:
+    page: int
+
+
+def application(value=Click, **settings):
     builder = StreamsBuilder()
-    clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
+    clicks = builder.stream("clicks", key=String("user"), value=Json(value))
     clicks.group_by("page").count("pages").to_delta("totals")
     return Application("test", builder, **settings)
 
@@ -59,6 +64,19 @@ def test_unknown_names_are_refused_naming_the_known_ones():
         ):
             with pytest.raises(LookupError, match=known):
                 look(name)
+
+
+def test_after_bad_input_a_corrected_producer_or_schema_is_read():
+    written = b'{"page": 3}'
+    with TopologyTestDriver(application()) as driver:
+        topic = driver.create_input_topic("clicks")
+        with pytest.raises(BadInputError, match="correct the producer or the declared schema"):
+            topic.pipe_input("a", written, timestamp_ms=1)
+        topic.pipe_input("a", b'{"page": "3"}', timestamp_ms=1)
+        assert driver.create_output_table("totals").read_rows() == [dict(page="3", count=1)]
+    with TopologyTestDriver(application(NumberedClick)) as driver:
+        driver.create_input_topic("clicks").pipe_input("a", written, timestamp_ms=1)
+        assert driver.create_output_table("totals").read_rows() == [dict(page=3, count=1)]
 
 
 @pytest.mark.parametrize(

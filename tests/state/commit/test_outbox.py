@@ -88,6 +88,54 @@ def test_rows_come_in_order_from_any_mark_in_pieces_and_go_once_published(
     )
 
 
+SIZED = TableSpec(name=SPEC.name, schema=pl.Schema({"n": pl.Int64(), "_bytes": pl.Int64(), "_epoch": pl.Int64()}))
+
+
+def cut(rows, at_most, size_bytes):
+    """``(epoch, number, bytes)`` in order, cut greedily and at each epoch's end."""
+    pieces = []
+    for row in rows:
+        piece = pieces[-1] if pieces else []
+        fits = len(piece) < at_most and sum(size for *_, size in piece) + row[2] <= size_bytes
+        if piece and piece[0][0] == row[0] and fits:
+            piece.append(row)
+        else:
+            pieces.append([row])
+    return pieces
+
+
+@settings(max_examples=examples(40))
+@given(
+    sizes=st.lists(
+        st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=8), min_size=1, max_size=3), min_size=1, max_size=4
+    ),
+    at_most=st.integers(1, 6),
+    size_bytes=st.integers(1, 60),
+)
+def test_pieces_of_one_epoch_are_the_same_from_whichever_of_their_marks(tmp_path_factory, sizes, at_most, size_bytes):
+    """Cut from the epoch's first row, by the bytes that each row says it has."""
+    folder = tmp_path_factory.mktemp("app")
+    table, in_order = AppendTable.create(folder, SIZED, "app"), []
+    for epoch, files in enumerate(sizes, start=1):
+        entries = []
+        for each in files:
+            frame = pl.DataFrame({"n": 0, "_bytes": each, "_epoch": epoch})
+            entries.append((write_file(folder, SIZED, frame), each))
+        entries.sort(key=lambda entry: entry[0].path)
+        table.append(epoch, [entry for entry, _ in entries])
+        flat = [size for _, each in entries for size in each]
+        in_order += [(epoch, number, size) for number, size in enumerate(flat)]
+    outbox = Outbox(folder, "orders", "app")
+    expected = cut(in_order, at_most, size_bytes)
+    marks = [Mark(piece[-1][0], piece[-1][1] + 1) for piece in expected]
+    for done, after in enumerate([Mark(), *marks]):
+        found = list(outbox.rows(after, at_most=at_most, size_bytes=size_bytes, one_epoch=True))
+        assert [mark for _, mark in found] == marks[done:]
+        assert [rows["_bytes"].to_list() for rows, _ in found] == [
+            [size for *_, size in each] for each in expected[done:]
+        ]
+
+
 def test_what_waits_is_counted_with_its_age(tmp_path):
     before = time.time()
     writer = Writer(tmp_path)

@@ -296,11 +296,14 @@ def test_a_full_disk_is_found_before_anything_is_written(store, monkeypatch):
     assert rows(store) == {}
 
 
-def test_unknown_stores_and_ended_sessions_are_named(store):
+def test_unknown_stores_and_ended_sessions_are_named_and_a_new_one_reads_on(store):
+    apply(store, 1, None, {b"k": b"1"})
     with store.session() as session, pytest.raises(UnknownStoreError, match="'_task', 'a', 'b'"):
         session.get_many("c", [b"k"])
-    with pytest.raises(TransactionClosedError):
+    with pytest.raises(TransactionClosedError, match=r"begin a new one with TaskStore.session\(\)"):
         session.get_many("a", [b"k"])
+    with store.session() as session:
+        assert session.get_many("a", [b"k"]) == [b"1"]
 
 
 def test_a_bulk_load_is_committed_and_needs_sorted_rows_and_a_new_instance(store, tmp_path):

@@ -107,5 +107,7 @@ def test_nested_values_decode():
 )
 def test_rows_of_another_schema_are_refused_with_the_way_out(wrote, reads):
     written = RowCodec(pl.Schema(wrote)).encode(pl.DataFrame({"a": [1], "_ts": [1]}).cast({"a": wrote["a"]}))
-    with pytest.raises(RowFormatError, match="new name"):
+    with pytest.raises(
+        RowFormatError, match=r"another version of the program wrote them: run this one with `weir run MODULE:APP`"
+    ):
         RowCodec(pl.Schema(reads)).decode(written)

@@ -1,0 +1,79 @@
+"""Publishing in batches to a sink that keeps no mark: at least once (PROTOCOL 35)."""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+import polars as pl
+
+from weir.pipelines.publishing.connection import BatchLimits, Published, RefusedRowsError, SinkError
+from weir.pipelines.publishing.mark_file import MarkFile
+from weir.pipelines.serdes.values import as_datetimes
+from weir.pipelines.sinks.batched import BatchedSink
+from weir.pipelines.sinks.own import Batch, RefusedError, Sink
+from weir.state.commit.outbox import Outbox
+
+log = logging.getLogger("weir.publisher")
+
+_BRACKETS_BYTES = 1
+"""What an array has in JSON beside its rows and as many separators."""
+
+
+class BatchConnection:
+    """A copy of the sink, opened, and the mark in the outbox: only after a batch is sent it moves."""
+
+    def __init__(self, application: str, sink: BatchedSink, outbox: Outbox, sender: Sink) -> None:
+        """
+        Raises:
+            SinkError: The sink cannot be opened.
+        """
+        self._application, self._sink = application, sink
+        self.limits = BatchLimits(
+            rows=sink.max_records, size_bytes=max(1, sink.max_bytes - _BRACKETS_BYTES), one_epoch=True
+        )
+        self._mark = MarkFile(outbox.folder)
+        self._sender = copy.copy(sender)
+        try:
+            self._sender.open()
+        except Exception as error:
+            self.close()
+            raise _sink_error("open", error) from error
+
+    def published(self) -> Published | None:
+        return self._mark.read()
+
+    def publish(self, rows: pl.DataFrame, published: Published) -> None:
+        if not rows.is_empty():
+            self._mark.read()  # the batch of one who is fenced would come after those of the other
+            self._send(rows, published)
+        self._mark.write(published)
+
+    def close(self) -> None:
+        try:
+            self._sender.close()
+        except Exception:
+            log.warning("sink %r: close() failed", self._sink.name, exc_info=True)
+
+    def _send(self, rows: pl.DataFrame, published: Published) -> None:
+        outbox, mark = published
+        first_row = mark.rows - rows.height
+        place = f"{mark.epoch}/{first_row}+{rows.height}"
+        batch = Batch(
+            rows=pl.DataFrame(list(map(as_datetimes, self._sink.rows(rows).get_columns()))),
+            idempotency_key=f"{self._application}/{self._sink.name}/{place}/{outbox}",
+            sink=self._sink.name,
+            epoch=mark.epoch,
+        )
+        try:
+            self._sender.send(batch)
+        except RefusedError as error:
+            raise RefusedRowsError(str(error), is_batch=True) from error
+        except Exception as error:
+            raise _sink_error("send", error) from error
+
+
+def _sink_error(what: str, error: Exception) -> SinkError:
+    if isinstance(error, SinkError):
+        return error
+    return SinkError(f"{what}() failed: {type(error).__name__}: {error}")

@@ -1,0 +1,63 @@
+"""How a run with SQL sinks begins: a table that does not fit refuses it, a database that is away does not."""
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.pipelines.publishing.sql_program import DATABASE
+from weir.pipelines.publishing.sql_address import SinkAddressError
+from weir.pipelines.publishing.sql_table import SinkTableError
+from weir.pipelines.spark import publishing
+from weir.pipelines.spark.runner import run
+
+pytestmark = pytest.mark.broker
+
+PROGRAM, TOPIC = "tests.pipelines.publishing.sql_program:app", "orders"
+
+
+@pytest.fixture
+def orders(broker, kafka_admin):
+    """The program's topic with two orders; it is that of all tests here, since the program is loaded once."""
+    if TOPIC not in kafka_admin.topics():
+        kafka_admin.create_topic(TOPIC, 1)
+        producer = Producer({"bootstrap.servers": broker})
+        for customer, cents in (("ann", 500), ("bob", 700)):
+            producer.produce(TOPIC, cents.to_bytes(8, "big"), customer)
+        producer.flush()
+
+
+def start(settings, broker):
+    return run(PROGRAM, settings, bootstrap_servers=broker, until_caught_up=True)
+
+
+def test_a_run_does_not_begin_over_a_table_that_does_not_fit(orders, settings, broker, sqlite, monkeypatch):
+    monkeypatch.setenv(DATABASE, sqlite.url)
+    sqlite.run("CREATE TABLE checked (customer text, cents text)")
+    with pytest.raises(SinkTableError, match="sink 'checked': its rows do not fit the table checked: the column cents"):
+        start(settings, broker)
+    assert not (settings.warehouse / "shop").exists()
+    assert sqlite.query("SELECT name FROM sqlite_master") == [{"name": "checked"}]
+
+
+def test_a_run_does_not_begin_without_a_database(orders, settings, broker, monkeypatch):
+    monkeypatch.delenv(DATABASE, raising=False)
+    with pytest.raises(SinkAddressError, match=f"the variable {DATABASE} is not set"):
+        start(settings, broker)
+    assert not (settings.warehouse / "shop").exists()
+
+
+@pytest.mark.spark
+def test_a_run_without_an_answer_of_its_database_commits_and_the_next_one_delivers(
+    orders, settings, broker, postgresql, monkeypatch
+):
+    monkeypatch.setenv(DATABASE, "postgresql://127.0.0.1:1/shop")
+    monkeypatch.setattr(publishing, "DRAIN_LIMIT_S", 2.0)
+    assert start(settings, broker).records_in == 2
+    monkeypatch.setenv(DATABASE, postgresql.url)
+    monkeypatch.setattr(publishing, "DRAIN_LIMIT_S", 60.0)
+    start(settings, broker)
+    ann, bob = {"customer": "ann", "cents": 500}, {"customer": "bob", "cents": 700}
+    assert postgresql.rows("checked") == [ann, bob]
+    assert postgresql.query("SELECT customer, total, orders FROM customer_totals ORDER BY 1") == [
+        {"customer": "ann", "total": 500, "orders": 1},
+        {"customer": "bob", "total": 700, "orders": 1},
+    ]

@@ -1,0 +1,76 @@
+"""The process that publishes is begun again when it dies, and a stop does not wait for a sink that is away."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.waiting import wait_for
+from weir.pipelines.publishing.process import PublishingSettings
+from weir.pipelines.publishing.state import Decision
+from weir.pipelines.spark.errors import RunError
+from weir.pipelines.spark.publishing import Publishers
+from weir.state.commit.outbox import outbox_name
+from weir.state.commit.tables import AppendTable
+from weir.state.types import TableSpec
+
+NOBODY = "127.0.0.1:9"
+
+
+@pytest.fixture
+def publishers(tmp_path, monkeypatch):
+    """Of a sink whose broker does not answer."""
+    (tmp_path / "away.py").write_text(
+        "from weir import Application, StreamsBuilder, String\n"
+        "builder = StreamsBuilder()\n"
+        "builder.stream('in', key=String('user'), value=String('text')).to('out')\n"
+        "app = Application('away', builder)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    from away import app
+
+    for spec in app.topology.outbox_specs():
+        assert isinstance(spec, TableSpec)
+        assert spec.name == outbox_name("out")
+        AppendTable.create(tmp_path / "warehouse" / "away", spec, "away")
+    made = Publishers()
+    made.start(
+        PublishingSettings(
+            reference="away:app",
+            warehouse=str(tmp_path / "warehouse"),
+            kafka={"bootstrap.servers": NOBODY},
+            sql_url="",
+            generation=1,
+        )
+    )
+    yield made
+    made.close(0.0)
+
+
+def test_the_process_begins_again_when_it_is_killed_and_ends_with_a_stop(publishers):
+    wait_for(lambda: publishers.states, "it says how the sink is doing")
+    first = publishers._process
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    publishers.states = []
+    publishers.keep_alive()
+    assert publishers._process is not first
+    wait_for(lambda: publishers.states, "the new one says how the sink is doing")
+    publishers.keep_alive()
+    began = time.monotonic()
+    publishers.close(0.5)
+    assert publishers._process.returncode is not None
+    assert time.monotonic() - began < 5
+    publishers.close()
+
+
+def test_a_decision_that_no_sink_waits_for_is_refused(publishers):
+    wait_for(lambda: publishers.states, "it says how the sink is doing")
+    with pytest.raises(RunError, match="there is no sink 'other'; the sinks are out"):
+        publishers.decide(Decision(sink="other", action="skip"))
+    with pytest.raises(RunError, match="the sink 'out' has nothing to skip; it goes on by itself"):
+        publishers.decide(Decision(sink="out", action="skip"))
+    with pytest.raises(RunError, match="no rows of the sink 'out' are aside"):
+        publishers.decide(Decision(sink="out", action="retry"))
