@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import polars as pl
 
-from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.epoch import Epoch, has_key, has_value
 from weir.pipelines.operators.process import CHILD, Process
 from weir.pipelines.operators.stateless import with_tombstones
 from weir.pipelines.processors.forwarding import RESERVED, Cause, ForwardedRows
@@ -25,6 +25,9 @@ from weir.pipelines.processors.running import STREAM, Out, Running
 @dataclass(frozen=True, kw_only=True)
 class ProcessBatches(Process):
     """The node of a processor that takes batches."""
+
+    drops_nulls: bool = False
+    """Whether null keys and null values are dropped and counted before it."""
 
     def next_close_ms(self, epoch: Epoch) -> int | None:
         with self.at_work(epoch) as running:
@@ -45,6 +48,10 @@ class ProcessBatches(Process):
             return self._rows(running.out) if running.out else None
 
     def _take(self, rows: pl.DataFrame, running: Running, epoch: Epoch) -> None:
+        if self.drops_nulls:
+            rows = has_value(has_key(rows, list(self.key.row_type.columns), epoch), epoch)
+            if rows.is_empty():
+                return
         before_ms = epoch.clocks.get(self.clock)
         times = epoch.advance(self.clock, rows.get_column("_ts")).to_numpy()
         calls = self._timer_calls(times, before_ms)
@@ -72,7 +79,7 @@ class ProcessBatches(Process):
 
     def _timer_calls(self, times: np.ndarray, before_ms: int | None) -> np.ndarray:
         """The rows after which timers are called; ``before_ms`` is stream time before them."""
-        if not self.shape.timers:
+        if STREAM not in self.shape.timers:
             return np.empty(0, np.int64)
         reached = times // self.shape.timer_resolution_ms
         before = reached[:1] if before_ms is None else [before_ms // self.shape.timer_resolution_ms]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -83,9 +84,12 @@ class Running:
         self.stores: dict[str, OpenStore] = {
             declared.name: declared.opened(lambda: self._cause.time_ms) for declared in self.shape.stores
         }
-        self._keys = PlainRows(self.shape.key.row_type) if self.shape.timers else None
         self.processor: Any = None
         self.is_called = False
+
+    @cached_property
+    def _keys(self) -> PlainRows:
+        return PlainRows(self.shape.key.row_type)
 
     def enter(
         self, session: StateSession, clocks: dict[str, int], now_ms: int, metadata_of: MetadataOf, out: Out
@@ -244,7 +248,6 @@ class Running:
         timers = self._timers.get(punctuation)
         if timers is None:
             return []
-        assert self._keys is not None
         return [
             (self._timer_item(list(key.values()) if isinstance(key, dict) else [key]), at_ms)
             for key, at_ms in timers.take(time_ms)
@@ -308,7 +311,6 @@ class Running:
         return self._timers[Punctuation(punctuation)]
 
     def _timer_key(self, key: Any) -> Any:
-        assert self._keys is not None
         if not self.shape.key.is_windowed:
             values = tuple(self._keys.plain(key))
             return values if len(values) > 1 else values[0]
@@ -318,7 +320,6 @@ class Running:
 
     def _timer_item(self, values: list[Any]) -> Any:
         """The key of a timer as the processor takes it."""
-        assert self._keys is not None
         if not self.shape.key.is_windowed:
             return self._keys.item(values)
         return Windowed(self._keys.item(values[:-2]), *values[-2:])
