@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from weir.pipelines.serdes.headers import HEADERS_TYPE
 from weir.pipelines.serdes.shapes import LAST_TIME_MS, TIME
 from weir.pipelines.serdes.source import BadRecord
 from weir.state.types import TableSpec
@@ -26,11 +27,13 @@ DEAD_LETTERS = TableSpec(
             "operator": pl.String(),
             "trace": pl.String(),
             "id": pl.String(),
+            "headers": HEADERS_TYPE,
         }
     ),
 )
 """One row per record, committed with the epoch that read it. ``id`` is unique and the same in every attempt of the
-epoch. ``stage``, ``operator``, ``trace`` and ``id`` are null in rows of versions that did not have them. A timestamp
+epoch. ``stage``, ``operator``, ``trace``, ``id`` and ``headers`` are null in rows of versions that did not have
+them; ``headers`` also where the program does not ask for those of the topic. A timestamp
 before 1970 is kept as is; one after the year 9999 is null, since few readers have a date for it."""
 
 
@@ -50,6 +53,10 @@ def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:
             "operator": [record.operator for record in bad],
             "trace": [record.trace for record in bad],
             "id": [f"{record.topic}-{record.partition}-{record.offset}-{epoch}" for record in bad],
+            "headers": [
+                None if record.headers is None else [{"key": key, "value": value} for key, value in record.headers]
+                for record in bad
+            ],
         },
         schema={**DEAD_LETTERS.schema, "timestamp": pl.Int64()},
     )

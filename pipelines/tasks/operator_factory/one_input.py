@@ -186,6 +186,7 @@ def operator_of(node: Node) -> Operator | None:
                     children=tuple(child.name for child in node.children),
                     given=node.record.columns,
                     forwards=node.forwards,
+                    has_headers=node.has_headers,
                 ),
                 value=node.value_taken,
                 key_result=node.record.key_type,
