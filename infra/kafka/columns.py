@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 RECORD_SCHEMA = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "timestamp_ms": pl.Int64(), "offset": pl.Int64()})
@@ -137,17 +138,22 @@ class RecordColumns:
     def _headers(self) -> pl.Series:
         if not self.found.headers:
             return pl.Series("headers", [[]], RECORD_HEADERS).new_from_index(0, self.found.rows)
-        import pyarrow as pa  # only where headers are asked for: importing it takes long
-
+        rows = self.found.rows
         names, values, ends = (
-            pa.array(_Column(self.pointer, which)) for which in (_HEADER_NAMES, _HEADER_VALUES, _HEADER_ENDS)
+            pl.Series(_Column(self.pointer, which)) for which in (_HEADER_NAMES, _HEADER_VALUES, _HEADER_ENDS)
         )
         try:
-            names = names.cast(pa.large_string())
-        except pa.ArrowInvalid:  # Kafka does not enforce UTF-8
-            names = pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.large_string())
-        pairs = pa.StructArray.from_arrays([names, values], ["key", "value"])
-        return pl.Series("headers", pl.from_arrow(pa.LargeListArray.from_arrays(ends, pairs)), RECORD_HEADERS)
+            names = names.cast(pl.String)
+        except pl.exceptions.PolarsError:  # Kafka does not enforce UTF-8
+            names = pl.Series([name.decode(errors="replace") for name in names.to_list()], dtype=pl.String)
+        owners = np.repeat(np.arange(rows), np.diff(ends.to_numpy()))
+        pairs = pl.DataFrame({"row": owners, "headers": pl.DataFrame({"key": names, "value": values}).to_struct()})
+        lists = pairs.group_by("row", maintain_order=True).agg("headers")
+        if lists.height < rows:
+            numbers = pl.int_range(rows, dtype=pl.Int64, eager=True).alias("row").to_frame()
+            lists = numbers.join(lists, on="row", how="left", maintain_order="left")
+            lists = lists.with_columns(pl.col("headers").fill_null(pl.lit([], RECORD_HEADERS)))
+        return lists.get_column("headers")
 
     def close(self) -> None:
         """Call it once; nothing may be called afterwards."""

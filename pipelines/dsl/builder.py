@@ -72,7 +72,8 @@ class StreamsBuilder:
             raise TopologyError("the stream has no topic; name at least one")
         if len(topics) == 1:
             return KStream(
-                self._graph, add_source(self._graph, topics[0], key, value, timestamp, idle_after, headers=headers),
+                self._graph,
+                add_source(self._graph, topics[0], key, value, timestamp, idle_after, headers=headers),
                 has_new_key=False,
             )
         name = self._graph.new_name("KSTREAM-SOURCE-")

@@ -60,11 +60,12 @@ def forwarded_rows(given: Any, columns: pl.Schema, cause: Cause, *, has_headers:
         raise TypeError("the rows to forward have nulls in _ts; give each row its time (Int64, ms)")
     defaults = {"_partition": cause.partition, "_offset": cause.offset, "_deleted": False}
     schema = pl.Schema({**columns, **RESERVED})
+    rows: pl.DataFrame = with_headers(given) if has_headers else given
     if has_headers:
-        given, schema = with_headers(given), pl.Schema({**schema, HEADERS: HEADERS_TYPE})
-    return given.select(
+        schema[HEADERS] = HEADERS_TYPE
+    return rows.select(
         *(
-            _cast(given.get_column(name), dtype) if name in given.columns else pl.lit(defaults[name], dtype).alias(name)
+            _cast(rows.get_column(name), dtype) if name in rows.columns else pl.lit(defaults[name], dtype).alias(name)
             for name, dtype in schema.items()
         )
     )

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
-from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE, NO_HEADERS, Headers, headers_of
+from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE, NO_HEADERS, headers_of
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.timestamps import TimestampExtractor
@@ -83,7 +83,7 @@ class BadRecord:
     """The node that failed; None for a record that could not be read."""
     trace: str | None = None
     """Python's traceback of the error; None for a record that could not be read."""
-    headers: Headers | None = None
+    headers: tuple[tuple[str, bytes | None], ...] | None = None
     """None unless the program asked for the headers of the topic."""
 
 

@@ -58,7 +58,10 @@ class TestInputTopic:
     __test__ = False
 
     def __init__(
-        self, pipe: Callable[[Any, Any, int | None, Headers], None], start_ms: int | None = None, auto_advance_ms: int = 0
+        self,
+        pipe: Callable[[Any, Any, int | None, Headers], None],
+        start_ms: int | None = None,
+        auto_advance_ms: int = 0,
     ) -> None:
         self._pipe = pipe
         self._time_ms, self._auto_advance_ms = start_ms, auto_advance_ms

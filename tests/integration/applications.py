@@ -32,7 +32,9 @@ def _with_headers() -> Application:
     builder = StreamsBuilder()
     orders = builder.stream("with-headers", key=String("user"), value=String("order"), headers=True)
     kept = orders.filter(lambda user, order: 1 // (len(order) - 1) >= 0)
-    kept.select_key(user=pl.col("user").str.slice(0, 1)).repartition("by-letter").to("with-headers-out")
+    kept.select_key(user=pl.col("user").str.slice(0, 1)).repartition("by-letter").to(
+        "with-headers-out", key=String("user")
+    )
     return Application("with-headers", builder, on_processing_error="dead_letter")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -11,11 +12,16 @@ from typer.testing import CliRunner
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.pipelines.cli.app import app as weir
 from weir.pipelines.operations.registry import register
-from weir.pipelines.spark.runner import run
+from weir.pipelines.spark import runner
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-PROGRAM, SOURCE, TARGET, PARTITIONS = "tests.integration.applications:with_headers", "with-headers", "with-headers-out", 2
+PROGRAM, SOURCE, TARGET, PARTITIONS = (
+    "tests.integration.applications:with_headers",
+    "with-headers",
+    "with-headers-out",
+    2,
+)
 HEADERS = (
     [],
     [("trace", b"\x00\xff\xfe"), ("trace", None), ("tenant", b""), ("trace", b"3")],
@@ -41,7 +47,12 @@ def produce(broker: str, seed: int, first: int) -> Sent:
 
 def received(broker: str) -> Sent:
     consumer = Consumer(
-        {"bootstrap.servers": broker, "group.id": "reader", "isolation.level": "read_committed", "enable.partition.eof": True}
+        {
+            "bootstrap.servers": broker,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
     )
     consumer.assign([TopicPartition(TARGET, number, 0) for number in range(PARTITIONS)])
     found, ended = Sent(), 0
@@ -57,27 +68,29 @@ def received(broker: str) -> Sent:
     return found
 
 
-def test_headers_arrive_as_they_were_sent_and_go_with_dead_letters(settings, broker, kafka_admin: KafkaAdmin, spark):
+def test_headers_arrive_as_they_were_sent_and_go_with_dead_letters(
+    settings, broker, kafka_admin: KafkaAdmin, spark, monkeypatch
+):
+    monkeypatch.setattr(runner, "CAUGHT_UP_LIMIT_S", 300.0)
     for topic in (SOURCE, TARGET):
         kafka_admin.create_topic(topic, PARTITIONS)
     expected = Sent()
     for start in range(2):  # the second goes on after the first
         for key, records in produce(broker, start, start * 500).items():
             expected.setdefault(key, []).extend(records)
-        run(PROGRAM, settings, bootstrap_servers=broker, until_caught_up=True, spark=spark)
+        summary = runner.run(PROGRAM, settings, bootstrap_servers=broker, until_caught_up=True, spark=spark)
+        assert summary.records_in == 500
     assert received(broker) == expected
 
     producer = Producer({"bootstrap.servers": broker})
     producer.produce(SOURCE, "x", "a", partition=0, headers=HEADERS[1])
     producer.flush()
-    run(PROGRAM, settings, bootstrap_servers=broker, until_caught_up=True, spark=spark)
+    runner.run(PROGRAM, settings, bootstrap_servers=broker, until_caught_up=True, spark=spark)
     assert received(broker) == expected
     register(settings, "with-headers", PROGRAM)
     place = ["--dir", str(settings.dir)]
     listed = CliRunner().invoke(weir, ["dead-letters", "list", "with-headers", "--json", *place])
     assert listed.exit_code == 0, listed.output
-    import json
-
     (letter,) = json.loads(listed.stdout)["letters"]
     shown = CliRunner().invoke(weir, ["dead-letters", "show", "with-headers", letter["id"], *place])
     assert "headers: trace=\x00\ufffd\ufffd, trace=-, tenant=, trace=3" in shown.stdout

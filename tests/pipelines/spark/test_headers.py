@@ -1,4 +1,4 @@
-"""Headers in runs: random programs against a plain model, restarts, and programs that begin or cease to ask for them."""
+"""Headers in runs: random programs against a plain model, restarts, and programs that begin or cease to ask."""
 
 from __future__ import annotations
 

@@ -6,24 +6,28 @@ import dataclasses
 from datetime import timedelta
 
 import polars as pl
-from polars import col
 import pytest
+from polars import col
 
 from weir import (
     Application,
     BatchProcessor,
     BufferConfig,
+    EmitStrategy,
     FixedKeyProcessor,
     Int64,
     JoinWindows,
     Processor,
     Record,
+    SessionWindows,
+    SlidingWindows,
     StreamsBuilder,
     String,
     Suppressed,
     TimeWindows,
 )
 from weir.pipelines.errors import TopologyError, UserFunctionError
+from weir.pipelines.serdes.headers import headers_column
 from weir.testing import TopologyTestDriver
 
 SENT = (("trace", b"\x00\xff"), ("trace", None), ("tenant", b""), ("ąę", b"4"))
@@ -153,6 +157,78 @@ def test_a_result_behind_a_repartition_has_them_too(builder):
     assert sent(builder, *records) == [(1, numbered("a")), (2, numbered("b"))]
 
 
+AGGREGATIONS = {
+    "hopping windows": (
+        lambda stream: (
+            stream.group_by_key()
+            .windowed_by(TimeWindows.of_size_and_grace(timedelta(seconds=4), WIDE).advance_by(timedelta(seconds=2)))
+            .count("counts")
+        ),
+        [("a", 2), ("b", 2), ("c", 2)],
+    ),
+    "sessions": (
+        lambda stream: (
+            stream.group_by_key()
+            .windowed_by(SessionWindows.of_inactivity_gap_and_grace(timedelta(seconds=9), WIDE))
+            .count("counts")
+        ),
+        [("a", 1), ("b", 2), ("c", 2)],  # an update of a session retracts the one before
+    ),
+    "sliding windows": (
+        lambda stream: (
+            stream.group_by_key()
+            .windowed_by(SlidingWindows.of_time_difference_and_grace(timedelta(microseconds=1000), WIDE))
+            .count("counts")
+        ),
+        [("a", 1), ("b", 1), ("c", 1)],
+    ),
+    "a function": (
+        lambda stream: stream.group_by_key().aggregate("sums", lambda: 0, add),
+        [("a", 1), ("b", 1), ("c", 1)],
+    ),
+    "cogroup": (
+        lambda stream: stream.group_by_key().cogroup(add).aggregate("sums", lambda: 0),
+        [("a", 1), ("b", 1), ("c", 1)],
+    ),
+    "windows as they close": (
+        lambda stream: (
+            stream.group_by_key()
+            .windowed_by(TimeWindows.of_size_with_no_grace(timedelta(seconds=1)))
+            .emit_strategy(EmitStrategy.on_window_close())
+            .count("counts")
+        ),
+        [("b", 1), ("c", 1)],  # each record closes the window of the one before
+    ),
+    "windows held back until they close": (
+        lambda stream: (
+            stream.group_by_key()
+            .windowed_by(TimeWindows.of_size_with_no_grace(timedelta(seconds=1)))
+            .count("counts")
+            .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        ),
+        [("", 2)],
+    ),
+}
+
+
+def add(key: str, value: int, total: int) -> int:
+    return total + value
+
+
+@pytest.mark.parametrize("name", AGGREGATIONS)
+def test_results_of_each_kind_of_aggregation_have_those_of_the_record_that_caused_them(builder, name):
+    """Three records of one key, a second apart, with the headers a, b and c."""
+    aggregate, expected = AGGREGATIONS[name]
+    aggregate(orders(builder)).to_stream().to_delta("out", **({"headers": True} if expected[0][0] else {}))
+    with TopologyTestDriver(Application("headers", builder)) as driver:
+        topic = driver.create_input_topic("orders")
+        for at, header in enumerate("abc"):
+            topic.pipe_input("ann", 1, headers=numbered(header), timestamp_ms=10_000 + at * 1_000)
+        records = driver.create_output_table("out").read_records()
+    found = ["".join(header for header, _ in each.headers) for each in records]
+    assert found == [header for header, times in expected for _ in range(times)]
+
+
 def test_late_records_have_their_own(builder):
     windowed = orders(builder).group_by_key()
     second = TimeWindows.of_size_with_no_grace(timedelta(seconds=1))
@@ -244,6 +320,43 @@ def test_a_processor_cannot_set_headers_that_go_nowhere(builder):
     orders(builder, headers=False).process_values(Stamp).to("out")
     with pytest.raises(UserFunctionError, match=r"builder\.stream\(\.\.\., headers=True\)"):
         sent(builder, ("orders", "ann", 5, SENT))
+    other = StreamsBuilder()
+    orders(other, headers=True).process_values(Stamp).to("out")
+    assert sent(other, ("orders", "ann", 5, SENT))[1] == (0, (*SENT, ("seen", b"5")))
+
+
+def test_a_batch_cannot_have_headers_that_go_nowhere(builder):
+    class Adds(BatchProcessor[str, int, str, int]):
+        def process_batch(self, rows):
+            return rows.rename({"cents": "value"}).with_columns(headers_column([SENT] * rows.height))
+
+    orders(builder, headers=False).process(Adds).to("out")
+    with pytest.raises(UserFunctionError, match=r"builder\.stream\(\.\.\., headers=True\)"):
+        sent(builder, ("orders", "ann", 5, ()))
+    other = StreamsBuilder()
+    orders(other, headers=True).process(Adds).to("out")
+    assert sent(other, ("orders", "ann", 5, ())) == [(5, SENT)]
+
+
+class Trace(FixedKeyProcessor[str, int, bytes]):
+    def init(self, context):
+        self.context = context
+
+    def process(self, record):
+        self.context.forward(record.with_value(dict(record.headers)["tenant"]))
+
+
+def test_an_expression_that_names_headers_is_refused_and_a_processor_reads_them(builder):
+    stream = orders(builder)
+    for use in (
+        lambda: stream.filter(col("_headers").list.len() > 0),
+        lambda: stream.map_values(headers="_headers"),
+        lambda: stream.select_key(headers="_headers"),
+    ):
+        with pytest.raises(TopologyError, match=r"process_values\(\.\.\.\) gets record\.headers"):
+            use()
+    stream.process_values(Trace).to("out")
+    assert sent(builder, ("orders", "ann", 5, SENT)) == [(b"", SENT)]
 
 
 def test_headers_that_are_no_pairs_are_refused(builder):
@@ -259,6 +372,9 @@ def test_headers_that_are_no_pairs_are_refused(builder):
         sent(builder, ("orders", "ann", 5, ()))
     with pytest.raises(TypeError, match="headers are pairs"):
         sent(builder, ("orders", "ann", 5, {"trace": b"1"}))
+    other = StreamsBuilder()
+    orders(other).to("out")
+    assert sent(other, ("orders", "ann", 5, [("trace", b"17")])) == [(5, (("trace", b"17"),))]
 
 
 def test_topics_without_headers_give_programs_no_column(builder):
