@@ -38,9 +38,9 @@ def produce(broker: str, seed: int, first: int) -> Sent:
         order, headers = f"order {number}", chance.choice(HEADERS)
         user = f"{letter}-{number % 3}"
         producer.produce(
-            SOURCE, order, user, partition="abcd".index(letter) % PARTITIONS, timestamp=number, headers=headers
+            SOURCE, order, user, partition="abcd".index(letter) % PARTITIONS, timestamp=1_000 + number, headers=headers
         )
-        sent.setdefault(letter, []).append((order, headers, number))
+        sent.setdefault(letter, []).append((order, headers, 1_000 + number))
     producer.flush()
     return sent
 
