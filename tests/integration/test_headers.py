@@ -16,12 +16,8 @@ from weir.pipelines.spark import runner
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-PROGRAM, SOURCE, TARGET, PARTITIONS = (
-    "tests.integration.applications:with_headers",
-    "with-headers",
-    "with-headers-out",
-    2,
-)
+PROGRAM, PARTITIONS = "tests.integration.applications:with_headers", 2
+SOURCE, TARGET = "with-headers", "with-headers-out"
 HEADERS = (
     [],
     [("trace", b"\x00\xff\xfe"), ("trace", None), ("tenant", b""), ("trace", b"3")],

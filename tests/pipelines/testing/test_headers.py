@@ -298,6 +298,30 @@ def test_what_was_held_back_has_none(builder):
     assert sent(builder, ("orders", "a", 5, SENT), ("orders", "b", 6, SENT)) == [(5, ())]
 
 
+def test_behind_what_was_held_back_a_table_has_no_headers(builder):
+    held = orders(builder).to_table("newest")
+    held = held.suppress(Suppressed.until_time_limit(timedelta(seconds=1), BufferConfig.unbounded())).to_stream()
+    with pytest.raises(TopologyError, match=r"behind suppress\(\.\.\.\) .* leave headers= out"):
+        held.to_delta("held", headers=True)
+    held.to_delta("held")
+
+
+def test_what_waited_for_a_join_has_none(builder):
+    prices = builder.table("prices", key=String("user"), value=Int64("price"), store="p", history_retention=WIDE)
+    orders(builder).join(prices, grace=timedelta(seconds=1), store="waiting").map_values(cents="cents").to("out")
+    records = [("prices", "a", 1, ()), ("orders", "a", 5, SENT), ("orders", "b", 6, SENT), ("orders", "c", 7, SENT)]
+    assert sent(builder, *records) == [(5, ())]
+
+
+def test_what_found_nothing_in_a_join_of_streams_has_those_of_the_record_that_released_it(builder):
+    others = orders(builder, "others")
+    windows = JoinWindows.of_time_difference_with_no_grace(timedelta(seconds=1))
+    joined = orders(builder).left_join(others, windows=windows, store="pairs")
+    joined.map_values(cents="cents").to("out")
+    records = [("orders", "a", 5, SENT), *(("others", name, 1, numbered(name)) for name in "bcd")]
+    assert sent(builder, *records) == [(5, numbered("c"))]
+
+
 def test_a_table_has_the_column_if_asked_for(builder):
     stream = orders(builder)
     stream.to_delta("with", headers=True)
