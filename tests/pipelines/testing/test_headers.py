@@ -423,3 +423,11 @@ def test_dead_letters_have_headers(builder):
             ("deserialization", SENT),
             ("processing", SENT),
         ]
+
+
+def test_dead_letters_behind_a_repartition_have_headers(builder):
+    orders(builder).repartition("moved").filter(lambda key, value: 1 // value > 0).to("out")
+    application = Application("headers", builder, on_processing_error="dead_letter")
+    with TopologyTestDriver(application) as driver:
+        driver.create_input_topic("orders").pipe_input("ann", 0, headers=SENT)
+        assert [(each.topic, each.headers) for each in driver.dead_letters] == [("moved-repartition", SENT)]
