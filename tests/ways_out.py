@@ -70,8 +70,25 @@ VARIABLE = (
 LOGIN = "tests/pipelines/sinks/test_batched.py::test_a_login_is_left_out_of_the_url_and_becomes_a_header"
 
 
+HEADERS = "tests/pipelines/testing/test_headers.py::test_"
+
+
 LETTERS = f"{CLI}/test_dead_letters.py::test_"
 WAYS_OUT: dict[str, dict[str, str]] = {
+    # Headers
+    "pipelines/dsl/stream_operations.py StreamOperations.to_delta": {
+        "builder.stream(..., headers=True)": HEADERS + "a_table_cannot_have_headers_that_were_not_read",
+        "leave headers= out": HEADERS + "a_table_has_the_column_if_asked_for",
+    },
+    "pipelines/operators/aggregates.py expression_dtype": {
+        "read them in a processor": HEADERS + "an_expression_that_names_headers_is_refused_and_a_processor_reads_them",
+    },
+    "pipelines/processors/running.py": {
+        "builder.stream(..., headers=True)": HEADERS + "a_processor_cannot_set_headers_that_go_nowhere",
+    },
+    "pipelines/serdes/headers.py checked_headers": {
+        '[("trace", b"17")]': HEADERS + "headers_that_are_no_pairs_are_refused",
+    },
     # Sinks
     "orchestration/checks/sinks.py sink_trouble": {
         "sink skip x x": SINK_REFUSED,

@@ -66,8 +66,14 @@ def show(
         print_json(letter)
         return
     for name, value in letter.items():
-        text = value.decode(errors="replace") if isinstance(value, bytes) else "-" if value is None else str(value)
+        if name == "headers" and value:
+            value = ", ".join(f"{each['key']}={_text(each['value'])}" for each in value)
+        text = _text(value)
         console.print(f"{name}: {text}", markup=False, soft_wrap=True)
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else "-" if value is None else str(value)
 
 
 def replay(

@@ -20,6 +20,7 @@ from weir.pipelines.operators.stateless import with_tombstones
 from weir.pipelines.processors.forwarding import RESERVED, Cause, ForwardedRows
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.running import STREAM, Out, Running
+from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,8 @@ class ProcessBatches(Process):
         before_ms = epoch.clocks.get(self.clock)
         times = epoch.advance(self.clock, rows.get_column("_ts")).to_numpy()
         calls = self._timer_calls(times, before_ms)
-        rows = rows.select(*self.key.names, *self.value.columns, *RESERVED)
+        headers = [HEADERS] if HEADERS in rows.columns else []
+        rows = rows.select(*self.key.names, *self.value.columns, *RESERVED, *headers)
         places = rows.select("_partition", "_offset")
         first, next_call = 0, 0
         while first < rows.height:
@@ -102,7 +104,8 @@ class ProcessBatches(Process):
     def _rows(self, forwarded: Out) -> pl.DataFrame:
         sent = [each for each in forwarded if isinstance(each, ForwardedRows) and each.rows.height]
         if not sent:
-            return pl.DataFrame(schema={**self.shape.given, **RESERVED})
+            headers = {HEADERS: HEADERS_TYPE} if self.shape.has_headers else {}
+            return pl.DataFrame(schema={**self.shape.given, **RESERVED, **headers})
         has_child = any(each.child is not None for each in sent)
         rows = pl.concat(
             [

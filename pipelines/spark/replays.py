@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from weir.pipelines.serdes.headers import headers_of
 from weir.pipelines.serdes.shapes import LAST_TIME_MS
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.task import Task
@@ -33,6 +34,7 @@ def begin_replay(coordinator: Coordinator, ids: Sequence[str]) -> Replayed:
         letter = Letter(
             **{name: row[name] for name in ("id", "topic", "partition", "offset", "key", "value", "row")},
             timestamp_ms=row["timestamp"],
+            headers=None if row["headers"] is None else headers_of(row["headers"]),
         )
         task = _task_of(coordinator, letter)
         if task is None:

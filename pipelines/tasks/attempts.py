@@ -18,6 +18,7 @@ import polars as pl
 
 from weir.pipelines.errors import ProcessingError
 from weir.pipelines.on_error import ErrorHandling
+from weir.pipelines.serdes.headers import HEADERS, headers_of
 from weir.pipelines.serdes.source import BadRecord, RawRecords
 from weir.pipelines.tasks.order import Turns
 from weir.pipelines.tasks.output import EpochOutput
@@ -116,12 +117,14 @@ class Attempts:
             read = raw.frame.row(by_predicate=pl.col("offset") == offset, named=True)
             key, value, time_ms = read["key"], read["value"], read["timestamp_ms"]
             kept = None
+            headers = headers_of(read["headers"]) if "headers" in read else None
         else:
             partition, offset, time_ms = self.partition, place, int(row["_ts"][0])
             record = next(edge for edge in self.edges if edge.name == name).node.record
             key = _json(row, record.key_columns)
             value = None if row["_deleted"][0] else _json(row, record.value.columns)
             kept = _ipc(row)
+            headers = headers_of(row[HEADERS].to_list()[0]) if HEADERS in row.columns else None
         return BadRecord(
             topic=name,
             partition=partition,
@@ -134,6 +137,7 @@ class Attempts:
             operator=error.node,
             trace="".join(traceback.format_exception(error.__cause__ or error)),
             row=kept,
+            headers=headers,
         )
 
 

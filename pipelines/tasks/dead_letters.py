@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
+from weir.pipelines.serdes.headers import HEADERS_TYPE, Headers
 from weir.pipelines.serdes.shapes import LAST_TIME_MS, TIME
 from weir.pipelines.serdes.source import BadRecord
 from weir.state.commit.tables import read_rows
@@ -36,13 +37,15 @@ DEAD_LETTERS = TableSpec(
             "trace": pl.String(),
             "id": pl.String(),
             "row": pl.Binary(),
+            "headers": HEADERS_TYPE,
         }
     ),
 )
 """One row per record, committed with the epoch that read it. ``id`` is unique and the same in every attempt of the
-epoch. ``stage``, ``operator``, ``trace``, ``id`` and ``row`` are null in rows of versions that did not have them. A
-timestamp before 1970 is kept as is; one after the year 9999 is null, since few readers have a date for it. A letter
-that was processed again has a second row, with its ``id``, the stage ``REPLAYED``, and a ``reason`` if it failed."""
+epoch. ``stage``, ``operator``, ``trace``, ``id``, ``row`` and ``headers`` are null in rows of versions without them;
+``headers`` also where the program does not ask for those of the topic. A timestamp before 1970 is kept as is; one after
+the year 9999 is null, since few readers have a date for it. A letter that was processed again has a second row, with
+its ``id``, the stage ``REPLAYED``, and a ``reason`` if it failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,7 @@ class Letter:
     key: bytes | None
     value: bytes | None
     row: bytes | None
+    headers: Headers | None = None
 
 
 def read_dead_letters(folder: Path) -> pl.DataFrame:
@@ -88,6 +92,10 @@ def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:
             "trace": [record.trace for record in bad],
             "id": [letter_id(record, epoch) for record in bad],
             "row": [record.row for record in bad],
+            "headers": [
+                None if record.headers is None else [{"key": key, "value": value} for key, value in record.headers]
+                for record in bad
+            ],
         },
         schema={**DEAD_LETTERS.schema, "timestamp": pl.Int64()},
     )

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from weir.pipelines.on_error import ErrorHandling
+from weir.pipelines.serdes.headers import headers_column
 from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.tasks.dead_letters import Letter
@@ -78,7 +79,7 @@ def batches(
             stop += 1
         part = letters[start:stop]
         if topic in sources:
-            raw = _raw(part)
+            raw = _raw(part, has_headers=sources[topic].has_headers)
             decoded = decode_source(
                 sources[topic], raw, now_ms=now_ms, partition_time_ms=partition_times_ms.get(topic, UNKNOWN_MS)
             )
@@ -111,9 +112,12 @@ def _row(letter: Letter) -> pl.DataFrame:
     return pl.read_ipc(BytesIO(letter.row))
 
 
-def _raw(letters: Sequence[Letter]) -> _Raw:
+def _raw(letters: Sequence[Letter], *, has_headers: bool) -> _Raw:
     rows = [(letter.key, letter.value, letter.timestamp_ms, letter.offset) for letter in letters]
-    return _Raw(letters[0].topic, letters[0].partition, pl.DataFrame(rows, schema=RAW_SCHEMA, orient="row"))
+    frame = pl.DataFrame(rows, schema=RAW_SCHEMA, orient="row")
+    if has_headers:
+        frame = frame.with_columns(headers_column(letter.headers or () for letter in letters).alias("headers"))
+    return _Raw(letters[0].topic, letters[0].partition, frame)
 
 
 def _turns(name: str, frame: pl.DataFrame, clocks: Mapping[str, int]) -> Turns:

@@ -185,6 +185,7 @@ def operator_of(node: Node) -> Operator | None:
                 children=tuple(child.name for child in node.children),
                 given=node.record.columns,
                 forwards=node.forwards,
+                has_headers=node.has_headers,
             )
             value, key_result, result = node.value_taken, node.record.key_type, node.record.value
             if node.is_batch:
