@@ -116,7 +116,8 @@ class TransactionalWriter:
             for topic, partition, key, value, time_ms, headers in records:
                 while True:
                     try:
-                        produce(topic, value, key, partition, timestamp=time_ms, headers=list(headers))
+                        # librdkafka takes a time of 0 for none, and writes the present
+                        produce(topic, value, key, partition, timestamp=time_ms or 1, headers=list(headers))
                         break
                     except BufferError:
                         producer.poll(0.1)

@@ -77,11 +77,11 @@ def _database(settings: Settings) -> Iterator[str]:
             'this demo needs a PostgreSQL: install one with `pip install "weir-streams[demo]"`, or name yours with '
             "`--set sql_url=postgresql://USER@HOST/DATABASE`"
         )
-    import pgserver
+    from pgserver.postgres_server import get_server
 
     notices.print("starting PostgreSQL", markup=False)
     settings.dir.mkdir(parents=True, exist_ok=True)
-    server = pgserver.get_server(settings.dir / "postgresql", cleanup_mode="stop")
+    server = get_server(settings.dir / "postgresql", cleanup_mode="stop")
     try:
         yield server.get_uri()
     finally:
