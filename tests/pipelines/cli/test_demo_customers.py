@@ -30,6 +30,14 @@ def test_the_events_are_those_of_a_thousand_customers_few_of_whom_have_most():
     assert {json.loads(value)["kind"] for value in events["value"].head(100)} == set(KINDS)
 
 
+def test_without_a_postgresql_the_demo_says_how_to_get_one(terminal, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    refused = terminal.weir("demo customers")
+    assert refused.code == 1
+    assert 'pip install "weir-streams[demo]"' in refused.text
+    assert "`--set sql_url=postgresql://USER@HOST/DATABASE`" in refused.text
+
+
 @pytest.fixture
 def postgresql():
     server = PostgresqlServer()
