@@ -74,6 +74,8 @@ def replay(settings: Settings, application: str, ids: Collection[str] = (), *, b
     answer = msgspec.json.decode(
         ask(settings, application, "replay", arguments, by=by, reason="dead letters"), type=Replayed
     )
+    if not (answer.ids or answer.misfits):
+        return "no dead letter waits"
     outcomes = _outcomes(settings, application, answer.ids)
     failed = [outcome for outcome in outcomes if outcome != "processed"]
     parts = [f"{counted(len(outcomes) - len(failed), 'dead letter')} processed"]

@@ -118,6 +118,8 @@ def test_letters_are_replayed_beside_a_driver_of_the_corrected_program_each_once
     assert dict(newest.select("user", "n").iter_rows()) == counted
     (waiting,) = letters.filter(pl.col("replayed").is_null())["id"]
     assert there.weir(f"dead-letters discard clicks {waiting} --yes").code == 0
+    with there.typing_beside("dead-letters replay clicks", "stop clicks"):
+        assert "clicks: no dead letter waits" in there.weir(f"run {program}").text
     assert "deleted 7 dead letters" in there.weir("dead-letters discard clicks --yes").text
     assert offsets(there) == []
 
