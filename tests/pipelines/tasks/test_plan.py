@@ -6,12 +6,14 @@ from dataclasses import fields, replace
 
 import pytest
 
+from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.order import Mark
 from weir.pipelines.tasks.plan import OffsetRange, TaskPlan
 from weir.state.types import BlobRef, StateId, TaskId
 
 RANGE = OffsetRange(topic="t", partition=0, start=0, end=5)
 BLOB = BlobRef(source="a_0", target="b_0", edge="e", state=StateId(1, 1), path="p", rows=1, size_bytes=1)
+LETTER = Letter(id="t-0-1-1", topic="t", partition=0, offset=1, timestamp_ms=0, key=b"", value=b"", row=None)
 PLAN = TaskPlan(task=TaskId(0, 0), instance="first", state=StateId(2, 8), expected=None, committed=None, now_ms=0)
 OTHER = {
     "task": TaskId(0, 1),
@@ -32,6 +34,7 @@ OTHER = {
     "sought": ("clicks",),
     "passes_wall_clock": False,
     "stops": True,
+    "letters": (LETTER,),
     "max_uncommitted_bytes": 3,
 }
 
