@@ -15,6 +15,8 @@ from pathlib import Path
 
 FAULTS_DIR = "FAULTS_DIR"
 STEPS_FILE, DRIVER_FILE = "steps.log", "driver.pid"
+KILLED_FILE = "killed.pid"
+"""The driver that was killed last: what its processes do before they notice takes no other kill."""
 WORKER_STEPS = ("blob written", "files written", "state written", "blob consumed", "undo dropped")
 DRIVER_STEPS = ("pivot appended", "table appended", "settled")
 STARTS = "driver starts"
@@ -32,12 +34,17 @@ def on_step(name: str) -> None:
         return
     if victim == "driver" and name in WORKER_STEPS and not _has_uncommitted(folder):
         return
+    driver = _pid(folder / DRIVER_FILE)
+    if driver is not None and driver == _pid(folder / KILLED_FILE):
+        return
+    if victim == "driver":
+        (folder / KILLED_FILE).write_text(str(driver))
     try:
         waiting.rename(waiting.with_suffix(".done"))
     except FileNotFoundError:  # another process was faster
         return
     note(folder, f"killed {victim}")
-    os.kill(int((folder / DRIVER_FILE).read_text()) if victim == "driver" else os.getpid(), signal.SIGKILL)
+    os.kill(driver if driver is not None and victim == "driver" else os.getpid(), signal.SIGKILL)
 
 
 def note(folder: Path, text: str) -> None:
@@ -64,6 +71,11 @@ def steps(folder: Path) -> list[str]:
 def left(folder: Path) -> int:
     """How many kills have not been carried out yet."""
     return len(list(folder.glob("*.kill")))
+
+
+def _pid(file: Path) -> int | None:
+    text = file.read_text() if file.exists() else ""
+    return int(text) if text else None
 
 
 def _has_uncommitted(folder: Path) -> bool:
