@@ -115,11 +115,17 @@ class Application:
         self.state_isolation = IsolationLevel(state_isolation)
         self.topology = builder.build()
         self.own_stores = dict(own_stores or {})
-        known = {store.name for sub_topology in self.topology.sub_topologies for store in sub_topology.stores}
+        stores = [store for sub_topology in self.topology.sub_topologies for store in sub_topology.stores]
+        known = {store.name for store in stores}
         if unknown := sorted(self.own_stores.keys() - known):
             raise TopologyError(
                 f"own_stores names {', '.join(unknown)}, which the topology does not have; its stores "
                 f"are {', '.join(sorted(known)) or 'none'}"
+            )
+        if unlogged := sorted(store.name for store in stores if store.name in self.own_stores and not store.is_logged):
+            raise TopologyError(
+                f"own_stores names {', '.join(unlogged)}, which has no changelog that a store could follow; leave "
+                "logging=False out"
             )
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.spark.admission import admit
-from weir.pipelines.spark.beginnings import Beginnings
+from weir.pipelines.spark.beginnings import Beginnings, unlogged_of
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.parts import Slots, Source
 from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
@@ -113,7 +113,10 @@ class Coordinator:
         """Tasks whose stores the program's start has changed, and how: they are restored before they run."""
         self._form = application.topology.committed_form
         self._changelogs = {
-            store.name: changelog_spec(store) for each in application.topology.sub_topologies for store in each.stores
+            store.name: changelog_spec(store)
+            for each in application.topology.sub_topologies
+            for store in each.stores
+            if store.is_logged
         }
 
     def start(self, source_counts: Mapping[str, int], source: Source, *, accept_state_loss: bool = False) -> None:
@@ -166,7 +169,12 @@ class Coordinator:
                 if beginnings is not None
                 else TaskCommit(state=None, instance=FIRST_INSTANCE)
             )
-            self.tasks[task_id] = Task.of(task_id, topics_read, known)
+            self.tasks[task_id] = Task.of(
+                task_id,
+                topics_read,
+                replace(known, unlogged=unlogged_of(sub_topology.stores, known, change)),
+                tuple(store.name for store in sub_topology.stores if not store.is_logged),
+            )
             if change is not None and not {store.name for store in sub_topology.stores}.isdisjoint(
                 change.no_longer_divided
             ):
@@ -228,6 +236,7 @@ class Coordinator:
         needed = {
             store: evolution(self._warehouse / self.application.id, self._changelogs[store])
             for store in change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT)
+            if store in self._changelogs
         }
         return [store for store, found in needed.items() if found is not None and found.keys is None]
 
@@ -630,7 +639,7 @@ def committed_form(topology: Topology, record: CommitRecord, change: TopologyCha
         },
         aside=change.aside,
         topics_aside={topic: each for topic, each in record.topics.items() if topic not in topology.topics()},
-        removed=tuple(name for name in removed if name not in present),
+        removed=(*(name for name in removed if name not in present), *change.of(Fate.IS_DROPPED)),
     )
 
 

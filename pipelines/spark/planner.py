@@ -118,6 +118,7 @@ def plan_task(
         max_bytes=limits.max_bytes,
         end_time_ms=end_time_ms,
         sought=task.sought,
+        to_log=task.to_log,
         passes_wall_clock=limits.passes_wall_clock,
         stops=stops,
         lets_idle=not stops

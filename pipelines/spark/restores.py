@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from weir.infra.control.rows import RequestRow
 from weir.pipelines.spark.coordinator import Coordinator
-from weir.pipelines.spark.errors import RestoreFailedError, RunError
+from weir.pipelines.spark.errors import RestoreFailedError, RunError, UnloggedStoreLostError
 from weir.pipelines.spark.parts import RestoreExecutor
 from weir.pipelines.spark.restore_jobs import RestoreRequest
 from weir.pipelines.spark.task import TaskState
@@ -66,6 +66,7 @@ class Restores:
 
         Raises:
             RestoreFailedError: A task needs a restore although its store has just been rebuilt from the changelog.
+            UnloggedStoreLostError: A store's changelog does not have its rows yet.
             FencedError: A newer driver has taken over.
         """
         for receipt in receipts:
@@ -123,6 +124,13 @@ class Restores:
                 restored.seconds,
                 restored.source,
             )
+            for store in restored.request.commit.unlogged:
+                log.warning(
+                    'task %s: its store %r begins empty, since it has no changelog (on_loss="empty"): its results '
+                    "count only what is read from now on",
+                    restored.request.task,
+                    store,
+                )
 
     def tell_progress(self) -> None:
         """Pass on the progress of the restores."""
@@ -135,6 +143,9 @@ class Restores:
         A restore moves a folder that a newer driver may be using, so a driver that was overtaken must not begin one.
         """
         coordinator = self._coordinator
+        for task_id, reason in reasons.items():
+            if to_log := coordinator.tasks[task_id].to_log:
+                raise UnloggedStoreLostError(coordinator.application.id, str(task_id), to_log[0], reason)
         # 1. Accepted epochs committed
         if coordinator.has_uncommitted:
             self._commit("restore")

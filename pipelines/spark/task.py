@@ -82,6 +82,10 @@ class Task:
     """The snapshot that the last commit lists."""
     rows_since_snapshot: int = 0
     """Rows of accepted epochs in the task's changelogs that no snapshot holds."""
+    without_log: tuple[str, ...] = ()
+    """Its stores that have no changelog."""
+    unlogged: tuple[str, ...] = ()
+    """Its stores whose rows are not in their changelogs: also those that have yet to be written there."""
     idle_since_ms: dict[str, int] = field(default_factory=dict)
     """The time since which a topic has had no records while others of the task had some."""
     sought: tuple[str, ...] = ()
@@ -92,8 +96,11 @@ class Task:
     """Whether its store can roll something back."""
 
     @classmethod
-    def of(cls, task_id: TaskId, topics: tuple[str, ...], committed: TaskCommit) -> Task:
-        """A task of a new generation, where the commit log has it."""
+    def of(
+        cls, task_id: TaskId, topics: tuple[str, ...], committed: TaskCommit, without_log: tuple[str, ...] = ()
+    ) -> Task:
+        """A task of a new generation, where the commit log has it; ``without_log`` are its stores without changelog."""
+        has_snapshot = not (without_log or committed.unlogged)
         return cls(
             id=task_id,
             instance=committed.instance,
@@ -106,10 +113,17 @@ class Task:
             totals={name: count for name, count in committed.totals.items() if name != OPEN_WINDOWS},
             gauges={OPEN_WINDOWS: committed.totals.get(OPEN_WINDOWS, 0)},
             next_punctuation_ms=committed.next_punctuation_ms,
-            snapshot=committed.snapshot,
+            snapshot=committed.snapshot if has_snapshot else None,
             listed_snapshot=committed.snapshot,
             rows_since_snapshot=committed.rows_since_snapshot,
+            without_log=without_log,
+            unlogged=committed.unlogged,
         )
+
+    @property
+    def to_log(self) -> tuple[str, ...]:
+        """The stores of which its next epoch writes all rows to their changelogs."""
+        return tuple(name for name in self.unlogged if name not in self.without_log)
 
     @property
     def owes_settling(self) -> bool:
@@ -172,6 +186,7 @@ class Task:
         for name, time_ms in receipt.source_times_ms.items():
             self.source_times_ms[name] = max(time_ms, self.source_times_ms.get(name, BEFORE_ALL_MS))
         self.files += receipt.files
+        self.unlogged = self.without_log
         self.rows_since_snapshot += sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
         self.consumed += receipt.consumed
         self.takes += bool(receipt.consumed or receipt.left)
@@ -202,6 +217,7 @@ class Task:
             next_punctuation_ms=self.next_punctuation_ms,
             snapshot=self.snapshot,
             rows_since_snapshot=self.rows_since_snapshot,
+            unlogged=self.unlogged,
         )
 
     def published(self, snapshot: SnapshotRef, rows_before: int) -> None:

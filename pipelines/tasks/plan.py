@@ -71,6 +71,8 @@ class TaskPlan:
     """Whether what processors do by the wall clock is due; not in a backfill."""
     stops: bool = False
     """Whether the processors are closed after the rows, since the run ends."""
+    to_log: tuple[str, ...] = ()
+    """Stores of which all rows go to the changelog, which does not have them yet (PROTOCOL 36)."""
     max_uncommitted_bytes: int | None = None
     """Stop after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
 

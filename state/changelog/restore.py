@@ -84,7 +84,8 @@ def restore_task(
 
     ``through`` is the commit's id: rows of later epochs are left out. ``commit`` is the task's part of that commit. The
     instance is built from the snapshot that it lists and the changelogs' rows since, or from the changelogs alone if
-    there is no snapshot, or it is missing, damaged or too old. ``task_rows`` are the positions and stream times for the
+    there is no snapshot, or it is missing, damaged or too old. Stores whose rows are not in their changelogs
+    (``TaskCommit.unlogged``) begin empty. ``task_rows`` are the positions and stream times for the
     ``_task`` store, sorted by key. With ``take_snapshot`` the snapshot's file itself becomes the instance if possible,
     and is then gone.
 
@@ -95,7 +96,11 @@ def restore_task(
     """
 
     def changelogs(above: int = -1) -> list[TaskChangelog]:
-        return [TaskChangelog.of(app_folder, spec, task_id, through=through.epoch, above=above) for spec in specs]
+        return [
+            TaskChangelog.of(app_folder, spec, task_id, through=through.epoch, above=above)
+            for spec in specs
+            if spec.name not in commit.unlogged
+        ]
 
     finish = partial(
         _finish,
