@@ -122,6 +122,12 @@ class Application:
                 f"own_stores names {', '.join(unknown)}, which the topology does not have; its stores "
                 f"are {', '.join(sorted(known)) or 'none'}"
             )
+        if rebuilt := sorted(store.name for store in stores if store.is_rebuilt and self.on_processing_error != "fail"):
+            raise TopologyError(
+                f"store {rebuilt[0]!r} has no changelog, and if it is lost, it would be computed again from records "
+                'that other operators failed on, too; add on_loss="empty", or leave logging=False or '
+                "on_processing_error out"
+            )
         if unlogged := sorted(store.name for store in stores if store.name in self.own_stores and not store.is_logged):
             raise TopologyError(
                 f"own_stores names {', '.join(unlogged)}, which has no changelog that a store could follow; leave "

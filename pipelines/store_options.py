@@ -20,8 +20,8 @@ class StoreOptions:
     """Whether each commit adds the changes to a changelog. Without one, commits write less, and a store that survives
     goes on as any other."""
     on_loss: OnLoss | None = None
-    """What becomes of a store without a changelog whose rows on disk are lost: ``"empty"``, it begins empty at the
-    committed positions."""
+    """What becomes of a store without a changelog whose rows on disk are lost. None: it is computed again from its
+    topic, below the committed position. ``"empty"``: it begins empty there."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.logging, bool):
@@ -33,12 +33,7 @@ class StoreOptions:
                 f"store {self.name!r} has a changelog, from which it is restored if it is lost; leave on_loss out, or "
                 "add logging=False"
             )
-        if not self.logging and self.on_loss is None:
-            raise TopologyError(
-                f"store {self.name!r} has no changelog, so nothing restores it if it is lost; add "
-                'on_loss="empty" if it may then begin empty, or leave logging=False out'
-            )
 
     def applied(self, spec: StoreSpec) -> StoreSpec:
         """The spec of a store with these options."""
-        return replace(spec, is_logged=self.logging)
+        return replace(spec, is_logged=self.logging, is_rebuilt=not self.logging and self.on_loss is None)

@@ -170,5 +170,6 @@ class StoreSpec:
     supplier: Supplier | None = None
     """Opens the user's store that holds the rows; None for a built-in one. Not part of what identifies a store."""
     is_logged: bool = True
-    """Whether it has a changelog; a store without one begins empty once its rows on disk are lost. Not part of what
-    identifies a store."""
+    """Whether it has a changelog. Not part of what identifies a store."""
+    is_rebuilt: bool = False
+    """Whether a store without a changelog that is lost is computed again from its topic; else it begins empty."""

@@ -130,7 +130,8 @@ class Materialized(StoreOptions):
     """A store's name and options, or what opens the store of your own that keeps its rows; may stand where the name
     does.
 
-    With ``logging=False, on_loss="empty"`` the store has no changelog: if its rows on disk are lost, it begins empty.
+    With ``logging=False`` the store has no changelog: if its rows on disk are lost, they are computed again from its
+    topic, or, with ``on_loss="empty"``, it begins empty.
 
     Examples:
         >>> class Rows(KeyValueBytesStore):

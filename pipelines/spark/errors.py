@@ -73,6 +73,20 @@ class UnloggedStoreLostError(RunError):
         )
 
 
+class RangeLostError(RunError):
+    """A store without a changelog is lost, and its topic no longer gives its rows."""
+
+    def __init__(self, application: str, task: str, store: str, reason: str) -> None:
+        super().__init__(application, task, store, reason)
+        self.application, self.task, self.store, self.reason = application, task, store, reason
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r}, task {self.task}: its store {self.store!r} is lost, has no changelog, "
+            f'and cannot be computed again: {self.reason}; declare the store with on_loss="empty", and it begins empty'
+        )
+
+
 class Loss(StrEnum):
     """Why a topic cannot be read on at a position."""
 

@@ -12,7 +12,8 @@ from enum import StrEnum
 
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import Receipt
-from weir.state.commit.record import SnapshotRef, TaskCommit
+from weir.pipelines.topology.clocks import clocks_of
+from weir.state.commit.record import Beginning, SnapshotRef, TaskCommit
 from weir.state.types import (
     CHANGELOG_FOLDER,
     BlobRef,
@@ -28,6 +29,10 @@ BEFORE_ALL_MS = -(1 << 62)
 """Earlier than any record."""
 OPEN_WINDOWS = "open_windows"
 """A gauge that commits keep beside the totals."""
+
+
+RUNGS = 8
+"""How many beginnings of a store are noted for as long as its rows are kept."""
 
 
 class TaskState(StrEnum):
@@ -90,6 +95,12 @@ class Task:
     """The time since which a topic has had no records while others of the task had some."""
     sought: tuple[str, ...] = ()
     """Topics whose producers must put keys where a repartition has put them (``TopologyChange.no_longer_divided``)."""
+    beginnings: dict[str, Beginning] = field(default_factory=dict)
+    """By store, of those that are computed again if they are lost, where their rows begin."""
+    kept_ms: Mapping[str, int] = field(default_factory=dict)
+    """By store, of those whose beginning moves on, how long their rows are kept."""
+    rungs: dict[str, list[Beginning]] = field(default_factory=dict)
+    """By store, later beginnings, each of which holds once all rows of before have expired."""
     visited: bool = False
     """Whether this generation has run an epoch of it: the first epoch visits every task."""
     has_undo: bool = False
@@ -118,6 +129,7 @@ class Task:
             rows_since_snapshot=committed.rows_since_snapshot,
             without_log=without_log,
             unlogged=committed.unlogged,
+            beginnings=dict(committed.beginnings),
         )
 
     @property
@@ -161,6 +173,8 @@ class Task:
             self.leader_epochs.get(topic, {}).pop(partition, None)
         if moved and self.current is not None:
             self.current = state
+        gone = {topic for topic, _ in moved}
+        self.beginnings = {name: each for name, each in self.beginnings.items() if each.topic not in gone}
 
     def distrust_snapshot(self) -> None:
         """Its next restore reads the changelog alone, and the next commit lists no snapshot."""
@@ -181,6 +195,7 @@ class Task:
             or bool(receipt.files or receipt.blobs or receipt.consumed or receipt.left)
         )
         self._note_pace(receipt)
+        self._move_beginnings_on(receipt.clocks)
         self.current, self.positions, self.clocks = receipt.state, positions, receipt.clocks
         self.gauges, self.next_punctuation_ms = receipt.gauges, receipt.next_punctuation_ms
         for name, time_ms in receipt.source_times_ms.items():
@@ -205,6 +220,18 @@ class Task:
             if before is not None and after is not None and read > 0:
                 self.pace_ms[topic] = (after - before) / read
 
+    def _move_beginnings_on(self, clocks: Mapping[str, int]) -> None:
+        """Let stores begin where all rows of before have expired by ``clocks``, those after an epoch."""
+        for name, kept_ms in self.kept_ms.items():
+            if name not in self.beginnings or name not in self.clocks:
+                continue
+            topic, rungs = self.beginnings[name].topic, self.rungs.setdefault(name, [])
+            if not rungs or self.clocks[name] >= rungs[-1].clocks[name] + kept_ms // RUNGS:
+                offset = self.positions[topic][self.id.partition]
+                rungs.append(Beginning(topic=topic, offset=offset, clocks=clocks_of([name], self.clocks)))
+            while rungs and rungs[0].clocks[name] + kept_ms <= clocks[name]:
+                self.beginnings[name] = rungs.pop(0)
+
     def to_commit(self) -> TaskCommit:
         """The task's part of the commit row."""
         return TaskCommit(
@@ -218,6 +245,7 @@ class Task:
             snapshot=self.snapshot,
             rows_since_snapshot=self.rows_since_snapshot,
             unlogged=self.unlogged,
+            beginnings=self.beginnings,
         )
 
     def published(self, snapshot: SnapshotRef, rows_before: int) -> None:

@@ -37,6 +37,16 @@ class SnapshotRef:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """Where reading begins that gives all rows of a store again, in the task's partition of its topic."""
+
+    topic: str
+    offset: int
+    clocks: Mapping[str, int] = field(default_factory=dict)
+    """The clocks of the store's operator there."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskCommit:
     """A task's state and positions as of a commit, which lists idle tasks too (PROTOCOL 12)."""
 
@@ -59,6 +69,8 @@ class TaskCommit:
     unlogged: tuple[str, ...] = ()
     """The stores whose rows are only in the task's local store, since they have no changelog, or one that has yet to
     get the rows (PROTOCOL 36)."""
+    beginnings: Mapping[str, Beginning] = field(default_factory=dict)
+    """By store, of those in ``unlogged`` that are computed again if they are lost (PROTOCOL 37)."""
 
 
 @dataclass(frozen=True, kw_only=True)

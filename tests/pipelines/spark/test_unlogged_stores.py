@@ -4,16 +4,12 @@ out. PROTOCOL 36; ``tests/pipelines/spark/unlogged.py`` has the program, its mod
 from __future__ import annotations
 
 import logging
-import shutil
-import signal
-import subprocess
-import sys
 
 import pytest
 from deltalake import DeltaTable
 
 from tests.pipelines.backfill.inline import begun_whole, run_shadow
-from tests.pipelines.spark.unlogged import STORES, Site, visits
+from tests.pipelines.spark.unlogged import STORES, Site, killed_at, lose, more, under
 from weir import Application, Int64, Mean, StreamsBuilder, String
 from weir.infra.settings import Settings
 from weir.pipelines.backfill.errors import UnloggedStoreError
@@ -29,31 +25,12 @@ from weir.state.commit.record import UNLOGGED_FORMAT_VERSION
 from weir.state.engine.cache import TaskStoreCache
 
 ROWS = 60
-LIFE_LIMIT_S = 120
 
 
 @pytest.fixture(autouse=True)
 def _closed():
     yield
     TaskStoreCache.close_all()
-
-
-def more(site: Site, rows: int = ROWS) -> None:
-    for (_, partition), found in site.topics.rows.items():
-        found += visits(len(found), len(found) + rows, partition)
-
-
-def under(site: Site, *, logging: bool, **aggregates) -> Site:
-    """Another program over the same topics and folders."""
-    TaskStoreCache.close_all()
-    other = Site.of(site.folder, 0, logging=logging, **aggregates)
-    other.topics = site.topics
-    return other
-
-
-def lose(site: Site, task: str) -> None:
-    TaskStoreCache.close_all()
-    shutil.rmtree(site.state_of(task))
 
 
 def changelogs(site: Site) -> set[str]:
@@ -71,23 +48,6 @@ def changes(site: Site):
         newest_commit(site.warehouse, "visits"),
         site.topics.partition_counts(),
     )
-
-
-def killed_at(site: Site, logging: bool, step: str, occurrence: int) -> bool:
-    """Run in a process that is to be killed there; whether it came there."""
-    rows = len(site.topics.rows["visits", 0])
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.pipelines.spark.unlogged"),
-            *(str(site.folder), str(rows), str(logging), step, str(occurrence)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=LIFE_LIMIT_S,
-        check=False,
-    )
-    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
-    return ended.returncode != 0
 
 
 def test_a_store_without_a_changelog_goes_on_where_it_survives(tmp_path, caplog):

@@ -7,9 +7,12 @@ Run as a module it is a process of its own that dies by SIGKILL at the given occ
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
@@ -36,6 +39,13 @@ STORES = ("sums", "minutes", "newest", "last")
 """The stores of ``application`` whose options are given; beside them it has ``always``, which has a changelog."""
 
 
+LIFE_LIMIT_S = 120
+KEPT_MS = 120_000
+"""How long windows are kept, from their start."""
+READ_AGAIN = "read again"
+"""The step of a restore that reads records again."""
+
+
 class Last(Processor[str, int, None, None]):
     """Keeps the last value of each user; forwards nothing."""
 
@@ -46,11 +56,12 @@ class Last(Processor[str, int, None, None]):
         self.last.put(record.key, record.value)
 
 
-def options(logging: bool) -> dict:
-    return {} if logging else {"logging": False, "on_loss": "empty"}
+def options(logging: bool | None) -> dict:
+    """Of a store with a changelog, without one, or, with None, without one but computed again if it is lost."""
+    return {True: {}, False: {"logging": False, "on_loss": "empty"}, None: {"logging": False}}[logging]
 
 
-def application(logging: bool, **more) -> Application:
+def application(logging: bool | None, **more) -> Application:
     """``more`` are further aggregates of ``sums``."""
     builder = StreamsBuilder()
     visits = builder.stream("visits", key=String("user"), value=Int64("pages"))
@@ -65,15 +76,20 @@ def application(logging: bool, **more) -> Application:
     )
     visits.to_table(kept("newest"))
     by_user.count("always")
-    visits.process(Last, stores=[KeyValueStore("last", key=str, value=int, **options(logging))], name="last-of")
+    visits.process(Last, stores=[KeyValueStore("last", key=str, value=int, **options(bool(logging)))], name="last-of")
     return Application("visits", builder, commit_interval=timedelta(milliseconds=1))
 
 
 def visits(first: int, last: int, partition: int) -> list:
-    """A visit a second. Every fifth deletes the user's row of a table; one user's name is longer than a key of LMDB."""
+    """A visit a second, some of them out of order, and late. Every fifth deletes the user's row of a table; one user's
+    name is longer than a key of LMDB."""
     names = [b"user-%d-%d" % (partition, number) for number in range(6)] + [b"%d" % partition + b"x" * 700]
     return [
-        (names[number * 3 % 7], None if number % 5 == 4 else number.to_bytes(8, "big"), 1_000_000 + number * 1_000)
+        (
+            names[number * 3 % 7],
+            None if number % 5 == 4 else number.to_bytes(8, "big"),
+            1_000_000 + number * 1_000 - number % 4 * 45_000,
+        )
         for number in range(first, last)
     ]
 
@@ -82,7 +98,7 @@ class Site(Place):
     """Two tasks."""
 
     @classmethod
-    def of(cls, folder: Path, rows: int, *, logging: bool, **more) -> Site:
+    def of(cls, folder: Path, rows: int, *, logging: bool | None, **more) -> Site:
         topics = Topics({("visits", partition): visits(0, rows, partition) for partition in (0, 1)})
         return cls(application(logging, **more), topics, folder, max_records=20)
 
@@ -118,36 +134,81 @@ class Site(Place):
             "always": dict(reader.range("always").rows.select("user", "count").iter_rows()),
         }
 
-    def expected(self, since: dict[int, int] | None = None) -> dict[str, dict]:
-        """What they must hold by a plain reading; of the stores in ``STORES``, of the records from these offsets on, by
+    def expected(self, since: dict[int, int] | None = None, of: Sequence[str] = STORES) -> dict[str, dict]:
+        """What they must hold by a plain reading; the stores in ``of`` only of the records from these offsets on, by
         partition."""
+        whole, part = self._read({}), self._read(since or {})
+        return {name: part[name] if name in of else rows for name, rows in whole.items()}
+
+    def _read(self, since: dict[int, int]) -> dict[str, dict]:
         sums: dict[str, tuple[int, int]] = {}
         minutes, always = Counter[tuple[str, int]](), Counter[str]()
         newest: dict[str, int] = {}
         last: dict[str, int] = {}
         for (_, partition), rows in self.topics.rows.items():
-            now_ms = max(time_ms for _, _, time_ms in rows)
+            now_ms, open_windows = 0, Counter[tuple[str, int]]()
             for offset, (key, value, time_ms) in enumerate(rows):
-                user = key.decode()
-                if value is not None:
-                    always[user] += 1
-                if offset < (since or {}).get(partition, 0):
+                user, now_ms = key.decode(), max(now_ms, time_ms)
+                always[user] += value is not None
+                if offset < since.get(partition, 0):
                     continue
-                start_ms = time_ms // 60_000 * 60_000
-                if start_ms + 120_000 > now_ms:  # others have expired
-                    minutes[user, start_ms // 1000] += 1  # without a value, too, as in Kafka Streams
+                if (start_ms := time_ms // 60_000 * 60_000) + KEPT_MS > now_ms:  # else it is late
+                    open_windows[user, start_ms] += 1  # without a value, too, as in Kafka Streams
                 if value is None:
                     newest.pop(user, None)
                     last.pop(user, None)
                     continue
                 pages, count = sums.get(user, (0, 0))
-                pages_now = int.from_bytes(value, "big")
-                sums[user] = pages + pages_now, count + 1
-                newest[user] = last[user] = pages_now
-        return {"sums": sums, "minutes": dict(minutes), "newest": newest, "last": last, "always": dict(always)}
+                newest[user] = last[user] = int.from_bytes(value, "big")
+                sums[user] = pages + newest[user], count + 1
+            for (user, start_ms), count in open_windows.items():
+                if start_ms + KEPT_MS > now_ms:  # else it has expired
+                    minutes[user, start_ms // 1000] = count
+        return {
+            "sums": sums,
+            "minutes": dict(minutes),
+            "newest": newest,
+            "last": last,
+            "always": {user: count for user, count in always.items() if count},
+        }
 
 
-def die_at(folder: Path, rows: int, logging: bool, step: str, occurrence: int) -> None:
+def more(site: Site, rows: int = 60) -> None:
+    for (_, partition), found in site.topics.rows.items():
+        found += visits(len(found), len(found) + rows, partition)
+
+
+def under(site: Site, *, logging: bool | None, **aggregates) -> Site:
+    """Another program over the same topics and folders."""
+    TaskStoreCache.close_all()
+    other = Site.of(site.folder, 0, logging=logging, **aggregates)
+    other.topics = site.topics
+    return other
+
+
+def lose(site: Site, task: str) -> None:
+    TaskStoreCache.close_all()
+    shutil.rmtree(site.state_of(task))
+
+
+def killed_at(site: Site, logging: bool | None, step: str, occurrence: int) -> bool:
+    """Run in a process that is to be killed there; whether it came there."""
+    rows = len(site.topics.rows["visits", 0])
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.pipelines.spark.unlogged"),
+            *(str(site.folder), str(rows), str(logging), step, str(occurrence)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=LIFE_LIMIT_S,
+        check=False,
+    )
+    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+    return ended.returncode != 0
+
+
+def die_at(folder: Path, rows: int, logging: bool | None, step: str, occurrence: int) -> None:
     seen = Counter[str]()
 
     def on_step(name: str) -> None:
@@ -155,9 +216,18 @@ def die_at(folder: Path, rows: int, logging: bool, step: str, occurrence: int) -
         if (name, seen[name]) == (step, occurrence):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Site.of(folder, rows, logging=logging).run(on_step)
+    site = Site.of(folder, rows, logging=logging)
+    driver = site.driver(on_step)
+    reader = site.restores.reader
+
+    def dying(topic: str, partition: int):
+        on_step(READ_AGAIN)
+        return reader(topic, partition)
+
+    site.restores.reader = dying
+    driver.run(Event(), until_caught_up=True)
 
 
 if __name__ == "__main__":
     folder, rows, logging, step, occurrence = sys.argv[1:]
-    die_at(Path(folder), int(rows), logging == "True", step, int(occurrence))
+    die_at(Path(folder), int(rows), {"True": True, "False": False, "None": None}[logging], step, int(occurrence))
