@@ -27,7 +27,7 @@ from weir.pipelines.topology.topology import Topology
 from weir.state.commit.columns import Difference, differences
 from weir.state.commit.record import CommitRecord, CommittedTopology, StoreAside, StoreIdentity
 from weir.state.commit.type_names import dtype_of, type_name
-from weir.state.types import BlobRef
+from weir.state.types import BlobRef, StoreSpec
 
 _FINGERPRINT = re.compile(r"-[0-9a-f]{8}$")
 """The end of a sub-topology's stored name in rows written before names were free of it."""
@@ -189,7 +189,7 @@ def compare(
         if name not in changes and name not in past.unlogged
     } | {name: kept for name, kept in past.aside.items() if name not in changes}
     restored = _restored(past, changes, leftovers)
-    is_logged = {store.name: store.is_logged for each in topology.sub_topologies for store in each.stores}
+    specs = {store.name: store for each in topology.sub_topologies for store in each.stores}
     origins = _origins(topology, counts, past, changes, restored)
     outputs_now = topology.committed_form.outputs
     outputs_before = committed.topology.outputs if committed.topology else outputs_now
@@ -204,8 +204,8 @@ def compare(
             *(
                 _with_changelog(
                     _with_suppression(change, committed.topology, topology),
-                    before=change.store not in past.unlogged,
-                    now=is_logged[change.store],
+                    specs[change.store],
+                    had_one=change.store not in past.unlogged,
                 )
                 for change in changes.values()
             ),
@@ -535,16 +535,18 @@ def _left_behind(
     ]
 
 
-def _with_changelog(change: StoreChange, *, before: bool, now: bool) -> StoreChange:
+def _with_changelog(change: StoreChange, store: StoreSpec, *, had_one: bool) -> StoreChange:
     """With a note if a store that keeps its rows no longer has a changelog, or has one again."""
-    if before == now or change.fate not in (Fate.GOES_ON, Fate.EVOLVES, Fate.COMES_BACK):
+    if had_one == store.is_logged or change.fate not in (Fate.GOES_ON, Fate.EVOLVES, Fate.COMES_BACK):
         return change
-    note = (
-        "it has a changelog from now on, which gets all its rows in the first epoch"
-        if now
-        else "it no longer has a changelog; the one that is there stays as it is"
+    notes: tuple[str, ...] = (
+        ("it has a changelog from now on, which gets all its rows in the first epoch",)
+        if store.is_logged
+        else ("it no longer has a changelog; the one that is there stays as it is",)
     )
-    return replace(change, notes=(*change.notes, note))
+    if store.is_rebuilt:
+        notes += ("since it is not known where its rows begin, the run stops if it is lost",)
+    return replace(change, notes=(*change.notes, *notes))
 
 
 def _with_suppression(change: StoreChange, before: CommittedTopology | None, now: Topology) -> StoreChange:

@@ -84,8 +84,9 @@ def test_a_lost_store_is_computed_again_by_spark_and_begins_empty_once_its_recor
     assert (current_instance(lost) != instances[0], current_instance(kept) == instances[1]) == (True, True)
     assert not (settings.warehouse / "unlogged" / "_changelog" / "clicks").exists()
 
-    deleted = AdminClient({"bootstrap.servers": broker}).delete_records([TopicPartition(TOPIC, 0, 100)])
-    [each.result(30) for each in deleted.values()]
+    admin = AdminClient({"bootstrap.servers": broker})
+    for deleted in admin.delete_records([TopicPartition(TOPIC, 0, 100)]).values():
+        deleted.result(30)
     again("computed_again")  # it has survived
     shutil.rmtree(lost)
     with pytest.raises(RangeLostError, match="the topic now begins at 100"):

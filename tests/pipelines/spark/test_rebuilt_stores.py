@@ -9,7 +9,7 @@ import pytest
 from polars import col
 
 from tests.pipelines.spark.inline import Place, Topics
-from tests.pipelines.spark.unlogged import READ_AGAIN, Site, killed_at, lose, more, under, visits
+from tests.pipelines.spark.unlogged import READ_AGAIN, Site, changes, killed_at, lose, more, under, visits
 from weir import (
     Application,
     BufferConfig,
@@ -103,6 +103,9 @@ def test_a_store_that_had_a_changelog_before_is_not_computed_again(tmp_path):
     site = Site.of(tmp_path, ROWS, logging=True)
     site.run()
     other = under(site, logging=None)
+    notes = {each.store: each.notes for each in changes(other).stores}
+    assert notes["sums"][-1] == "since it is not known where its rows begin, the run stops if it is lost"
+    assert notes["always"] == ()
     other.run()
     assert other.held == other.expected()
     lose(other, "0_1")

@@ -9,14 +9,13 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.pipelines.backfill.inline import begun_whole, run_shadow
-from tests.pipelines.spark.unlogged import STORES, Site, killed_at, lose, more, under
+from tests.pipelines.spark.unlogged import STORES, Site, changes, killed_at, lose, more, under
 from weir import Application, Int64, Mean, StreamsBuilder, String
 from weir.infra.settings import Settings
 from weir.pipelines.backfill.errors import UnloggedStoreError
 from weir.pipelines.backfill.everything import swap_everything
 from weir.pipelines.operations.aside import stores_of
 from weir.pipelines.operations.verify import verify_application
-from weir.pipelines.spark.admission import change_of
 from weir.pipelines.spark.errors import TopologyChangedError, UnloggedStoreLostError
 from weir.pipelines.topology.changes import Fate
 from weir.state.changelog.compaction import Compaction
@@ -39,15 +38,6 @@ def changelogs(site: Site) -> set[str]:
 
 def unlogged(site: Site) -> dict[str, set[str]]:
     return {name: set(task.unlogged) for name, task in newest_commit(site.warehouse, "visits").tasks.items()}
-
-
-def changes(site: Site):
-    return change_of(
-        site.application.topology,
-        site.warehouse / "visits",
-        newest_commit(site.warehouse, "visits"),
-        site.topics.partition_counts(),
-    )
 
 
 def test_a_store_without_a_changelog_goes_on_where_it_survives(tmp_path, caplog):

@@ -33,6 +33,9 @@ from weir import (
     Sum,
     TimeWindows,
 )
+from weir.pipelines.spark.admission import change_of
+from weir.pipelines.topology.changes import TopologyChange
+from weir.state.commit.protocol import newest_commit
 from weir.state.engine.cache import TaskStoreCache
 
 STORES = ("sums", "minutes", "newest", "last")
@@ -189,6 +192,16 @@ def under(site: Site, *, logging: bool | None, **aggregates) -> Site:
 def lose(site: Site, task: str) -> None:
     TaskStoreCache.close_all()
     shutil.rmtree(site.state_of(task))
+
+
+def changes(site: Site) -> TopologyChange:
+    """What a start would change."""
+    return change_of(
+        site.application.topology,
+        site.warehouse / "visits",
+        newest_commit(site.warehouse, "visits"),
+        site.topics.partition_counts(),
+    )
 
 
 def killed_at(site: Site, logging: bool | None, step: str, occurrence: int) -> bool:
