@@ -21,7 +21,7 @@ from weir.state.types import BlobRef, StateId, StoreSpec, TaskId
 
 def unlogged_of(stores: Sequence[StoreSpec], known: TaskCommit, change: TopologyChange | None) -> tuple[str, ...]:
     """Of a task's stores, those whose rows are not in their changelogs when it begins at ``known``; ``change`` is None
-    before the first commit (PROTOCOL 36)."""
+    before the first commit (PROTOCOL 37)."""
     empty = {store.name for store in stores}
     if change is not None:
         empty &= {*change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT)}

@@ -129,7 +129,7 @@ def restore(
 def _rebuilt(
     application: Application, folder: Path, request: RestoreRequest, reader: Callable[[str, int], Reader]
 ) -> Iterator[Mapping[str, StateView]]:
-    """Views of the stores that are computed again, in ``folder``, which is removed afterwards (PROTOCOL 37)."""
+    """Views of the stores that are computed again, in ``folder``, which is removed afterwards (PROTOCOL 38)."""
     commit, partition = request.commit, request.task.partition
     shutil.rmtree(folder, ignore_errors=True)  # of an attempt that died
     try:

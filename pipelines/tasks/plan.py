@@ -72,7 +72,7 @@ class TaskPlan:
     stops: bool = False
     """Whether the processors are closed after the rows, since the run ends."""
     to_log: tuple[str, ...] = ()
-    """Stores of which all rows go to the changelog, which does not have them yet (PROTOCOL 36)."""
+    """Stores of which all rows go to the changelog, which does not have them yet (PROTOCOL 37)."""
     max_uncommitted_bytes: int | None = None
     """Stop after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
 

@@ -1,4 +1,4 @@
-"""Computes stores without changelogs again from their topic, in a folder of their own (PROTOCOL 37).
+"""Computes stores without changelogs again from their topic, in a folder of their own (PROTOCOL 38).
 
 Only the operators between the topic and the store run: no output, sink, timer or other store sees the records again.
 Where reading begins, and whether the topic still has the records, is up to ``weir.pipelines.spark.restores``.

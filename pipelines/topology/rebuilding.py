@@ -1,6 +1,6 @@
 """The part of a program that computes one store from one topic: what a lost store without a changelog is rebuilt by.
 
-Running it belongs to ``weir.pipelines.tasks.rebuilding`` (PROTOCOL 37).
+Running it belongs to ``weir.pipelines.tasks.rebuilding`` (PROTOCOL 38).
 """
 
 from __future__ import annotations

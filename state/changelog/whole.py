@@ -1,4 +1,4 @@
-"""All rows of a store for its changelog, which has none of them, or old ones (PROTOCOL 36).
+"""All rows of a store for its changelog, which has none of them, or old ones (PROTOCOL 37).
 
 That is so once a program gives a changelog to a store that had none. What an epoch changes is in
 ``weir.state.changelog.rows``.

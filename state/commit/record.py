@@ -68,9 +68,9 @@ class TaskCommit:
     """How many rows the task's changelogs have gained since."""
     unlogged: tuple[str, ...] = ()
     """The stores whose rows are only in the task's local store, since they have no changelog, or one that has yet to
-    get the rows (PROTOCOL 36)."""
+    get the rows (PROTOCOL 37)."""
     beginnings: Mapping[str, Beginning] = field(default_factory=dict)
-    """By store, of those in ``unlogged`` that are computed again if they are lost (PROTOCOL 37)."""
+    """By store, of those in ``unlogged`` that are computed again if they are lost (PROTOCOL 38)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Stores without changelogs that are lost are computed again from their topic. PROTOCOL 37."""
+"""Stores without changelogs that are lost are computed again from their topic. PROTOCOL 38."""
 
 from __future__ import annotations
 

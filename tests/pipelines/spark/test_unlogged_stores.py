@@ -1,5 +1,5 @@
 """Stores without changelogs: what survives, what begins empty, and how a program puts changelogs in and leaves them
-out. PROTOCOL 36; ``tests/pipelines/spark/unlogged.py`` has the program, its model, and the process that dies."""
+out. PROTOCOL 37; ``tests/pipelines/spark/unlogged.py`` has the program, its model, and the process that dies."""
 
 from __future__ import annotations
 
