@@ -1,7 +1,7 @@
 """How fast a sink is drained: ``python -m bench.sinks [ROWS]`` prints one JSON object, rows a second.
 
-The outbox is filled first, as by commits of 50,000 rows; then one publisher sends everything to the embedded broker,
-which runs on the same cores. Rows have a key and a value of 68 bytes together.
+The outbox is filled first, as by commits of 50,000 rows from one task, and from a thousand; then one publisher sends
+everything to the embedded broker, which runs on the same cores. Rows have a key and a value of 68 bytes together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ EPOCH_ROWS, KEYS = 50_000, 50_000
 VALUE = "v" * 57
 
 
-def main(rows: int) -> None:
+def drained(rows: int, tasks: int) -> dict[str, float]:
+    """Rows a second, processor seconds, and the producers that one publisher holds for ``tasks`` tasks."""
     builder = StreamsBuilder()
     builder.stream("in", key=String("user"), value=String("text")).to(TOPIC)
     (node,) = Application(APP, builder).topology.sinks
@@ -47,22 +48,24 @@ def main(rows: int) -> None:
             users = pl.select(user=pl.format("user-{}", number.cast(pl.String).str.zfill(6))).to_series()
             records = pl.DataFrame({"user": users}).with_columns(text=pl.lit(VALUE), _ts=pl.lit(epoch), _deleted=False)
             outgoing = sink.outgoing(records).with_columns(_epoch=pl.lit(epoch, pl.Int64()))
-            table.append(epoch, [write_file(folder, spec, outgoing)])
+            table.append(epoch, [write_file(folder, spec, each) for each in outgoing.iter_slices(EPOCH_ROWS // tasks)])
         KafkaAdmin(servers).create_topic(TOPIC, PARTITIONS)
-        drained = Event()
-        drained.set()
-        publisher = Publisher(
-            Outbox(folder, sink.name, APP),
-            sink.name,
-            lambda: KafkaConnection(APP, sink, {"bootstrap.servers": servers}),
-            application=APP,
-        )
+        connections: list[KafkaConnection] = []
+
+        def connect() -> KafkaConnection:
+            connections.append(KafkaConnection(APP, sink, {"bootstrap.servers": servers}))
+            return connections[-1]
+
+        stop = Event()
+        stop.set()
+        publisher = Publisher(Outbox(folder, sink.name, APP), sink.name, connect, application=APP)
         started, cpu = time.monotonic(), time.process_time()
-        publisher.run(Event(), drained)
+        publisher.run(Event(), stop)
         seconds, cpu = time.monotonic() - started, time.process_time() - cpu
         assert publisher.state.published_rows == rows
-    print(json.dumps({"kafka": {"rows": rows, "rows_per_s": round(rows / seconds), "cpu_s": round(cpu, 2)}}))
+    return {"rows_per_s": round(rows / seconds), "cpu_s": round(cpu, 2), "producers": len(connections)}
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    print(json.dumps({"rows": wanted, **{f"{tasks:,} tasks": drained(wanted, tasks) for tasks in (1, 1_000)}}))

@@ -56,6 +56,18 @@ def test_totals_are_reported_by_the_wall_clock(page):
         assert out.is_empty()
 
 
+def test_a_batch_that_goes_by_the_wall_clock_leaves_ten_seconds_after_its_first_event(page):
+    with TopologyTestDriver(page["prompt"]) as driver:
+        events, out = driver.create_input_topic("events"), driver.create_output_table("prompt")
+        events.pipe_key_value_list([("ann", "a"), ("bob", "x"), ("ann", "b"), ("ann", "c"), ("ann", "d")])
+        assert out.read_key_values_to_list() == [("ann", {"events": ["a", "b", "c"]})]
+        driver.advance_wall_clock_time(9 * SECOND)
+        events.pipe_input("bob", "y")
+        assert out.is_empty()
+        driver.advance_wall_clock_time(SECOND)
+        assert sorted(out.read_key_values_to_list()) == [("ann", {"events": ["d"]}), ("bob", {"events": ["x", "y"]})]
+
+
 def test_batches_keep_running_totals_and_timers(page):
     with TopologyTestDriver(page["running"]) as driver:
         orders = driver.create_input_topic("orders")

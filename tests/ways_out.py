@@ -70,7 +70,25 @@ VARIABLE = (
 LOGIN = "tests/pipelines/sinks/test_batched.py::test_a_login_is_left_out_of_the_url_and_becomes_a_header"
 
 
+HEADERS = "tests/pipelines/testing/test_headers.py::test_"
+
+
+LETTERS = f"{CLI}/test_dead_letters.py::test_"
 WAYS_OUT: dict[str, dict[str, str]] = {
+    # Headers
+    "pipelines/dsl/stream_operations.py StreamOperations.to_delta": {
+        "builder.stream(..., headers=True)": HEADERS + "a_table_cannot_have_headers_that_were_not_read",
+        "leave headers= out": HEADERS + "a_table_has_the_column_if_asked_for",
+    },
+    "pipelines/operators/aggregates.py expression_dtype": {
+        "read them in a processor": HEADERS + "an_expression_that_names_headers_is_refused_and_a_processor_reads_them",
+    },
+    "pipelines/processors/running.py": {
+        "builder.stream(..., headers=True)": HEADERS + "a_processor_cannot_set_headers_that_go_nowhere",
+    },
+    "pipelines/serdes/headers.py checked_headers": {
+        '[("trace", b"17")]': HEADERS + "headers_that_are_no_pairs_are_refused",
+    },
     # Sinks
     "orchestration/checks/sinks.py sink_trouble": {
         "sink skip x x": SINK_REFUSED,
@@ -227,8 +245,15 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "correct the function": FUNCTION,
         'on_processing_error="dead_letter"': COMMANDS + "what_fails_in_an_operator_goes_to_the_dead_letters",
     },
+    "pipelines/operations/dead_letters.py replay": {
+        "dead-letters list x": f"{LETTERS}letters_are_replayed_beside_a_driver_of_the_corrected_program_each_once",
+        "dead-letters replay x": f"{LETTERS}more_letters_than_a_request_takes_wait_for_the_next_one",
+    },
+    "pipelines/operations/dead_letters.py _outcomes": {
+        "status x": f"{LETTERS}letters_of_a_paused_application_follow_when_it_goes_on",
+    },
     "pipelines/operations/dead_letters.py dead_letter": {
-        "dead-letters list x": f"{CLI}/test_dead_letters.py::test_an_unknown_id_is_found_in_the_list",
+        "dead-letters list x": f"{LETTERS}an_unknown_id_is_found_in_the_list",
     },
     "pipelines/errors.py OperatorError": {
         "correct the expression": COMMANDS + "an_expression_is_corrected_and_a_new_start_repeats_the_epoch",
@@ -476,7 +501,8 @@ NO_REFUSALS = {
     "orchestration/assets/backfill.py BackfillConfig",
     "pipelines/cli/backfill.py",
     "pipelines/cli/control.py restore",
-    "pipelines/cli/demo.py demo",
+    "pipelines/cli/demo.py _show_flights",
+    "pipelines/cli/demo_customers.py deliver",
     "pipelines/cli/kafka.py start",
     "pipelines/cli/kafka.py list_topics",
     "pipelines/cli/plan.py plan",

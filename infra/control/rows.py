@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-RequestKind = Literal["commit", "restore", "pause", "resume", "snapshot", "swap", "sink", "stop"]
+RequestKind = Literal["commit", "restore", "pause", "resume", "snapshot", "swap", "sink", "replay", "stop"]
 AT_REST = "weir backfill"
 """The owner of a lease that is held for a single commit while no driver runs: such a life is not a driver's."""
 

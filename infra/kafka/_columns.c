@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_ROWS = 1024, FIRST_BYTES = 1 << 16, ERROR_TEXT = 512, BUFFERS = 3, PARTITION_EOF = -191 };
+enum { FIRST_ROWS = 1024, FIRST_BYTES = 1 << 16, ERROR_TEXT = 512, BUFFERS = 3, NUMBERS = 4, PARTITION_EOF = -191 };
 
 struct message { /* rd_kafka_message_t, as rdkafka.h declares it */
     int32_t error;
@@ -37,9 +37,10 @@ struct columns {
     /* Set by the caller; columns.py declares the fields down to error_text. */
     int64_t end;       /* stop after the last record before this offset, */
     int64_t until_ms;  /* after the first one later than this time, */
-    int64_t max_bytes; /* or once keys and values reach this many bytes */
+    int64_t max_bytes; /* or once keys, values and headers reach this many bytes */
     /* What was found. */
     int64_t rows, bytes, next_offset;
+    int64_t headers; /* of all rows together */
     int32_t is_complete; /* one of the three bounds was reached */
     int32_t is_out_of_memory;
     int32_t error; /* met after the rows; the columns stop there, too, except for PARTITION_EOF */
@@ -48,6 +49,10 @@ struct columns {
 
     struct buffer offsets, timestamps;
     struct bytes_column keys, values;
+    struct buffer header_ends; /* of each row's headers among those of all */
+    struct bytes_column header_names, header_values;
+    int32_t (*headers_of)(const struct message *, void **); /* NULL if headers are not asked for */
+    int32_t (*header_at)(const void *, size_t, const char **, const void **, size_t *);
     int64_t (*timestamp_of)(const struct message *, int32_t *);
     void (*yield)(void *client);
     void *client;
@@ -105,12 +110,15 @@ static void release_bytes(struct bytes_column *column)
     column->nulls = 0;
 }
 
-struct columns *columns_new(void *timestamp_of, void *yield, void *client)
+/* `headers_of` and `header_at` are rd_kafka_message_headers and rd_kafka_header_get_all, or NULL for no headers. */
+struct columns *columns_new(void *timestamp_of, void *yield, void *client, void *headers_of, void *header_at)
 {
     struct columns *columns = calloc(1, sizeof *columns);
     if (columns == NULL) return NULL;
     *(void **)&columns->timestamp_of = timestamp_of;
     *(void **)&columns->yield = yield;
+    *(void **)&columns->headers_of = headers_of;
+    *(void **)&columns->header_at = header_at;
     columns->client = client;
     return columns;
 }
@@ -122,7 +130,10 @@ void columns_clear(struct columns *columns, int64_t start)
     release(&columns->timestamps);
     release_bytes(&columns->keys);
     release_bytes(&columns->values);
-    columns->rows = columns->bytes = 0;
+    release(&columns->header_ends);
+    release_bytes(&columns->header_names);
+    release_bytes(&columns->header_values);
+    columns->rows = columns->bytes = columns->headers = 0;
     columns->next_offset = start;
     columns->is_complete = columns->is_out_of_memory = columns->error = 0;
 }
@@ -131,6 +142,28 @@ void columns_free(struct columns *columns)
 {
     columns_clear(columns, 0);
     free(columns);
+}
+
+/* Append a record's headers, in order; false if there is no memory for them. */
+static bool append_headers(struct columns *columns, const struct message *message)
+{
+    void *headers;
+    if (columns->headers_of == NULL) return true;
+    if (columns->rows == 0 && !append_number(&columns->header_ends, 0)) return false;
+    if (columns->headers_of(message, &headers) == 0) {
+        const char *name;
+        const void *value;
+        size_t length;
+        for (size_t each = 0; columns->header_at(headers, each, &name, &value, &length) == 0; each++) {
+            size_t name_length = strlen(name);
+            if (!(append_bytes(&columns->header_names, columns->headers, name, name_length)
+                  && append_bytes(&columns->header_values, columns->headers, value, length)))
+                return false;
+            columns->headers++;
+            columns->bytes += (int64_t)(name_length + length);
+        }
+    }
+    return append_number(&columns->header_ends, columns->headers);
 }
 
 /* The callback for rd_kafka_consume_callback. After yielding, later records stay in librdkafka's queue. Whenever the
@@ -153,7 +186,8 @@ void columns_take(const struct message *message, void *opaque)
     int64_t row = columns->rows, timestamp = columns->timestamp_of(message, &kind);
     if (!(append_number(&columns->offsets, message->offset) && append_number(&columns->timestamps, timestamp)
           && append_bytes(&columns->keys, row, message->key, message->key_length)
-          && append_bytes(&columns->values, row, message->payload, message->length))) {
+          && append_bytes(&columns->values, row, message->payload, message->length)
+          && append_headers(columns, message))) {
         columns->is_out_of_memory = 1;
         columns->yield(columns->client);
         return;
@@ -203,23 +237,30 @@ static const void *move(struct buffer *buffer)
     return at;
 }
 
-/* Move column `which` (0 key, 1 value, 2 timestamp, 3 offset) to Arrow structures; 0 if there is no memory for them. */
+/* Move column `which` to Arrow structures; 0 if there is no memory for them. 0 key, 1 value, 2 names and 3 values of the
+ * headers of all rows; 4 timestamp, 5 offset, 6 where each row's headers end, after a 0. */
 int32_t columns_export(struct columns *columns, int32_t which, struct ArrowSchema *schema, struct ArrowArray *array)
 {
+    struct bytes_column *of_bytes[] = {&columns->keys, &columns->values, &columns->header_names,
+                                       &columns->header_values};
+    struct buffer *of_numbers[] = {&columns->timestamps, &columns->offsets, &columns->header_ends};
+    const bool is_bytes = which < NUMBERS;
     const void **buffers = calloc(BUFFERS, sizeof *buffers);
     if (buffers == NULL) return 0;
-    *schema = (struct ArrowSchema){.format = which < 2 ? "Z" : "l", .name = "", .flags = 2, .release = release_schema};
-    *array = (struct ArrowArray){.length = columns->rows, .n_buffers = 2, .buffers = buffers, .release = release_array,
+    *schema = (struct ArrowSchema){.format = is_bytes ? "Z" : "l", .name = "", .flags = 2, .release = release_schema};
+    *array = (struct ArrowArray){.n_buffers = is_bytes ? BUFFERS : 2, .buffers = buffers, .release = release_array,
                                  .private_data = buffers};
-    if (which < 2) {
-        struct bytes_column *column = which == 0 ? &columns->keys : &columns->values;
+    if (is_bytes) {
+        struct bytes_column *column = of_bytes[which];
+        array->length = which < 2 ? columns->rows : columns->headers;
         array->null_count = column->nulls;
-        array->n_buffers = BUFFERS;
         buffers[0] = move(&column->validity);
         buffers[1] = move(&column->ends);
         buffers[2] = move(&column->data);
     } else {
-        buffers[1] = move(which == 2 ? &columns->timestamps : &columns->offsets);
+        struct buffer *column = of_numbers[which - NUMBERS];
+        array->length = (int64_t)(column->used / sizeof(int64_t));
+        buffers[1] = move(column);
     }
     return 1;
 }

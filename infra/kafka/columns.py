@@ -10,10 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 RECORD_SCHEMA = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "timestamp_ms": pl.Int64(), "offset": pl.Int64()})
 """Undecoded records of one topic partition; null where a record has no key or value."""
+RECORD_HEADERS = pl.List(pl.Struct({"key": pl.String(), "value": pl.Binary()}))
+"""The type of the column ``headers``, which records have if it is asked for: in the record's order, none left out."""
+_EXPORTED = {"key": 0, "value": 1, "timestamp_ms": 4, "offset": 5}
+_HEADER_NAMES, _HEADER_VALUES, _HEADER_ENDS = 2, 3, 6
 ERROR_BYTES = 512
 
 
@@ -27,6 +32,7 @@ class _Fields(ctypes.Structure):
         ("rows", ctypes.c_int64),
         ("bytes", ctypes.c_int64),
         ("next_offset", ctypes.c_int64),
+        ("headers", ctypes.c_int64),
         ("is_complete", ctypes.c_int32),
         ("is_out_of_memory", ctypes.c_int32),
         ("error", ctypes.c_int32),
@@ -87,14 +93,23 @@ class RecordColumns:
     """Columns filled by ``take``, librdkafka's consume callback, up to a bound; then ``frame`` hands them out.
 
     ``timestamp_of`` and ``stop`` are the addresses of ``rd_kafka_message_timestamp`` and ``rd_kafka_yield``; ``client``
-    is the latter's argument.
+    is the latter's argument. With ``headers_of`` and ``header_at``, those of ``rd_kafka_message_headers`` and
+    ``rd_kafka_header_get_all``, there is a column ``headers``, too.
 
     Raises:
         ImportError: ``_columns.c`` is not compiled; the text names the command.
     """
 
-    def __init__(self, timestamp_of: int | None, stop: int | None, client: int | None) -> None:
-        self.pointer = _library().columns_new(timestamp_of, stop, client)
+    def __init__(
+        self,
+        timestamp_of: int | None,
+        stop: int | None,
+        client: int | None,
+        headers_of: int | None = None,
+        header_at: int | None = None,
+    ) -> None:
+        self.schema = record_schema(with_headers=headers_of is not None)
+        self.pointer = _library().columns_new(timestamp_of, stop, client, headers_of, header_at)
         if not self.pointer:
             raise MemoryError
         self.take = address_of(_library().columns_take)
@@ -110,18 +125,44 @@ class RecordColumns:
         _library().columns_clear(self.pointer, offset)
 
     def frame(self) -> pl.DataFrame:
-        """The rows since the last call, as ``RECORD_SCHEMA``."""
+        """The rows since the last call, as ``schema``."""
         if not self.found.rows:
-            return RECORD_SCHEMA.to_frame()
-        frame = pl.DataFrame(
-            [pl.Series(_Column(self.pointer, which)).alias(name) for which, name in enumerate(RECORD_SCHEMA)]
-        )
+            return self.schema.to_frame()
+        columns = [pl.Series(_Column(self.pointer, which)).alias(name) for name, which in _EXPORTED.items()]
+        if "headers" in self.schema:
+            columns.append(self._headers())
+        frame = pl.DataFrame(columns)
         self.begin_at(self.found.next_offset)
         return frame
+
+    def _headers(self) -> pl.Series:
+        if not self.found.headers:
+            return pl.Series("headers", [[]], RECORD_HEADERS).new_from_index(0, self.found.rows)
+        rows = self.found.rows
+        names, values, ends = (
+            pl.Series(_Column(self.pointer, which)) for which in (_HEADER_NAMES, _HEADER_VALUES, _HEADER_ENDS)
+        )
+        try:
+            names = names.cast(pl.String)
+        except pl.exceptions.PolarsError:  # Kafka does not enforce UTF-8
+            names = pl.Series([name.decode(errors="replace") for name in names.to_list()], dtype=pl.String)
+        owners = np.repeat(np.arange(rows), np.diff(ends.to_numpy()))
+        pairs = pl.DataFrame({"row": owners, "headers": pl.DataFrame({"key": names, "value": values}).to_struct()})
+        lists = pairs.group_by("row", maintain_order=True).agg("headers")
+        if lists.height < rows:
+            numbers = pl.int_range(rows, dtype=pl.Int64, eager=True).alias("row").to_frame()
+            lists = numbers.join(lists, on="row", how="left", maintain_order="left")
+            lists = lists.with_columns(pl.col("headers").fill_null(pl.lit([], RECORD_HEADERS)))
+        return lists.get_column("headers")
 
     def close(self) -> None:
         """Call it once; nothing may be called afterwards."""
         _library().columns_free(self.pointer)
+
+
+def record_schema(*, with_headers: bool) -> pl.Schema:
+    """``RECORD_SCHEMA``, with the column ``headers`` if it is asked for."""
+    return pl.Schema({**RECORD_SCHEMA, "headers": RECORD_HEADERS}) if with_headers else RECORD_SCHEMA
 
 
 def declare(loaded: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> None:
@@ -144,7 +185,7 @@ def _library() -> ctypes.CDLL:
         )
     library = ctypes.CDLL(str(compiled))
     pointer, columns = ctypes.c_void_p, ctypes.POINTER(_Fields)
-    declare(library, "columns_new", columns, pointer, pointer, pointer)
+    declare(library, "columns_new", columns, pointer, pointer, pointer, pointer, pointer)
     declare(library, "columns_clear", None, columns, ctypes.c_int64)
     declare(library, "columns_free", None, columns)
     declare(library, "columns_export", ctypes.c_int32, columns, ctypes.c_int32, pointer, pointer)

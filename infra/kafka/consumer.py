@@ -33,7 +33,9 @@ class PartitionConsumer:
         KafkaException: A property or the topic's name is invalid or cannot be used.
     """
 
-    def __init__(self, properties: Mapping[str, object], topic: str, partition: int) -> None:
+    def __init__(
+        self, properties: Mapping[str, object], topic: str, partition: int, *, with_headers: bool = False
+    ) -> None:
         self._partition = partition
         self._is_started = False
         kafka = _rdkafka()
@@ -58,7 +60,11 @@ class PartitionConsumer:
                 )
             )
         self._columns = RecordColumns(
-            address_of(kafka.rd_kafka_message_timestamp), address_of(kafka.rd_kafka_yield), self._client
+            address_of(kafka.rd_kafka_message_timestamp),
+            address_of(kafka.rd_kafka_yield),
+            self._client,
+            address_of(kafka.rd_kafka_message_headers) if with_headers else None,
+            address_of(kafka.rd_kafka_header_get_all) if with_headers else None,
         )
 
     def start(self, offset: int) -> None:
@@ -106,7 +112,7 @@ class PartitionConsumer:
         return KafkaError(found.error, found.error_text.decode(errors="replace"))
 
     def take(self) -> pl.DataFrame:
-        """The records collected since the last call, as ``RECORD_SCHEMA``."""
+        """The records collected since the last call, as ``record_schema`` of ``weir.infra.kafka.columns`` has it."""
         return self._columns.frame()
 
     def connect(self, timeout_s: float) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException
 
-from weir.infra.kafka.columns import RECORD_SCHEMA
+from weir.infra.kafka.columns import record_schema
 from weir.infra.kafka.consumer import NO_LIMIT, PartitionConsumer
 
 FETCH_PROPERTIES: Mapping[str, object] = {
@@ -72,7 +72,7 @@ class RawRecords:
     topic: str
     partition: int
     frame: pl.DataFrame
-    """As ``RECORD_SCHEMA``."""
+    """As ``record_schema`` of ``weir.infra.kafka.columns`` has it."""
     next_offset: int
     """Where the next read starts: after the records here and after offsets that hold none."""
     next_time_ms: int | None = None
@@ -81,6 +81,8 @@ class RawRecords:
 
 class PartitionReader:
     """Reads one topic partition; keep it between epochs, and close it. Not to be used by several threads.
+
+    Records have their headers if they are asked for with ``with_headers``.
 
     Raises:
         KafkaException: A property is unknown or invalid.
@@ -91,11 +93,15 @@ class PartitionReader:
         properties: Mapping[str, object],
         topic: str,
         partition: int,
-        connect: Callable[[Mapping[str, object], str, int], PartitionConsumer] = PartitionConsumer,
+        connect: Callable[..., PartitionConsumer] = PartitionConsumer,
+        *,
+        with_headers: bool = False,
     ) -> None:
         self.topic, self.partition = topic, partition
-        self._consumer = connect({**FETCH_PROPERTIES, **properties}, topic, partition)
-        self._fetched = RECORD_SCHEMA.to_frame()
+        options = {"with_headers": True} if with_headers else {}
+        self._consumer = connect({**FETCH_PROPERTIES, **properties}, topic, partition, **options)
+        self._schema = record_schema(with_headers=with_headers)
+        self._fetched = self._schema.to_frame()
         """Records fetched but not handed out yet."""
         self._handed_out = _NOWHERE
 
@@ -137,7 +143,7 @@ class PartitionReader:
         next_offset = max(start, min(next_offset, end))
         kept = fetched[count:]
         if 0 < kept.height < fetched.height // KEPT_SHARE:
-            kept = pl.DataFrame(kept.rows(), schema=RECORD_SCHEMA, orient="row")  # releases the buffers of all records
+            kept = pl.DataFrame(kept.rows(), schema=self._schema, orient="row")  # releases the buffers of all records
         self._fetched, self._handed_out = kept, next_offset
         return RawRecords(self.topic, self.partition, fetched[:count], next_offset, next_time_ms)
 
@@ -156,7 +162,7 @@ class PartitionReader:
         self._consumer.close()
 
     def _seek(self, offset: int) -> None:
-        self._fetched = RECORD_SCHEMA.to_frame()
+        self._fetched = self._schema.to_frame()
         self._consumer.start(offset)
 
     def _collect(self, start: int, end: int, until_ms: int, max_bytes: int, patience_s: float) -> int:

@@ -6,7 +6,7 @@ exactly when the records do. A writer with the same transactional id fences the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ class OutRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     time_ms: int
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 class Note(NamedTuple):
@@ -112,10 +113,11 @@ class TransactionalWriter:
         producer, produce = self._producer, self._producer.produce
         try:
             producer.begin_transaction()
-            for topic, partition, key, value, time_ms in records:
+            for topic, partition, key, value, time_ms, headers in records:
                 while True:
                     try:
-                        produce(topic, value, key, partition, timestamp=time_ms)
+                        # librdkafka takes a time of 0 for none, and writes the present
+                        produce(topic, value, key, partition, timestamp=time_ms or 1, headers=list(headers))
                         break
                     except BufferError:
                         producer.poll(0.1)

@@ -1,10 +1,12 @@
-"""Lists the newest dead letters: records that could not be read, with the reason."""
+"""Lists the newest dead letters, records that could not be read or processed, and has them processed again."""
 
 import dagster as dg
 from pydantic import Field
 
+from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.dead_letters import replay
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.rows import as_dictionaries
 from weir.pipelines.operations.tables import newest_rows
@@ -15,6 +17,12 @@ class DeadLettersConfig(dg.Config):
     """How many to show."""
 
     limit: int = Field(default=20, ge=1, le=1000, description="Show at most this many, the newest.")
+
+
+class ReplayConfig(dg.Config):
+    """Which dead letters to process again."""
+
+    ids: list[str] = Field(default=[], description="The ids of the letters, as the list shows them; all without one.")
 
 
 def dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
@@ -44,10 +52,38 @@ def dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
     @dg.job(
         name=f"{supervised.name}_dead_letters",
         tags=supervised.tags,
-        description="List the newest records that could not be read, with the reason.",
+        description="List the newest records that could not be read or processed, with the reason.",
     )
     def job() -> None:
         list_dead_letters()
+
+    return job
+
+
+def replay_job(supervised: Supervised) -> dg.JobDefinition:
+    """``<app>_replay_dead_letters``."""
+
+    @dg.op(name=f"{supervised.name}_ask_replay", description="Ask the driver, and wait for the commit.")
+    def ask_replay(context: dg.OpExecutionContext, config: ReplayConfig, weir: WeirResource) -> None:
+        try:
+            outcome = replay(weir.settings(), supervised.id, config.ids, by=owner_of(context.run_id))
+        except OperationError as error:
+            raise dg.Failure(str(error), allow_retries=False) from None
+        context.log.info("%s: %s", supervised.id, outcome)
+        context.add_output_metadata({"outcome": outcome})
+        context.log_event(
+            dg.AssetObservation(
+                supervised.tables[DEAD_LETTERS.name], description=outcome, metadata={"ids": config.ids or "all"}
+            )
+        )
+
+    @dg.job(
+        name=f"{supervised.name}_replay_dead_letters",
+        tags=supervised.tags,
+        description="Let the running application, with its program corrected, process dead letters again, each once.",
+    )
+    def job() -> None:
+        ask_replay()
 
     return job
 

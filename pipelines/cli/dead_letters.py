@@ -23,9 +23,9 @@ dead_letters = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     epilog="Example: weir dead-letters list shop",
-    help="List the records that an application has put aside, look at one, and delete those that are dealt with.",
+    help="List the records that an application has put aside, look at one, process them again, and delete them.",
 )
-LISTED = ("id", "timestamp", "stage", "operator", "reason")
+LISTED = ("id", "timestamp", "stage", "operator", "reason", "replayed")
 
 
 def list_letters(
@@ -35,7 +35,7 @@ def list_letters(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Count the dead letters by reason and list the newest."""
+    """Count the dead letters by reason, those left out that were replayed, and list the newest."""
     from weir.pipelines.operations.dead_letters import counts_by_reason, dead_letters_of
 
     letters = dead_letters_of(load_settings(directory), application)
@@ -66,8 +66,33 @@ def show(
         print_json(letter)
         return
     for name, value in letter.items():
-        text = value.decode(errors="replace") if isinstance(value, bytes) else "-" if value is None else str(value)
+        if name == "headers" and value:
+            value = ", ".join(f"{each['key']}={_text(each['value'])}" for each in value)
+        text = _text(value)
         console.print(f"{name}: {text}", markup=False, soft_wrap=True)
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else "-" if value is None else str(value)
+
+
+def replay(
+    application: AppArgument,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Which; without one, all that wait.")
+    ] = None,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Let a running application process dead letters again, once its program is corrected.
+
+    Each is taken once, after everything that its task has taken so far, and in one commit with what comes of it. One
+    that fails becomes a dead letter again.
+    """
+    from weir.pipelines.operations.dead_letters import replay
+
+    outcome = replay(load_settings(directory, writes=True), application, ids or ())
+    console.print(f"{application}: {outcome}", markup=False, soft_wrap=True)
 
 
 def discard(
@@ -92,4 +117,5 @@ def discard(
 
 dead_letters.command("list", epilog="Example: weir dead-letters list shop --json")(list_letters)
 dead_letters.command("show", epilog="Example: weir dead-letters show shop orders-0-41-7")(show)
+dead_letters.command("replay", epilog="Example: weir dead-letters replay shop orders-0-41-7")(replay)
 dead_letters.command("discard", epilog="Example: weir dead-letters discard shop --yes")(discard)

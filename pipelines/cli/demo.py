@@ -1,16 +1,17 @@
-"""``weir demo``: runs the flights application over a year of real departures from New York."""
+"""``weir demo``: runs an example, by default the flights application over a year of real departures from New York."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.pipelines.cli.options import DebugOption, DirOption, load_settings
+from weir.pipelines.cli.options import DebugOption, DirOption, SetOption, load_settings, parse_assignments
 from weir.pipelines.cli.render import console, notices, print_table
 from weir.pipelines.operations.rows import without_bookkeeping
 
@@ -25,24 +26,47 @@ MIN_DEPARTURES = 10
 """The mean delay of an hour with fewer departures says little."""
 
 
+class Example(StrEnum):
+    """What ``weir demo`` can show."""
+
+    FLIGHTS = "flights"
+    CUSTOMERS = "customers"
+
+
 def demo(
+    example: Annotated[
+        Example, typer.Argument(help="Departures by carrier and hour; or deliveries to PostgreSQL and Kafka.")
+    ] = Example.FLIGHTS,
     no_ui: Annotated[
         bool, typer.Option("--no-ui", help="Exit after printing the results, without starting the Dagster UI.")
     ] = False,
+    assignments: SetOption = None,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
     """Load 336,776 real flights into Kafka, run the flights application over them, and show the results.
 
+    With `customers`, load 200,000 made-up events of 1,000 customers instead, and deliver them in batches to a table of
+    PostgreSQL and to a topic, without the UI.
+
     If it is killed, start it again in the same folder: it continues where it was.
     """
+    settings = load_settings(directory, parse_assignments(assignments or []), writes=True)
+    notices.print(f"Weir's demo in {settings.dir}: starting Kafka", markup=False, soft_wrap=True)
+    if example is Example.CUSTOMERS:
+        from weir.pipelines.cli.demo_customers import deliver
+
+        deliver(settings)
+    else:
+        _show_flights(settings, no_ui=no_ui)
+
+
+def _show_flights(settings: Settings, *, no_ui: bool) -> None:
     from weir.infra.kafka.broker import broker_for
     from weir.pipelines.cli.progress import TerminalWarnings, counting, following
     from weir.pipelines.examples.load_flights import load
     from weir.pipelines.operations.drive import drive
 
-    settings = load_settings(directory, writes=True)
-    notices.print(f"Weir's demo in {settings.dir}: starting Kafka", markup=False, soft_wrap=True)
     with broker_for(settings) as bootstrap_servers:
         with counting("loading flights") as show:
             loaded = load(

@@ -28,6 +28,8 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.2f}"
+    if isinstance(value, Decimal):
+        return f"{value:,f}"
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, dict | list):
@@ -55,7 +57,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (date, time)):
         return value.isoformat()
     if isinstance(value, Decimal):
-        return str(value)
+        return f"{value:f}"
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bytes):

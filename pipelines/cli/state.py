@@ -83,14 +83,16 @@ def remove(
     A program that has the store again later begins it empty. As long as it is kept aside, such a program continues
     with its rows.
     """
-    from weir.pipelines.operations.aside import remove_store
+    from weir.pipelines.operations.aside import remove_store, require_removable
 
+    settings = load_settings(directory)
+    require_removable(settings, application, store)
     if not yes:
         confirm(
             f"Delete the store {store} of {application}, with its changelog?",
             f"weir state remove {application} {store}",
         )
-    removed = remove_store(load_settings(directory), application, store)
+    removed = remove_store(settings, application, store)
     console.print(
         f"{application}: removed the store {store} and its changelog ({counted(removed.changelog_rows, 'row')}, "
         f"{megabytes(removed.changelog_bytes)})",

@@ -78,7 +78,12 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
         f"  committed: epoch {entry['committed_epoch']} of generation {entry['generation']}, "
         f"{utc_text(entry['committed_at'])}{reason}{lag}{pace}\n"
         f"  records in: {entry['records_in']:,}, open windows: {entry['open_windows']:,}, "
-        f"late records: {entry['late_records']:,} (counted once per window)",
+        f"late records: {entry['late_records']:,} (counted once per window)"
+        + "".join(
+            f", {name}: {entry[field]:,}"
+            for name, field in (("dead letters", "dead_letters"), ("records left out", "failed_records"))
+            if entry[field]
+        ),
         soft_wrap=True,
     )
     if entry["is_running"] and entry["commits_per_s"]:

@@ -35,6 +35,7 @@ class StreamsBuilder:
         value: Serde,
         timestamp: TimestampExtractor | None = None,
         idle_after: timedelta | None = None,
+        headers: bool = False,
     ) -> KStream:
         """The records of ``topic``, including null keys and null values.
 
@@ -46,6 +47,10 @@ class StreamsBuilder:
         With ``idle_after`` the wall clock closes windows and ends suppressions downstream while nothing arrives: after
         that much idle time, their stream time advances with the clock, and later arrivals may be late. This happens
         neither while a run catches up nor in a backfill.
+
+        With ``headers`` the records have their headers, which go with them through the program: processors see them
+        and set others (``record.headers``), and ``to(...)`` writes them. Reading them takes time, so by default they
+        are left where they are.
 
         Raises:
             TopologyError: A schema does not fit, or the name is not a valid topic name.
@@ -67,11 +72,14 @@ class StreamsBuilder:
             raise TopologyError("the stream has no topic; name at least one")
         if len(topics) == 1:
             return KStream(
-                self._graph, add_source(self._graph, topics[0], key, value, timestamp, idle_after), has_new_key=False
+                self._graph,
+                add_source(self._graph, topics[0], key, value, timestamp, idle_after, headers=headers),
+                has_new_key=False,
             )
         name = self._graph.new_name("KSTREAM-SOURCE-")
         first, *others = (
-            add_source(self._graph, each, key, value, timestamp, idle_after, name=f"{name}-{each}") for each in topics
+            add_source(self._graph, each, key, value, timestamp, idle_after, name=f"{name}-{each}", headers=headers)
+            for each in topics
         )
         return KStream(
             self._graph,
@@ -91,12 +99,13 @@ class StreamsBuilder:
         history_retention: timedelta | None = None,
         timestamp: TimestampExtractor | None = None,
         idle_after: timedelta | None = None,
+        headers: bool = False,
     ) -> KTable:
         """The newest value of each key of ``topic``, by offset; a null value deletes the row. Null keys are dropped.
 
         ``store`` names the state, or is a ``Materialized``. With ``ttl`` the store drops a row that long after its last
-        record, by the table's stream time or by the wall clock, and forwards no tombstone. ``timestamp`` and
-        ``idle_after`` work as for ``stream``.
+        record, by the table's stream time or by the wall clock, and forwards no tombstone. ``timestamp``,
+        ``idle_after`` and ``headers`` work as for ``stream``: an update has the headers of its record.
 
         With ``history_retention`` the table is versioned (KIP-889, KIP-914): a row is valid from its record's
         timestamp, whenever the record arrives, and earlier rows are kept for that much of the table's stream time. A
@@ -114,7 +123,7 @@ class StreamsBuilder:
             >>> store.get("salt"), store.get("tea")
             (1, None)
         """
-        source = add_source(self._graph, topic, key, value, timestamp, idle_after)
+        source = add_source(self._graph, topic, key, value, timestamp, idle_after, headers=headers)
         node = add_table(
             self._graph, source, store, "KTABLE-SOURCE-", ttl=ttl, ttl_by=ttl_by, history_retention=history_retention
         )

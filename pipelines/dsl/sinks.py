@@ -29,6 +29,7 @@ def kafka_topic(
     value: Serde | None,
     partition: pl.Expr | None,
     name: str | None,
+    has_headers: bool = False,
 ) -> KafkaTopic:
     """A topic that takes records of this type.
 
@@ -59,6 +60,7 @@ def kafka_topic(
         key_serde=key_serde,
         value_serde=value_serde,
         partition=partition,
+        has_headers=has_headers,
     )
 
 

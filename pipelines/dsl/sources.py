@@ -29,6 +29,7 @@ def add_source(
     *,
     is_global: bool = False,
     name: str = "",
+    headers: bool = False,
 ) -> SourceNode:
     """The records of ``topic``.
 
@@ -48,6 +49,7 @@ def add_source(
         value_serde=value,
         timestamp=_checked(topic, record, timestamp),
         idle_after_ms=idle_ms(idle_after),
+        has_headers=headers,
     )
     return source if is_global else graph.add(source)
 

@@ -276,12 +276,13 @@ class StreamOperations:
             add_merge(self._graph, self._node, other._node), has_new_key=self._has_new_key or other._has_new_key
         )
 
-    def to_delta(self, table: str, *, mode: Literal["append"] = "append") -> None:
+    def to_delta(self, table: str, *, mode: Literal["append"] = "append", headers: bool = False) -> None:
         """Append every record to the Delta table ``table``: key columns, value columns, then ``_ts``, ``_epoch``,
-        ``_seq`` and ``_deleted``.
+        ``_seq`` and ``_deleted``; with ``headers``, also ``_headers``: a list of structs of ``key`` and ``value``.
 
         Raises:
-            TopologyError: The mode is another one; ``KTable.to_delta`` has ``mode="upsert"``.
+            TopologyError: The mode is another one (``KTable.to_delta`` has ``mode="upsert"``), or the stream has no
+                headers.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -297,6 +298,11 @@ class StreamOperations:
                 f'make a table of the newest record per key first: to_table("{table}").to_delta("{table}", '
                 'mode="upsert")'
             )
+        if headers and not self._node.has_headers:
+            raise TopologyError(
+                f"the table {table!r} is to have headers, but the stream has none: read a topic that leads to it with "
+                "builder.stream(..., headers=True), or, behind suppress(...) or a join with grace=, leave headers= out"
+            )
         name = self._graph.new_name("KSTREAM-SINK-")
         self._graph.add(
             TableSinkNode(
@@ -305,6 +311,7 @@ class StreamOperations:
                 record=self._node.record,
                 table=check_name("table", table),
                 is_updates=False,
+                keeps_headers=headers,
             )
         )
 
@@ -322,7 +329,8 @@ class StreamOperations:
         ``topic`` is its name, or an expression that gives each record one; the topics exist already. Without ``key``
         and ``value``, text, bytes, numbers and booleans are written as Kafka's own serializers write them, and objects
         as JSON. ``partition`` is an expression for the partition's number; without it, and where it is null, the key
-        decides, as in Java's producer. The record's time is kept, and a tombstone has no value.
+        decides, as in Java's producer. The record's time is kept, and so are its headers, if its topic is read with
+        ``headers=True``; a tombstone has no value.
 
         Records wait in an outbox until they are published, beside the run and in the order of each task. ``name`` is
         that of the sink in ``weir sink`` and in its progress: by default that of the topic.
@@ -339,7 +347,17 @@ class StreamOperations:
             >>> driver.create_output_topic("pages").read_key_values_to_list()
             [('bob', '/docs')]
         """
-        self._add_sink(kafka_topic(self._node.record, topic, key=key, value=value, partition=partition, name=name))
+        self._add_sink(
+            kafka_topic(
+                self._node.record,
+                topic,
+                key=key,
+                value=value,
+                partition=partition,
+                name=name,
+                has_headers=self._node.has_headers,
+            )
+        )
 
     def to_http(
         self,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import polars as pl
 
+from weir.pipelines.dsl.batching import add_batch
 from weir.pipelines.dsl.branching import Branches
 from weir.pipelines.dsl.cogrouped import (
     Aggregator,
@@ -399,6 +400,59 @@ class KStream(StreamOperations):
         """
         node = add_processor(self._graph, [self._node], supplier, stores=stores, name=name, is_fixed_key=True)
         return self._then(node)
+
+    def batch(
+        self,
+        *,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        max_wait: timedelta | None = None,
+        on_stop: Literal["keep", "flush"] = "keep",
+        name: str,
+    ) -> KStream:
+        """Gather the records of each key, and forward them together: ``records``, the list of their values in order,
+        ``count``, and ``first_time`` and ``last_time``, the least and the greatest of their times.
+
+        A batch leaves once it has ``max_records``, or its values have ``max_bytes``; before a record with which they
+        would have more; or when its first record has waited for ``max_wait`` by the wall clock. Whichever comes first
+        counts, and the next record of the key begins another batch. A larger record is a batch of its own. A value has
+        the bytes of its texts (in UTF-8) and binaries, and eight for each number, time and boolean; nulls have none.
+
+        A batch has its ``last_time`` for its own time. Null keys and null values are dropped and counted. If the key
+        has changed, the records move to the task that owns it.
+
+        Open batches are state, under ``name``. With ``on_stop="keep"`` they wait for the next run, and leave at its
+        beginning if they are due by then; with ``"flush"`` they leave with the last commit of a run that is stopped.
+        The limits may change from run to run.
+
+        Raises:
+            TopologyError: There is no limit, or one is out of range.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> batches = clicks.batch(max_records=2, max_wait=timedelta(seconds=30), name="pairs")
+            >>> batches.map_values(pages="records").to_delta("pages")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> topic, table = driver.create_input_topic("clicks"), driver.create_output_table("pages")
+            >>> topic.pipe_key_value_list([("ann", "/"), ("bob", "/"), ("ann", "/docs")])
+            >>> table.read_rows()
+            [{'user': 'ann', 'pages': ['/', '/docs']}]
+            >>> driver.advance_wall_clock_time(timedelta(seconds=30))
+            >>> table.read_rows()
+            [{'user': 'bob', 'pages': ['/']}]
+        """
+        node = add_batch(
+            self._graph,
+            self._node,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            max_wait=max_wait,
+            on_stop=on_stop,
+            name=name,
+            needs_repartition=self._has_new_key,
+        )
+        return self._then(node, has_new_key=False)
 
     @overload
     def join(

@@ -68,6 +68,7 @@ class TopologyBuilder:
         value: Serde,
         timestamp: TimestampExtractor | None = None,
         idle_after: timedelta | None = None,
+        headers: bool = False,
     ) -> KStream:
         """Read ``topic``, as ``StreamsBuilder.stream`` does.
 
@@ -81,9 +82,8 @@ class TopologyBuilder:
             'clicks'
         """
         self._graph.check_new("source", name)
-        return KStream(
-            self._graph, add_source(self._graph, topic, key, value, timestamp, idle_after, name=name), has_new_key=False
-        )
+        source = add_source(self._graph, topic, key, value, timestamp, idle_after, name=name, headers=headers)
+        return KStream(self._graph, source, has_new_key=False)
 
     def add_processor(
         self,

@@ -15,6 +15,7 @@ from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.operations.at_rest import at_rest
 from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.registry import require
 from weir.state.commit.log import COMMITS, commit_times
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, CommittedTopology
@@ -61,6 +62,13 @@ def stores_of(settings: Settings, application: str) -> list[StoreInfo]:
             for store, kept in sorted(form.aside.items())
         ),
     ]
+
+
+def require_removable(settings: Settings, application: str, store: str) -> None:
+    """Raise what ``remove_store`` raises, unless the store can be removed or its removal was interrupted."""
+    newest = _newest(settings, application)
+    if f"{CHANGELOG_FOLDER}/{store}" not in newest.removed_tables:
+        _require_aside(application, newest, store)
 
 
 def remove_store(
@@ -139,7 +147,7 @@ def _without(form: CommittedTopology, store: str) -> CommittedTopology:
 
 
 def _newest(settings: Settings, application: str) -> CommitRecord:
-    newest = newest_commit(settings.warehouse, application)
+    newest = newest_commit(settings.warehouse, require(settings, application))
     if newest is None:
         raise OperationError(
             f"{application} has committed nothing in {settings.dir}; start it with `weir run MODULE:APP` first"

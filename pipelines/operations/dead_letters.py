@@ -1,41 +1,45 @@
-"""Lists an application's dead letters and deletes those that are dealt with, beside its driver."""
+"""Lists an application's dead letters, has them processed again, and deletes those that are dealt with."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import msgspec
 import polars as pl
 from deltalake import DeltaTable
 
+from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
+from weir.pipelines.operations.control import ANSWER_LIMIT_S, ask
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import require
-from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
+from weir.pipelines.operations.text import counted
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, REPLAYED, read_dead_letters
+from weir.pipelines.tasks.replay import Replayed
 from weir.state.commit.delta_log import replace_files
 from weir.state.commit.files import read_files, write_file
-from weir.state.commit.tables import file_actions, read_rows
+from weir.state.commit.tables import file_actions
 from weir.state.types import TableSpec
+
+LOOK_EVERY_S = 0.2
 
 
 def dead_letters_of(settings: Settings, application: str) -> pl.DataFrame:
-    """All dead letters, newest epoch first, with the columns of ``DEAD_LETTERS``; none before the first commit.
+    """What ``read_dead_letters`` has, newest epoch first; none before the first commit.
 
     Raises:
         OperationError: The folder does not know the application.
     """
-    empty = pl.DataFrame(schema=DEAD_LETTERS.schema)
-    folder = _folder(settings, application)
-    if not (folder / "_delta_log").is_dir():
-        return empty
-    rows = pl.concat([empty, read_rows(folder)], how="diagonal_relaxed")
-    return rows.select(empty.columns).sort("_epoch", "topic", "partition", "offset", descending=[True, *[False] * 3])
+    letters = read_dead_letters(_folder(settings, application))
+    return letters.sort("_epoch", "topic", "partition", "offset", descending=[True, *[False] * 3])
 
 
 def counts_by_reason(letters: pl.DataFrame) -> pl.DataFrame:
-    """How many there are of each stage, operator and reason, most first; numbers in reasons make no difference."""
-    reason = pl.col("reason").str.replace_all(r"\d+", "#")
-    return letters.group_by("stage", "operator", reason).agg(pl.len().alias("letters")).sort("letters", descending=True)
+    """How many wait of each stage, operator and reason, most first; numbers in reasons make no difference."""
+    reason, waiting = pl.col("reason").str.replace_all(r"\d+", "#"), letters.filter(pl.col("replayed").is_null())
+    return waiting.group_by("stage", "operator", reason).agg(pl.len().alias("letters")).sort("letters", descending=True)
 
 
 def dead_letter(settings: Settings, application: str, id: str) -> pl.DataFrame:
@@ -52,6 +56,63 @@ def dead_letter(settings: Settings, application: str, id: str) -> pl.DataFrame:
     return found
 
 
+def replay(settings: Settings, application: str, ids: Collection[str] = (), *, by: str | None = None) -> str:
+    """Let the running application process the letters with these ids again, or all that wait; returns what became of
+    them, as a sentence.
+
+    Each is processed once: one that was processed again already is refused. ``by`` is as for ``ask``.
+
+    Raises:
+        OperationError: There is none with one of ``ids``, or it was processed again; the application is not running,
+            or it does not commit them within a minute.
+    """
+    for id in ids:
+        ((outcome,),) = dead_letter(settings, application, id).select("replayed").iter_rows()
+        if outcome is not None:
+            raise OperationError(f"the dead letter {id} was replayed: {outcome}")
+    arguments = {"ids": msgspec.json.encode(list(ids)).decode()}
+    answer = msgspec.json.decode(
+        ask(settings, application, "replay", arguments, by=by, reason="dead letters"), type=Replayed
+    )
+    if not (answer.ids or answer.misfits):
+        return "no dead letter waits"
+    outcomes = _outcomes(settings, application, answer.ids)
+    failed = [outcome for outcome in outcomes if outcome != "processed"]
+    parts = [f"{counted(len(outcomes) - len(failed), 'dead letter')} processed"]
+    if failed:
+        parts.append(f"{len(failed):,} failed again; `weir dead-letters list {application}` shows why")
+    parts += [
+        f"{count:,} left: the program does not read {topic}, or not with these columns"
+        for topic, count in answer.misfits.items()
+    ]
+    if answer.waiting:
+        parts.append(f"{answer.waiting:,} more wait; `weir dead-letters replay {application}` takes the next ones")
+    return "; ".join(parts)
+
+
+def _outcomes(settings: Settings, application: str, ids: Sequence[str]) -> list[str]:
+    """What became of the letters, once that of each is committed."""
+    until = time.monotonic() + ANSWER_LIMIT_S
+    database = ControlDatabase(settings.control_database_url)
+    while True:
+        is_running = database.is_running(application)
+        letters = dead_letters_of(settings, application).filter(pl.col("id").is_in(list(ids)))
+        outcomes = letters["replayed"].drop_nulls().to_list()
+        if letters["replayed"].null_count() == 0:
+            return outcomes
+        if not is_running:
+            raise OperationError(
+                f"{application} ended when {len(outcomes):,} of {len(ids):,} dead letters were replayed; the others "
+                "are as before: start it, and ask again"
+            )
+        if time.monotonic() > until:
+            raise OperationError(
+                f"{application} has replayed {len(outcomes):,} of {len(ids):,} dead letters so far; "
+                f"`weir status {application}` shows how it is doing, and the others follow unless it ends"
+            )
+        time.sleep(LOOK_EVERY_S)
+
+
 def discard(settings: Settings, application: str, ids: Collection[str] | None = None) -> int:
     """Delete the dead letters with these ids, or all that are there; returns how many were deleted.
 
@@ -60,7 +121,7 @@ def discard(settings: Settings, application: str, ids: Collection[str] | None = 
     Raises:
         OperationError: There is none with one of ``ids``, or the folder does not know the application.
     """
-    folder = _folder(settings, application)
+    folder = _folder(settings, application) / DEAD_LETTERS.name
     for id in ids or ():
         dead_letter(settings, application, id)
     if not (folder / "_delta_log").is_dir():
@@ -71,14 +132,15 @@ def discard(settings: Settings, application: str, ids: Collection[str] | None = 
         if files.is_empty():
             return 0
         rows = read_files([folder / path for path in files["path"]], schema)
-        kept = rows.clear() if ids is None else rows.filter(~pl.col("id").is_in(list(ids)).fill_null(False))
-        if kept.height == rows.height:
+        is_one = pl.lit(True) if ids is None else pl.col("id").is_in(list(ids)).fill_null(False)
+        gone, kept = rows.filter(is_one), rows.filter(~is_one)
+        if gone.is_empty():
             return 0
         spec = TableSpec(name=DEAD_LETTERS.name, schema=schema)
         added = [write_file(folder.parent, spec, kept, is_merged=True)] if kept.height else []
         if replace_files(folder, files, added, is_data_changed=True):
-            return rows.height - kept.height
+            return gone.height - gone.filter(stage=REPLAYED).height
 
 
 def _folder(settings: Settings, application: str) -> Path:
-    return settings.warehouse / require(settings, application) / DEAD_LETTERS.name
+    return settings.warehouse / require(settings, application)

@@ -39,6 +39,8 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "committed_at": _time(newest.at_ms) if newest else None,
         "records_in": totals.get("records_in", 0),
         "late_records": totals.get("late_records", 0),
+        "dead_letters": totals.get("dead_letters", 0),
+        "failed_records": totals.get("failed_records", 0),
         "open_windows": totals.get("open_windows", 0),
         "positions": committed_positions(newest),
         "lag": metric.lag if metric else None,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from weir.pipelines.errors import TopologyError
+from weir.pipelines.serdes.headers import HEADERS
 from weir.pipelines.serdes.shapes import normal_dtype
 
 STORED = "__stored"
@@ -256,6 +257,11 @@ def expression_dtype(expression: pl.Expr, schema: pl.Schema, name: str) -> pl.Da
         TopologyError: The expression names an unknown column, does not fit the types, or looks beyond its own record.
     """
     unknown = [column for column in expression.meta.root_names() if column not in schema]
+    if HEADERS in unknown:
+        raise TopologyError(
+            f"{name}: expressions do not see headers; read them in a processor: process_values(...) gets "
+            "record.headers where the topic is read with builder.stream(..., headers=True)"
+        )
     if unknown:
         raise TopologyError(f"{name}: there is no column {unknown[0]!r}; the columns here are {', '.join(schema)}")
     if not _stays_in_its_row(expression):

@@ -98,3 +98,13 @@ def has_key(rows: pl.DataFrame, key_columns: list[str], epoch: Epoch) -> pl.Data
     kept = rows.filter(pl.any_horizontal(pl.col(key_columns).is_not_null()))
     epoch.counts["null_keys"] += rows.height - kept.height
     return kept
+
+
+def has_value(rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+    """``rows`` without those whose value is null; these are counted as ``null_values``."""
+    deleted = rows.get_column("_deleted")
+    if not deleted.any():
+        return rows
+    kept = rows.filter(~deleted)
+    epoch.counts["null_values"] += rows.height - kept.height
+    return kept

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from weir.pipelines.operators.epoch import Epoch, has_key
+from weir.pipelines.operators.epoch import Epoch, has_key, has_value
 from weir.pipelines.operators.joiner import Joiner, renamed
 from weir.pipelines.operators.mapping import SelectKey
-from weir.pipelines.operators.stream_table_join import has_value
 from weir.state.engine.contract import StateView
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec

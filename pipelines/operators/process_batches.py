@@ -14,17 +14,21 @@ from functools import partial
 import numpy as np
 import polars as pl
 
-from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.epoch import Epoch, has_key, has_value
 from weir.pipelines.operators.process import CHILD, Process
 from weir.pipelines.operators.stateless import with_tombstones
 from weir.pipelines.processors.forwarding import RESERVED, Cause, ForwardedRows
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.running import STREAM, Out, Running
+from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessBatches(Process):
     """The node of a processor that takes batches."""
+
+    drops_nulls: bool = False
+    """Whether null keys and null values are dropped and counted before it."""
 
     def next_close_ms(self, epoch: Epoch) -> int | None:
         with self.at_work(epoch) as running:
@@ -45,10 +49,15 @@ class ProcessBatches(Process):
             return self._rows(running.out) if running.out else None
 
     def _take(self, rows: pl.DataFrame, running: Running, epoch: Epoch) -> None:
+        if self.drops_nulls:
+            rows = has_value(has_key(rows, list(self.key.row_type.columns), epoch), epoch)
+            if rows.is_empty():
+                return
         before_ms = epoch.clocks.get(self.clock)
         times = epoch.advance(self.clock, rows.get_column("_ts")).to_numpy()
         calls = self._timer_calls(times, before_ms)
-        rows = rows.select(*self.key.names, *self.value.columns, *RESERVED)
+        headers = [HEADERS] if HEADERS in rows.columns else []
+        rows = rows.select(*self.key.names, *self.value.columns, *RESERVED, *headers)
         places = rows.select("_partition", "_offset")
         first, next_call = 0, 0
         while first < rows.height:
@@ -72,7 +81,7 @@ class ProcessBatches(Process):
 
     def _timer_calls(self, times: np.ndarray, before_ms: int | None) -> np.ndarray:
         """The rows after which timers are called; ``before_ms`` is stream time before them."""
-        if not self.shape.timers:
+        if STREAM not in self.shape.timers:
             return np.empty(0, np.int64)
         reached = times // self.shape.timer_resolution_ms
         before = reached[:1] if before_ms is None else [before_ms // self.shape.timer_resolution_ms]
@@ -95,7 +104,8 @@ class ProcessBatches(Process):
     def _rows(self, forwarded: Out) -> pl.DataFrame:
         sent = [each for each in forwarded if isinstance(each, ForwardedRows) and each.rows.height]
         if not sent:
-            return pl.DataFrame(schema={**self.shape.given, **RESERVED})
+            headers = {HEADERS: HEADERS_TYPE} if self.shape.has_headers else {}
+            return pl.DataFrame(schema={**self.shape.given, **RESERVED, **headers})
         has_child = any(each.child is not None for each in sent)
         rows = pl.concat(
             [

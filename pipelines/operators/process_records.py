@@ -18,6 +18,7 @@ from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.records import FixedKeyRecord, Record
 from weir.pipelines.processors.running import STREAM, Out, Running
 from weir.pipelines.processors.times import as_ms, as_time
+from weir.pipelines.serdes.headers import HEADERS, headers_column, headers_of
 from weir.pipelines.serdes.plain import PlainRows
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.shapes import TIME, Scalar
@@ -41,12 +42,14 @@ class ProcessRecords(Process):
         """The records of ``rows``, in order."""
         if rows.height == 1 and self._plain_taken is not None:
             return [self._one(rows.row(0, named=True), *self._plain_taken)]
-        records = map(
-            self._record_class,
+        parts = [
             self.key.to_objects(rows),
             self.value.to_objects(rows, rows.get_column("_deleted")),
             as_datetimes(rows.get_column("_ts").cast(TIME)).to_list(),
-        )
+        ]
+        if HEADERS in rows.columns:
+            parts.append([headers_of(each) for each in rows.get_column(HEADERS).to_list()])
+        records = map(self._record_class, *parts)
         places = (rows.get_column(name).to_list() for name in ("_partition", "_offset", "_ts"))
         return list(map(Given, records, *places))
 
@@ -55,7 +58,7 @@ class ProcessRecords(Process):
         parts = [row[name] for name in keys.row_type.columns]
         key = None if all(part is None for part in parts) else keys.item(parts)
         value = None if row["_deleted"] else values.item([row[name] for name in values.row_type.columns])
-        record = self._record_class(key, value, as_time(row["_ts"]))
+        record = self._record_class(key, value, as_time(row["_ts"]), headers_of(row.get(HEADERS)))
         return Given(record, row["_partition"], row["_offset"], row["_ts"])
 
     def passed_on(self, sent: Forwarded, to: ProcessRecords) -> Given | None:
@@ -71,7 +74,7 @@ class ProcessRecords(Process):
         except TypeError:
             return None
         time_ms = as_ms(record.timestamp)
-        return Given(to._record_class(key, value, as_time(time_ms)), *sent.cause[:2], time_ms)
+        return Given(to._record_class(key, value, as_time(time_ms), tuple(record.headers)), *sent.cause[:2], time_ms)
 
     def process_given(self, given: Given, epoch: Epoch) -> None:
         """Process the one record that is under way; what is forwarded goes to the node's outlet."""
@@ -145,6 +148,8 @@ class ProcessRecords(Process):
                 pl.Series("_deleted", [each.record.value is None for each in sent], dtype=pl.Boolean),
             ]
         )
+        if self.shape.has_headers:
+            frame = frame.with_columns(headers_column(each.record.headers for each in sent))
         if any(each.child is not None for each in sent):
             frame = frame.with_columns(pl.Series(CHILD, [each.child for each in sent], dtype=pl.Int32))
         return frame
@@ -162,11 +167,12 @@ class ProcessRecords(Process):
         except TypeError:
             return None
         place = (as_ms(record.timestamp), *sent.cause[:2], record.value is None)
-        return pl.DataFrame(
+        row = pl.DataFrame(
             [(*parts[0], *parts[1], *place)],
             schema={**self.key_result.row_type.columns, **self.result.columns, **RESERVED},
             orient="row",
         )
+        return row.with_columns(headers_column([record.headers])) if self.shape.has_headers else row
 
     def _key_columns(self, sent: Sequence[Forwarded]) -> list[pl.Series]:
         keys, types = [each.record.key for each in sent], self.key_result

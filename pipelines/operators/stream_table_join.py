@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from weir.pipelines.operators.epoch import Epoch, has_key
+from weir.pipelines.operators.epoch import Epoch, has_key, has_value
 from weir.pipelines.operators.joiner import Joiner, renamed
 from weir.pipelines.operators.table_view import TableView, look_up
 from weir.pipelines.operators.versioned import look_up_as_of
@@ -51,13 +51,3 @@ class StreamTableJoin:
         pairs = rows.hstack([*renamed(found, asked, self.joiner.right_names), gone.alias("_right_gone")])
         pairs = pairs.with_columns(_left_gone=pl.lit(False))
         return self.joiner.join(pairs if self.is_left else pairs.filter(~gone))
-
-
-def has_value(rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
-    """``rows`` without those whose value is null; these are counted as ``null_values``."""
-    deleted = rows.get_column("_deleted")
-    if not deleted.any():
-        return rows
-    kept = rows.filter(~deleted)
-    epoch.counts["null_values"] += rows.height - kept.height
-    return kept

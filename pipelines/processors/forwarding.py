@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from weir.pipelines.processors.records import FixedKeyRecord, Record
+from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE, with_headers
 
 RESERVED = pl.Schema({"_ts": pl.Int64(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_deleted": pl.Boolean()})
 """The columns that rows have beside those of key and value."""
@@ -37,10 +38,11 @@ class ForwardedRows(NamedTuple):
     child: int | None
 
 
-def forwarded_rows(given: Any, columns: pl.Schema, cause: Cause) -> pl.DataFrame:
+def forwarded_rows(given: Any, columns: pl.Schema, cause: Cause, *, has_headers: bool = False) -> pl.DataFrame:
     """The rows that a batch processor gives: the key and value ``columns``, then those of ``RESERVED``.
 
-    Rows without a place have that of ``cause``; rows without ``_deleted`` are no tombstones.
+    Rows without a place have that of ``cause``; rows without ``_deleted`` are no tombstones. With ``has_headers``,
+    ``_headers`` comes last, empty where it is not given.
 
     Raises:
         TypeError: It is no frame, or lacks a column, or one has another type.
@@ -57,10 +59,14 @@ def forwarded_rows(given: Any, columns: pl.Schema, cause: Cause) -> pl.DataFrame
     if given.get_column("_ts").null_count():
         raise TypeError("the rows to forward have nulls in _ts; give each row its time (Int64, ms)")
     defaults = {"_partition": cause.partition, "_offset": cause.offset, "_deleted": False}
-    return given.select(
+    schema = pl.Schema({**columns, **RESERVED})
+    rows: pl.DataFrame = with_headers(given) if has_headers else given
+    if has_headers:
+        schema[HEADERS] = HEADERS_TYPE
+    return rows.select(
         *(
-            _cast(given.get_column(name), dtype) if name in given.columns else pl.lit(defaults[name], dtype).alias(name)
-            for name, dtype in {**columns, **RESERVED}.items()
+            _cast(rows.get_column(name), dtype) if name in rows.columns else pl.lit(defaults[name], dtype).alias(name)
+            for name, dtype in schema.items()
         )
     )
 

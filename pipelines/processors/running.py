@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -20,12 +21,17 @@ from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.records import FixedKeyRecord, Record, RecordMetadata
 from weir.pipelines.processors.stores import OpenStore, StoreDeclaration
 from weir.pipelines.processors.times import as_ms, as_time
+from weir.pipelines.serdes.headers import HEADERS, checked_headers
 from weir.pipelines.serdes.plain import PlainRows
 from weir.state.engine.contract import StateSession
 from weir.state.stores.access import StoreTime
 from weir.state.stores.timers import TimerStore
 from weir.state.types import StoreSpec
 
+NO_SOURCE_OF_HEADERS = (
+    "the processor forwards headers, but no topic that it gets records of is read with headers; read one with "
+    "builder.stream(..., headers=True)"
+)
 STREAM, WALL = Punctuation.STREAM_TIME, Punctuation.WALL_CLOCK_TIME
 
 
@@ -51,6 +57,8 @@ class Shape:
     """The key and value columns of what it forwards."""
     forwards: bool
     """Whether it forwards anything at all."""
+    has_headers: bool = False
+    """Whether what it forwards has headers."""
 
 
 @dataclass(eq=False)
@@ -83,9 +91,12 @@ class Running:
         self.stores: dict[str, OpenStore] = {
             declared.name: declared.opened(lambda: self._cause.time_ms) for declared in self.shape.stores
         }
-        self._keys = PlainRows(self.shape.key.row_type) if self.shape.timers else None
         self.processor: Any = None
         self.is_called = False
+
+    @cached_property
+    def _keys(self) -> PlainRows:
+        return PlainRows(self.shape.key.row_type)
 
     def enter(
         self, session: StateSession, clocks: dict[str, int], now_ms: int, metadata_of: MetadataOf, out: Out
@@ -143,13 +154,17 @@ class Running:
         self._columns()
         if record.timestamp.tzinfo is None:
             as_ms(record.timestamp)
+        if record.headers:
+            self._check_headers(record.headers)
         self.out.append(Forwarded(record, self._cause, self._child(child)))
 
     def forward_rows(self, rows: pl.DataFrame, child: str | None = None) -> None:
         self._check_call("forward_rows")
         if not self.shape.is_batch:
             raise TypeError("forward_rows is for batch processors; call forward(record)")
-        found = forwarded_rows(rows, self._columns(), self._cause)
+        if not self.shape.has_headers and HEADERS in getattr(rows, "columns", ()):
+            raise TypeError(NO_SOURCE_OF_HEADERS)
+        found = forwarded_rows(rows, self._columns(), self._cause, has_headers=self.shape.has_headers)
         self.out.append(ForwardedRows(found, self._child(child)))
 
     def schedule(self, interval: timedelta, punctuation: Punctuation, call: Callable[[datetime], object]) -> _Schedule:
@@ -244,7 +259,6 @@ class Running:
         timers = self._timers.get(punctuation)
         if timers is None:
             return []
-        assert self._keys is not None
         return [
             (self._timer_item(list(key.values()) if isinstance(key, dict) else [key]), at_ms)
             for key, at_ms in timers.take(time_ms)
@@ -269,6 +283,11 @@ class Running:
                 f"{call} was called while Weir does not call the processor; call it in init, process, on_timer, close "
                 "or what you schedule, not in a thread of your own"
             )
+
+    def _check_headers(self, headers: Any) -> None:
+        if not self.shape.has_headers:
+            raise TypeError(NO_SOURCE_OF_HEADERS)
+        checked_headers(headers)
 
     def _columns(self) -> pl.Schema:
         """The columns of what it forwards."""
@@ -308,7 +327,6 @@ class Running:
         return self._timers[Punctuation(punctuation)]
 
     def _timer_key(self, key: Any) -> Any:
-        assert self._keys is not None
         if not self.shape.key.is_windowed:
             values = tuple(self._keys.plain(key))
             return values if len(values) > 1 else values[0]
@@ -318,7 +336,6 @@ class Running:
 
     def _timer_item(self, values: list[Any]) -> Any:
         """The key of a timer as the processor takes it."""
-        assert self._keys is not None
         if not self.shape.key.is_windowed:
             return self._keys.item(values)
         return Windowed(self._keys.item(values[:-2]), *values[-2:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 
 import polars as pl
@@ -16,6 +17,7 @@ from weir.infra.kafka.transactions import (
     WriterFencedError,
 )
 from weir.pipelines.publishing.connection import BatchLimits, Published, RefusedRowsError, SinkError, SinkFencedError
+from weir.pipelines.serdes.headers import headers_of
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.state.commit.outbox import Mark
 
@@ -73,7 +75,10 @@ def _records(rows: pl.DataFrame) -> Iterator[OutRecord]:
     if rows.is_empty():
         return iter(())
     columns = (rows.get_column(name).to_list() for name in ("topic", "partition", "key", "value", "time_ms"))
-    return map(OutRecord._make, zip(*columns, strict=True))
+    if "headers" not in rows.columns or rows.get_column("headers").null_count() == rows.height:
+        return itertools.starmap(OutRecord, zip(*columns, strict=True))
+    headers = map(headers_of, rows.get_column("headers").to_list())
+    return itertools.starmap(OutRecord, zip(*columns, headers, strict=True))
 
 
 def _sink_error(error: TransactionError) -> SinkError:

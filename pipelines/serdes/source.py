@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
+from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE, NO_HEADERS, headers_of
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.timestamps import TimestampExtractor
@@ -25,7 +26,8 @@ class RawRecords(Protocol):
     def partition(self) -> int: ...
     @property
     def frame(self) -> pl.DataFrame:
-        """The records, with the columns of ``RAW_SCHEMA``."""
+        """The records, with the columns of ``RAW_SCHEMA``; with their headers in ``headers``, if they were asked for
+        and what is read can have any."""
         ...
 
 
@@ -56,6 +58,8 @@ class DecodableSource(Protocol):
     def value(self) -> RowType: ...
     @property
     def timestamp(self) -> TimestampExtractor: ...
+    @property
+    def has_headers(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +83,10 @@ class BadRecord:
     """The node that failed; None for a record that could not be read."""
     trace: str | None = None
     """Python's traceback of the error; None for a record that could not be read."""
+    row: bytes | None = None
+    """Of a row that came over a repartition, the row as an Arrow IPC file, from which it can be processed again."""
+    headers: tuple[tuple[str, bytes | None], ...] | None = None
+    """None unless the program asked for the headers of the topic."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,7 @@ class Decoded:
 
     frame: pl.DataFrame
     """Key columns, value columns, ``_ts`` Int64 ms, ``_partition`` Int32, ``_offset`` Int64, ``_deleted``
-    Boolean; in offset order. A null key has all key columns null."""
+    Boolean; in offset order. A null key has all key columns null. The last is ``_headers``, if the source has them."""
     bad: list[BadRecord]
     """The records that could not be read, in offset order."""
     skipped: list[int] = field(default_factory=list)
@@ -112,6 +120,7 @@ def decode_source(source: DecodableSource, raw: RawRecords, *, partition_time_ms
             pl.repeat(raw.partition, rows, dtype=pl.Int32(), eager=True).alias("_partition"),
             raw.frame["offset"].alias("_offset"),
             pl.Series("_deleted", deleted, dtype=pl.Boolean()),
+            *([_headers(raw.frame)] if source.has_headers else ()),
         ]
     )
     reasons = {index: f"value: {reason}" for index, reason in value.bad.items()}
@@ -128,11 +137,26 @@ def decode_source(source: DecodableSource, raw: RawRecords, *, partition_time_ms
 
 
 def _bad_record(raw: RawRecords, index: int, reason: str) -> BadRecord:
-    return BadRecord(topic=raw.topic, partition=raw.partition, reason=reason, **raw.frame.row(index, named=True))
+    record = raw.frame.row(index, named=True)
+    headers = headers_of(record.pop("headers")) if "headers" in record else None
+    return BadRecord(topic=raw.topic, partition=raw.partition, reason=reason, headers=headers, **record)
 
 
-def source_schema(columns: pl.Schema) -> pl.Schema:
+def _headers(raw: pl.DataFrame) -> pl.Series:
+    if "headers" in raw.columns:
+        return raw.get_column("headers").alias(HEADERS)
+    return NO_HEADERS.new_from_index(0, raw.height)
+
+
+def source_schema(columns: pl.Schema, *, has_headers: bool = False) -> pl.Schema:
     """The schema in which sources and repartition edges deliver records with these columns."""
     return pl.Schema(
-        {**columns, "_ts": pl.Int64(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_deleted": pl.Boolean()}
+        {
+            **columns,
+            "_ts": pl.Int64(),
+            "_partition": pl.Int32(),
+            "_offset": pl.Int64(),
+            "_deleted": pl.Boolean(),
+            **({HEADERS: HEADERS_TYPE} if has_headers else {}),
+        }
     )

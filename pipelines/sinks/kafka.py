@@ -10,6 +10,7 @@ import polars as pl
 
 from weir.pipelines.errors import UserFunctionError
 from weir.pipelines.operators.functions import KeyType, Records
+from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.scalar import Boolean, Bytes, Float64, Int64, String
 from weir.pipelines.serdes.serde import Serde
@@ -32,6 +33,8 @@ class KafkaTopic:
     key_serde: Serde
     value_serde: Serde
     partition: pl.Expr | None
+    has_headers: bool = False
+    """Whether the records have headers; the column of the outbox is null if they have not."""
 
     @property
     def kind(self) -> str:
@@ -46,6 +49,7 @@ class KafkaTopic:
                 "key": pl.Binary(),
                 "value": pl.Binary(),
                 "time_ms": pl.Int64(),
+                "headers": HEADERS_TYPE,
             }
         )
 
@@ -63,6 +67,7 @@ class KafkaTopic:
                 .cast(pl.Int32)
                 .alias("partition"),
                 pl.col("_ts").alias("time_ms"),
+                (pl.col(HEADERS) if self.has_headers else pl.lit(None, HEADERS_TYPE)).alias("headers"),
             )
             .with_columns(key=self._keys(rows), value=self._values(rows))
             .select(list(self.columns))

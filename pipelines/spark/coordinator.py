@@ -95,7 +95,9 @@ class Coordinator:
         """``on_commit`` gets the positions of each commit once it is durable; it must not hold the commit up."""
         self.application, self.slots = application, slots
         self._committer, self._warehouse, self._on_commit = committer, warehouse, on_commit
-        self._blobs = warehouse / application.id / BLOBS
+        self.folder = warehouse / application.id
+        """The application's, in the warehouse."""
+        self._blobs = self.folder / BLOBS
         self.tasks: dict[TaskId, Task] = {}
         self.topic_ids: dict[str, str] = {}
         """By topic, the id under which its positions were read; the next commit keeps them."""
@@ -137,7 +139,7 @@ class Coordinator:
         application, topology = self.application, self.application.topology
         counts = topology.partition_counts(source_counts)
         ids = [TaskId(index, partition) for index, count in sorted(counts.items()) for partition in range(count)]
-        folder = self._warehouse / application.id
+        folder = self.folder
         admit(application, folder, newest_commit(self._warehouse, application.id), source_counts, accept_state_loss)
 
         # Before the claim: what a newer driver writes is not among them.
@@ -267,7 +269,7 @@ class Coordinator:
     def _forgotten(self, change: TopologyChange) -> list[str]:
         """The stores whose rows are deleted one by one; where a changelog gets other keys, its rows go with them."""
         needed = {
-            store: evolution(self._warehouse / self.application.id, self._changelogs[store])
+            store: evolution(self.folder, self._changelogs[store])
             for store in change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT)
             if store in self._changelogs
         }
@@ -443,7 +445,7 @@ class Coordinator:
             SwapRefusedError: It must not be swapped in; nothing was changed.
             FencedError: A newer driver has taken over.
         """
-        folder = self._warehouse / self.application.id
+        folder = self.folder
         if (note := self._committer.note_of(backfill)) is not None:
             return f"swapped in already, by the commit of epoch {note.epoch}"
         prepared = read_prepared(folder, self.application.id, backfill)

@@ -27,6 +27,7 @@ from weir.pipelines.spark.pace import Pace
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import Progress, RunSummary
+from weir.pipelines.spark.replays import begin_replay
 from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.snapshots import Snapshots
 from weir.pipelines.spark.task import BEFORE_ALL_MS, TaskState
@@ -277,6 +278,9 @@ class Driver:
                 return coordinator.swap(request.arguments.get("backfill", ""))
             case "sink":
                 return self._publishing.decide(msgspec.convert(request.arguments, Decision))
+            case "replay":
+                ids = msgspec.json.decode(request.arguments.get("ids", "[]"), type=list[str])
+                return msgspec.json.encode(begin_replay(coordinator, ids)).decode()
             case "snapshot":
                 return f"publishing snapshots of {self._snapshots.begin_all()} of {len(coordinator.tasks)} tasks"
             case _:
@@ -306,7 +310,9 @@ class Driver:
 
     def _has_caught_up(self, result: EpochResult | None) -> bool:
         coordinator = self._coordinator
-        if any(task.state is TaskState.RESTORING or task.pending for task in coordinator.tasks.values()):
+        if any(
+            task.state is TaskState.RESTORING or task.pending or task.letters for task in coordinator.tasks.values()
+        ):
             return False
         return self._lag() == 0 and (result is None or not result.records_in)
 

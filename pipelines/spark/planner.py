@@ -5,19 +5,24 @@ Pure functions of the tasks' state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate
 
 from weir.pipelines.application import Application
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.task import BEFORE_ALL_MS, Task, TaskState
+from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import OffsetRange, TaskPlan
 from weir.state.types import StateId, TopicPartition
 
 AHEAD = 1.5
 """How much further than the slowest partition the others may come in one epoch: their pace is only an estimate."""
+
+MOST_LETTERS, MOST_LETTER_BYTES = 1_000, 1 << 20
+"""How many dead letters one epoch of a task takes at most, since a plan holds them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +77,17 @@ def plan_task(
     read beyond ``until_time_ms``, not even one. ``is_live``: whether a topic without further records counts as idle.
     ``is_all_read``: whether this epoch leaves no records in any topic, so that a task downstream of others is idle too.
     """
+    if task.letters and not task.to_log and not stops and end_time_ms is None:
+        return TaskPlan(
+            task=task.id,
+            instance=task.instance,
+            state=state,
+            expected=task.current,
+            committed=task.committed,
+            now_ms=now_ms,
+            passes_wall_clock=limits.passes_wall_clock,
+            letters=_first(task.letters),
+        )
     waits = limits.max_task_idle_ms is not None
     ranges = []
     for topic in () if stops else task.topics:
@@ -177,6 +193,15 @@ def reads_all(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], limits:
 def total_lag(tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> int:
     """Offsets that all tasks together still have to read."""
     return sum(partition_lag(task, topic, ends) for task in tasks for topic in task.topics)
+
+
+def _first(letters: Sequence[Letter]) -> tuple[Letter, ...]:
+    """As many as one epoch takes, at least one."""
+    sizes = [
+        len(letter.key or b"") + len(letter.value or b"") + len(letter.row or b"") for letter in letters[:MOST_LETTERS]
+    ]
+    fitting = sum(total <= MOST_LETTER_BYTES for total in accumulate(sizes))
+    return tuple(letters[: max(1, fitting)])
 
 
 def _in_ms(duration: timedelta | None) -> int | None:

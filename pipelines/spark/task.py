@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import Receipt
 from weir.pipelines.topology.clocks import clocks_of
@@ -101,6 +102,10 @@ class Task:
     """By store, of those whose beginning moves on, how long their rows are kept."""
     rungs: dict[str, list[Beginning]] = field(default_factory=dict)
     """By store, later beginnings, each of which holds once all rows of before have expired."""
+    letters: list[Letter] = field(default_factory=list)
+    """Dead letters that it is still to process again."""
+    replayed: list[Letter] = field(default_factory=list)
+    """Those that it has processed since the last commit."""
     visited: bool = False
     """Whether this generation has run an epoch of it: the first epoch visits every task."""
     has_undo: bool = False
@@ -204,6 +209,7 @@ class Task:
         self.unlogged = self.without_log
         self.rows_since_snapshot += sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
         self.consumed += receipt.consumed
+        self.replayed, self.letters = self.replayed + self.letters[: receipt.replayed], self.letters[receipt.replayed :]
         self.takes += bool(receipt.consumed or receipt.left)
         gone, left = {blob.path for blob in receipt.consumed}, {blob.path: blob for blob in receipt.left}
         self.pending = [left.get(blob.path, blob) for blob in self.pending if blob.path not in gone]
@@ -256,5 +262,5 @@ class Task:
         """A commit covers everything up to ``current``; returns the snapshot that it no longer lists."""
         replaced = self.listed_snapshot if self.listed_snapshot != self.snapshot else None
         self.committed, self.listed_snapshot = self.current, self.snapshot
-        self.files, self.consumed = [], []
+        self.files, self.consumed, self.replayed = [], [], []
         return replaced

@@ -68,6 +68,12 @@ class Worker:
             sub_topology.index: [source.topic for source in sub_topology.sources]
             for sub_topology in application.topology.sub_topologies
         }
+        self.topics_with_headers = {
+            source.topic
+            for sub_topology in application.topology.sub_topologies
+            for source in sub_topology.sources
+            if source.has_headers
+        }
         connect_serdes(application.topology.serdes(), self.settings.schema_registry)
         self.epochs = EpochRunner(
             application.topology,
@@ -82,7 +88,7 @@ class Worker:
         if found is None:
             slices = self.settings.slices
             found = (
-                PartitionReader(self.settings.kafka, topic, partition)
+                PartitionReader(self.settings.kafka, topic, partition, with_headers=topic in self.topics_with_headers)
                 if slices is None
                 else SliceReader(Path(slices), topic, partition)
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Protocol
 
 import msgspec
@@ -17,6 +18,7 @@ import polars as pl
 
 from weir.pipelines.errors import ProcessingError
 from weir.pipelines.on_error import ErrorHandling
+from weir.pipelines.serdes.headers import HEADERS, headers_of
 from weir.pipelines.serdes.source import BadRecord, RawRecords
 from weir.pipelines.tasks.order import Turns
 from weir.pipelines.tasks.output import EpochOutput
@@ -114,11 +116,15 @@ class Attempts:
             partition, offset = raw.partition, int(row["_offset"][0])
             read = raw.frame.row(by_predicate=pl.col("offset") == offset, named=True)
             key, value, time_ms = read["key"], read["value"], read["timestamp_ms"]
+            kept = None
+            headers = headers_of(read["headers"]) if "headers" in read else None
         else:
             partition, offset, time_ms = self.partition, place, int(row["_ts"][0])
             record = next(edge for edge in self.edges if edge.name == name).node.record
             key = _json(row, record.key_columns)
             value = None if row["_deleted"][0] else _json(row, record.value.columns)
+            kept = _ipc(row)
+            headers = headers_of(row[HEADERS].to_list()[0]) if HEADERS in row.columns else None
         return BadRecord(
             topic=name,
             partition=partition,
@@ -130,6 +136,8 @@ class Attempts:
             stage=error.stage,
             operator=error.node,
             trace="".join(traceback.format_exception(error.__cause__ or error)),
+            row=kept,
+            headers=headers,
         )
 
 
@@ -145,6 +153,12 @@ def _parts(start: int, stop: int, failed: int | None) -> list[tuple[int, int]]:
         return [(start, middle), (middle, stop)]
     at = start + failed
     return [(first, last) for first, last in ((start, at), (at, at + 1), (at + 1, stop)) if first < last]
+
+
+def _ipc(row: pl.DataFrame) -> bytes:
+    buffer = BytesIO()
+    row.write_ipc(buffer)
+    return buffer.getvalue()
 
 
 def _json(row: pl.DataFrame, columns: Iterable[str]) -> bytes:

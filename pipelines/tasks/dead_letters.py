@@ -1,14 +1,24 @@
-"""The table of records that could not be read or processed, so that bad input is not lost."""
+"""The table of records that could not be read or processed, so that bad input is not lost.
+
+Letters that were processed again are marked in it by rows of the stage ``REPLAYED`` with their ids.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 
+from weir.pipelines.serdes.headers import HEADERS_TYPE, Headers
 from weir.pipelines.serdes.shapes import LAST_TIME_MS, TIME
 from weir.pipelines.serdes.source import BadRecord
+from weir.state.commit.tables import read_rows
 from weir.state.types import TableSpec
+
+REPLAYED = "replayed"
+"""The stage of a row which marks that the letter with its id was processed again."""
 
 DEAD_LETTERS = TableSpec(
     name="_dead_letters",
@@ -26,12 +36,43 @@ DEAD_LETTERS = TableSpec(
             "operator": pl.String(),
             "trace": pl.String(),
             "id": pl.String(),
+            "row": pl.Binary(),
+            "headers": HEADERS_TYPE,
         }
     ),
 )
 """One row per record, committed with the epoch that read it. ``id`` is unique and the same in every attempt of the
-epoch. ``stage``, ``operator``, ``trace`` and ``id`` are null in rows of versions that did not have them. A timestamp
-before 1970 is kept as is; one after the year 9999 is null, since few readers have a date for it."""
+epoch. ``stage``, ``operator``, ``trace``, ``id``, ``row`` and ``headers`` are null in rows of versions without them;
+``headers`` also where the program does not ask for those of the topic. A timestamp before 1970 is kept as is; one after
+the year 9999 is null, since few readers have a date for it. A letter that was processed again has a second row, with
+its ``id``, the stage ``REPLAYED``, and a ``reason`` if it failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letter:
+    """A dead letter that is processed again; the fields are those of ``BadRecord``."""
+
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    row: bytes | None
+    headers: Headers | None = None
+
+
+def read_dead_letters(folder: Path) -> pl.DataFrame:
+    """All dead letters of the application in ``folder``, oldest epoch first, with the columns of ``DEAD_LETTERS``, and
+    ``replayed``: null for one that waits, else "processed", or why it failed again."""
+    empty = pl.DataFrame(schema=DEAD_LETTERS.schema)
+    table = folder / DEAD_LETTERS.name
+    rows = pl.concat([empty, read_rows(table)], how="diagonal_relaxed") if (table / "_delta_log").is_dir() else empty
+    is_mark = pl.col("stage").eq_missing(REPLAYED)
+    marks = rows.filter(is_mark).select("id", replayed=pl.col("reason").fill_null("processed")).unique("id")
+    letters = rows.filter(~is_mark).select(empty.columns).join(marks, on="id", how="left")
+    return letters.sort("_epoch", "topic", "partition", "offset")
 
 
 def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:
@@ -49,9 +90,38 @@ def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:
             "stage": [record.stage for record in bad],
             "operator": [record.operator for record in bad],
             "trace": [record.trace for record in bad],
-            "id": [f"{record.topic}-{record.partition}-{record.offset}-{epoch}" for record in bad],
+            "id": [letter_id(record, epoch) for record in bad],
+            "row": [record.row for record in bad],
+            "headers": [
+                None if record.headers is None else [{"key": key, "value": value} for key, value in record.headers]
+                for record in bad
+            ],
         },
         schema={**DEAD_LETTERS.schema, "timestamp": pl.Int64()},
     )
     time = pl.col("timestamp")
     return frame.with_columns(pl.when(time <= LAST_TIME_MS).then(time).cast(TIME))
+
+
+def letter_id(record: BadRecord, epoch: int) -> str:
+    """The id of the letter that a record becomes in an epoch."""
+    return f"{record.topic}-{record.partition}-{record.offset}-{epoch}"
+
+
+def replay_marks(letters: Sequence[Letter], failed: Mapping[int, BadRecord], epoch: int) -> pl.DataFrame:
+    """Rows of ``DEAD_LETTERS`` that mark letters; ``failed`` are those that failed again, by place."""
+    return pl.DataFrame(
+        {
+            "topic": [letter.topic for letter in letters],
+            "partition": [letter.partition for letter in letters],
+            "offset": [letter.offset for letter in letters],
+            "reason": [
+                f"failed again, as {letter_id(failed[place], epoch)}" if place in failed else None
+                for place in range(len(letters))
+            ],
+            "_epoch": [epoch] * len(letters),
+            "stage": [REPLAYED] * len(letters),
+            "id": [letter.id for letter in letters],
+        },
+        schema_overrides=DEAD_LETTERS.schema,
+    ).pipe(lambda marks: pl.concat([pl.DataFrame(schema=DEAD_LETTERS.schema), marks], how="diagonal"))

@@ -18,17 +18,19 @@ import msgspec
 import polars as pl
 
 from weir.pipelines.on_error import FAIL, ErrorHandling
-from weir.pipelines.serdes.source import BadRecord, FetchedRecords, decode_source
+from weir.pipelines.serdes.source import BadRecord, FetchedRecords, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
 from weir.pipelines.tasks.attempts import Attempts
 from weir.pipelines.tasks.blobs import BLOBS, key_at, read_blob, write_blob
-from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame, replay_marks
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
 from weir.pipelines.tasks.order import MERGE, Arrivals, Mark, Part, Turns, merge_clock, topic_mark, with_keys
 from weir.pipelines.tasks.output import EpochOutput, joined
 from weir.pipelines.tasks.placement import check_placement
 from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
 from weir.pipelines.tasks.processor import TaskProcessor
+from weir.pipelines.tasks.replay import PUT_ASIDE, failed_again
+from weir.pipelines.tasks.replay import batches as replay_batches
 from weir.pipelines.topology import SourceNode, SubTopology, Topology
 from weir.pipelines.topology.changes import partition_of_task
 from weir.pipelines.topology.topology import table_spec
@@ -308,9 +310,11 @@ class EpochRunner:
             at, instances = self._instances.pop(plan.task, (None, {}))
             if at != plan.expected:  # they have seen other epochs
                 instances = {}
-            attempts = self._attempts(plan, read, session, instances)
+            attempts = self._attempts(plan, read.raws, session, instances, self._handling)
             output = self._process(plan, read, attempts, clocks)
             dead = read.dead + attempts.dead
+            if plan.letters:
+                output, dead = self._replay(plan, session, instances, output)
             files = self._write_files(plan, sub_topology, session, output, dead)
             blobs, (consumed, left) = self._write_blobs(plan, output), read.split_blobs()
             self._on_step("files written")
@@ -349,6 +353,7 @@ class EpochRunner:
                 next_punctuation_ms=output.next_punctuation_ms,
                 metrics=output.metrics,
                 stopped_early=tuple(sorted(read.stopped_early)),
+                replayed=len(plan.letters),
                 bad_record=next(iter(read.stopped_at.values()), None),
                 wants_commit=read.was_cut or output.wants_commit,
             )
@@ -486,7 +491,14 @@ class EpochRunner:
                     sub_topology.ranks[topic],
                 )
 
-    def _attempts(self, plan: TaskPlan, read: _Input, session: EpochSession, instances: dict[str, object]) -> Attempts:
+    def _attempts(
+        self,
+        plan: TaskPlan,
+        raws: Mapping[str, RawRecords],
+        session: EpochSession,
+        instances: dict[str, object],
+        handling: ErrorHandling,
+    ) -> Attempts:
         processor = self._processors[plan.task.sub_topology]
 
         def run(turns: Turns, clocks: Mapping[str, int], *, is_last: bool, time_ms: int | None = None) -> EpochOutput:
@@ -505,10 +517,10 @@ class EpochRunner:
 
         return Attempts(
             run=run,
-            handling=self._handling,
+            handling=handling,
             session=session,
             instances=instances,
-            raws=read.raws,
+            raws=raws,
             edges=self._sub_topology(plan.task).edges_in,
             partition=plan.task.partition,
         )
@@ -539,6 +551,26 @@ class EpochRunner:
                 return joined(outputs, sinks)
             batch = max(BATCH_ROWS, taken * room // (2 * max(1, written)))
 
+    def _replay(
+        self, plan: TaskPlan, session: EpochSession, instances: dict[str, object], output: EpochOutput
+    ) -> tuple[EpochOutput, list[BadRecord]]:
+        """Process dead letters after what ``output`` came of; all output, and the records that failed again."""
+        sub_topology, outputs, dead = self._sub_topology(plan.task), [output], list[BadRecord]()
+        for batch in replay_batches(
+            plan.letters,
+            sub_topology,
+            output.clocks,
+            {
+                source.topic: output.clocks.get(partition_clock(source.topic), UNKNOWN_MS)
+                for source in sub_topology.sources
+            },
+            plan.now_ms,
+        ):
+            attempts = self._attempts(plan, batch.raws, session, instances, PUT_ASIDE)
+            outputs += attempts.process(batch.turns, outputs[-1].clocks, first=batch.first, is_last=False)
+            dead += [*batch.bad, *attempts.dead]
+        return joined(outputs, sub_topology.sinks), dead
+
     def _write_files(
         self,
         plan: TaskPlan,
@@ -564,6 +596,9 @@ class EpochRunner:
                 files.append(self._write(changelog_spec(store), changes, epoch, partition))
         if dead:
             files.append(write_file(self._folder, DEAD_LETTERS, dead_letter_frame(dead, epoch)))
+        if plan.letters:
+            marks = replay_marks(plan.letters, failed_again(plan.letters, dead), epoch)
+            files.append(write_file(self._folder, DEAD_LETTERS, marks))
         return tuple(files)
 
     def _write(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from weir.pipelines.serdes.headers import HEADERS
 from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.topology.nodes import TableSinkNode
@@ -73,5 +74,9 @@ def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
     if node.collapses:
         rows = rows.unique(list(node.record.key_columns), keep="last", maintain_order=True)
     return rows.select(
-        *node.record.columns, pl.col("_ts").cast(TIME), pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"), "_deleted"
+        *node.record.columns,
+        pl.col("_ts").cast(TIME),
+        pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"),
+        "_deleted",
+        *([HEADERS] if node.keeps_headers else ()),
     )

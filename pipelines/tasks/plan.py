@@ -14,6 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from weir.pipelines.serdes.source import BadRecord
+from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.tasks.order import Mark
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
@@ -73,6 +74,8 @@ class TaskPlan:
     """Whether the processors are closed after the rows, since the run ends."""
     to_log: tuple[str, ...] = ()
     """Stores of which all rows go to the changelog, which does not have them yet (PROTOCOL 37)."""
+    letters: tuple[Letter, ...] = ()
+    """Dead letters to process again; a plan with some reads nothing else."""
     max_uncommitted_bytes: int | None = None
     """Stop after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
 
@@ -123,6 +126,8 @@ class Receipt:
     """Whether it stopped early at ``max_uncommitted_bytes``."""
     stopped_early: tuple[str, ...] = ()
     """Topics whose next record is after the time to stop at."""
+    replayed: int = 0
+    """How many dead letters were processed again."""
     bad_record: BadRecord | None = None
     """Set when the task stopped before this record (``on_error="fail"``); what came before it is in the receipt."""
     error: str = ""

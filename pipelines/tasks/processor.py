@@ -6,7 +6,7 @@ Reading, settling and writing files belong to ``epoch``; there is neither I/O no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
@@ -21,6 +21,7 @@ from weir.pipelines.operators.idle import Closing, Following, Idleness
 from weir.pipelines.operators.process import Process
 from weir.pipelines.operators.suppress import HELD_BYTES
 from weir.pipelines.processors.records import RecordMetadata
+from weir.pipelines.serdes.headers import HEADERS, with_headers
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.tasks.metrics import EpochMetrics, lateness
 from weir.pipelines.tasks.operator_factory import global_join_of, merge_of, operator_of, several_inputs_of
@@ -28,6 +29,7 @@ from weir.pipelines.tasks.order import LAST_KEY, MERGE, ORIGIN, Turns, last_key,
 from weir.pipelines.tasks.output import EpochOutput, sink_rows
 from weir.pipelines.tasks.record_by_record import NodeCalls, Walk, around, feeds, meant_for
 from weir.pipelines.topology.global_tables import GlobalJoinNode
+from weir.pipelines.topology.headers import passes_headers
 from weir.pipelines.topology.idle import followed_while_idle, idle_after_ms
 from weir.pipelines.topology.nodes import (
     LateRecordsNode,
@@ -124,6 +126,13 @@ class TaskProcessor:
             elif (after_ms := idle_after_ms(node)) is not None:
                 self._idleness[node] = Idleness(operator=operator, after_ms=after_ms)
         self._processes = {node: each for node, each in operators.items() if isinstance(each, Process)}
+        self._has_headers = {node for node in sub_topology.nodes if node.has_headers}
+        self._drops_headers = {
+            node
+            for node in sub_topology.nodes
+            if any(parent.has_headers for parent in node.parents) and not (node.has_headers and passes_headers(node))
+        }
+        """The nodes whose operators get no headers."""
         self._part = sub_topology.record_by_record
         self._before, self._after = (
             (list(sub_topology.nodes), list[Node]()) if self._part is None else around(self._part, sub_topology.nodes)
@@ -251,11 +260,13 @@ class TaskProcessor:
         if not arrived:
             rows = calls.while_idle(node, epoch)
         elif isinstance(node, TableSinkNode):
+            arrived = self._with_headers(node, arrived)
             given.sinks[node.table] = sink_rows(node, self._merged(node, arrived, epoch))
             epoch.counts["rows_out"] += given.sinks[node.table].height
             return
         elif isinstance(node, RepartitionNode):
             key = list(node.record.key.columns)
+            arrived = self._with_headers(node, arrived)
             kept = arrived[0] if node.keeps_null_keys else has_key(arrived[0], key, epoch)
             if kept.height:
                 given.edges[node.name] = kept
@@ -276,15 +287,28 @@ class TaskProcessor:
         self, node: Node, arrived: list[pl.DataFrame], end_time_ms: int | None, epoch: Epoch
     ) -> pl.DataFrame | None:
         """What a node forwards for the rows of its parents or its topic."""
+        taken = self._with_headers(node, arrived)
         if node in self._joins:
-            forwarded = self._joins[node].process_all(arrived, epoch)
+            forwarded = self._joins[node].process_all(taken, epoch)
         else:
             operator = self._operators[node]
-            rows = self._merged(node, arrived, epoch)
+            rows = self._merged(node, taken, epoch)
             forwarded = operator.process(rows, epoch) if operator else rows
+        if node in self._has_headers and node in self._drops_headers:
+            causes = [rows for rows in arrived if HEADERS in rows.columns]
+            forwarded = headers_of_causes(forwarded, causes)
+            for late in node.children:
+                if isinstance(late, LateRecordsNode) and late.name in epoch.late:
+                    epoch.late[late.name] = headers_of_causes(epoch.late[late.name], causes)
         if idleness := self._idleness.get(node):
             idleness.hear(pl.concat([rows.get_column("_ts") for rows in arrived]), epoch)
         return _both(forwarded, self._end(node, end_time_ms, epoch))
+
+    def _with_headers(self, node: Node, arrived: list[pl.DataFrame]) -> list[pl.DataFrame]:
+        """The rows in the form in which a node takes them: all with headers, or all without."""
+        if node in self._drops_headers:
+            return [rows.drop(HEADERS, strict=False) for rows in arrived]
+        return [with_headers(rows) for rows in arrived] if node in self._has_headers else arrived
 
     @_at_node
     def _while_idle(self, node: Node, end_time_ms: int | None, epoch: Epoch, *, lets_idle: bool) -> pl.DataFrame | None:
@@ -354,6 +378,13 @@ class TaskProcessor:
             name: frame.with_columns(pl.Series("_offset", first + turns.places[name]))
             for name, frame in turns.frames.items()
         }, first + np.arange(len(turns))
+
+
+def headers_of_causes(rows: pl.DataFrame, causes: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """``rows`` with the headers of the ones of ``causes`` with their ``_offset``, of several the last."""
+    known = pl.concat([cause.select("_offset", HEADERS) for cause in causes])
+    known = known.unique("_offset", keep="last", maintain_order=True)
+    return with_headers(rows.join(known, on="_offset", how="left", maintain_order="left"))
 
 
 def _both(first: pl.DataFrame | None, then: pl.DataFrame | None) -> pl.DataFrame | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from weir.pipelines.arguments import not_negative_ms
 from weir.pipelines.errors import BadInputError, TopologyError
 from weir.pipelines.on_error import ErrorHandling
 from weir.pipelines.processors.list_store import ListStore
+from weir.pipelines.serdes.headers import Headers, headers_column
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
@@ -294,7 +295,7 @@ class TopologyTestDriver:
         if topic not in topics:
             raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(topics)}")
         return TestInputTopic(
-            lambda key, value, time_ms: self._pipe(topic, key, value, time_ms),
+            partial(self._pipe, topic),
             None if start is None else time_to_ms(start),
             not_negative_ms(auto_advance, "auto_advance"),
         )
@@ -470,7 +471,7 @@ class TopologyTestDriver:
         key, value = declared.types()
         return ReadOnlyListStore(partial(self._read, task, declared.spec()), RecordType(key=key, value=value))
 
-    def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None) -> None:
+    def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None, headers: Headers) -> None:
         source = self._global_topics.get(topic) or self._topology.source(topic)
         raw = _Records(
             topic=topic,
@@ -488,6 +489,8 @@ class TopologyTestDriver:
                 orient="row",
             ),
         )
+        if source.has_headers:
+            raw = replace(raw, frame=raw.frame.with_columns(headers_column([headers]).alias("headers")))
         self._offsets[topic] += 1
         if topic in self._global_topics:
             self._global_tables.take(raw, self._now_ms)

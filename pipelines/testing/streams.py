@@ -12,6 +12,7 @@ import polars as pl
 
 from weir.pipelines.arguments import not_negative_ms
 from weir.pipelines.errors import TopologyError
+from weir.pipelines.serdes.headers import HEADERS, Headers, checked_headers, headers_of
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.testing.stores import dictionaries, values_of
 from weir.pipelines.topology.nodes import RecordType
@@ -57,21 +58,31 @@ class TestInputTopic:
     __test__ = False
 
     def __init__(
-        self, pipe: Callable[[Any, Any, int | None], None], start_ms: int | None = None, auto_advance_ms: int = 0
+        self,
+        pipe: Callable[[Any, Any, int | None, Headers], None],
+        start_ms: int | None = None,
+        auto_advance_ms: int = 0,
     ) -> None:
         self._pipe = pipe
         self._time_ms, self._auto_advance_ms = start_ms, auto_advance_ms
 
     def pipe_input(
-        self, key: Any, value: Any = None, *, timestamp: datetime | None = None, timestamp_ms: int | None = None
+        self,
+        key: Any,
+        value: Any = None,
+        *,
+        timestamp: datetime | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
     ) -> None:
         """Process one record to the end, and commit.
 
         A record without a time gets the topic's, which ``auto_advance`` then moves; if the topic was created without
-        ``start``, it gets the driver's wall clock.
+        ``start``, it gets the driver's wall clock. ``headers`` are lost unless the topic is read with
+        ``headers=True``, as in a run.
 
         Raises:
-            TypeError: The key or the value does not fit the topic's serde.
+            TypeError: The key or the value does not fit the topic's serde, or the headers are no pairs.
             BadInputError: The record cannot be read, and the application has ``on_error="fail"``.
 
         Examples:
@@ -92,7 +103,7 @@ class TestInputTopic:
         elif timestamp_ms is None and self._time_ms is not None:
             timestamp_ms = self._time_ms
             self._time_ms += self._auto_advance_ms
-        self._pipe(key, value, timestamp_ms)
+        self._pipe(key, value, timestamp_ms, checked_headers(headers))
 
     def pipe_key_value_list(self, records: Iterable[tuple[Any, Any]]) -> None:
         """Process ``(key, value)`` pairs one after another, at the topic's time.
@@ -157,7 +168,7 @@ class TestInputTopic:
             [9, 9]
         """
         for key, value, time in records:
-            self._pipe(key, value, time if isinstance(time, int) else time_to_ms(time))
+            self._pipe(key, value, time if isinstance(time, int) else time_to_ms(time), ())
 
 
 @dataclass(frozen=True)
@@ -167,6 +178,8 @@ class OutputRecord:
     row: dict[str, Any]
     timestamp: datetime
     is_deleted: bool
+    headers: Headers = ()
+    """None unless the table has them (``to_delta(..., headers=True)``)."""
 
 
 class TestOutputTable:
@@ -303,7 +316,8 @@ class TestOutputTable:
         """
         row = self._next()
         (visible,) = dictionaries(row.select(name for name in row.columns if not name.startswith("_")))
-        return OutputRecord(visible, row.get_column("_ts")[0], row.get_column("_deleted")[0])
+        headers = headers_of(row.get_column(HEADERS).to_list()[0]) if HEADERS in row.columns else ()
+        return OutputRecord(visible, row.get_column("_ts")[0], row.get_column("_deleted")[0], headers)
 
     def read_row(self) -> dict[str, Any]:
         """The oldest unread row: key columns, window bounds, value columns. A tombstone has null value columns.

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from weir.pipelines.serdes.headers import Headers, headers_of
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.sinks.kafka import KafkaTopic
@@ -26,6 +27,7 @@ class TestRecord:
     timestamp: datetime
     partition: int | None
     """None where the key decides."""
+    headers: Headers = ()
 
 
 class TestOutputTopic:
@@ -180,6 +182,7 @@ def records_of(sink: KafkaTopic, rows: pl.DataFrame) -> list[tuple[str, TestReco
     """Each row of a sink's outbox as its topic and record."""
     key_columns = sink.key_serde.decode(rows["key"], sink.key.row_type).columns
     keys = sink.key.to_objects(pl.DataFrame(key_columns))
+    all_headers = map(headers_of, rows["headers"].to_list())
     values = _objects(sink.value_serde, sink.value, rows["value"])
     return [
         (
@@ -189,10 +192,11 @@ def records_of(sink: KafkaTopic, rows: pl.DataFrame) -> list[tuple[str, TestReco
                 value=value,
                 timestamp=datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms),
                 partition=None if partition < 0 else partition,
+                headers=headers,
             ),
         )
-        for key, value, (topic, partition, time_ms) in zip(
-            keys, values, rows.select("topic", "partition", "time_ms").iter_rows(), strict=True
+        for key, value, (topic, partition, time_ms), headers in zip(
+            keys, values, rows.select("topic", "partition", "time_ms").iter_rows(), all_headers, strict=True
         )
     ]
 

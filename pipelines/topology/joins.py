@@ -35,6 +35,11 @@ class JoinBufferNode(ChildNode):
     grace_ms: int
 
     @property
+    def has_headers(self) -> bool:
+        """The buffer keeps none."""
+        return False
+
+    @property
     def stores(self) -> tuple[StoreSpec, ...]:
         return (self.store,)
 

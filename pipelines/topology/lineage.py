@@ -32,7 +32,7 @@ _NUMBERS_BETWEEN = 8
 _LONGEST_TEXT = 200
 _ALSO_TEXT = ("kind", "exploded")
 """The fields of nodes that hold text other than names."""
-_UNLESS_SET = ("restarts",)
+_UNLESS_SET = ("restarts", "drops_nulls")
 """Fields that nodes did not have when lineages were first committed: a node without them has the lineage of then."""
 
 

@@ -91,6 +91,11 @@ class Node:
         return ()
 
     @property
+    def has_headers(self) -> bool:
+        """Whether what it forwards has headers: those of the record that caused it."""
+        return False
+
+    @property
     def looked_up(self) -> tuple[Node, ...]:
         """Parents whose rows the node only looks up: they trigger nothing by themselves."""
         return ()
@@ -155,6 +160,10 @@ class ChildNode(Node):
     def parents(self) -> tuple[Node, ...]:
         return (self.parent, *self.others)
 
+    @property
+    def has_headers(self) -> bool:
+        return any(parent.has_headers for parent in self.parents if parent not in self.looked_up)
+
 
 @dataclass(eq=False, kw_only=True)
 class SourceNode(Node):
@@ -165,6 +174,8 @@ class SourceNode(Node):
     value_serde: Serde
     timestamp: TimestampExtractor
     idle_after_ms: int | None = None
+    has_headers: bool = False
+    """Whether the program asked for the records' headers."""
 
     @property
     def key(self) -> RowType:
@@ -292,8 +303,8 @@ class RepartitionNode(ChildNode):
     @property
     def schema(self) -> pl.Schema:
         """Key columns, value columns, ``_ts _partition _offset _deleted``: the partition of the task that sends, and
-        the turn of the record that caused the row."""
-        return source_schema(self.record.columns)
+        the turn of the record that caused the row; then ``_headers``, if the rows have them."""
+        return source_schema(self.record.columns, has_headers=self.has_headers)
 
     @property
     def is_message(self) -> bool:
@@ -423,6 +434,11 @@ class SuppressNode(ChildNode):
         return {**super().settings, **{store.name: {SUPPRESSION_SETTING: self.holds_for} for store in self.stores}}
 
     @property
+    def has_headers(self) -> bool:
+        """The buffer keeps none."""
+        return False
+
+    @property
     def holds_for(self) -> str:
         """How long it holds an update, in words."""
         if self.is_final:
@@ -481,6 +497,8 @@ class TableSinkNode(ChildNode):
     """Whether every update is written, not only the newest per key and epoch."""
     refresh_ms: int | None = None
     """For a table of upserts, how often it is brought up to date at most; None for a table that commits append to."""
+    keeps_headers: bool = False
+    """Whether a table in Delta has the column ``_headers``."""
     sink: Sink | None = None
     """Where the rows leave for; the table is then the sink's outbox."""
 

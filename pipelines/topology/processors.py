@@ -45,6 +45,8 @@ class ProcessorNode(ChildNode):
     timer_resolution_ms: int
     forwards: bool
     """Whether it forwards records at all."""
+    drops_nulls: bool = False
+    """Whether null keys and null values are dropped and counted before it; of a batch processor."""
     shared: tuple[SharedStore, ...] = ()
     """The stores that are connected to it, perhaps with others."""
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 import polars as pl
 
 from weir.pipelines.errors import CoPartitioningError, TopologyError
+from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.sinks.kafka import KafkaTopic
@@ -290,6 +291,8 @@ def table_spec(sink: TableSinkNode) -> TableSpec:
     schema = pl.Schema(
         {**sink.record.columns, "_ts": TIME, "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}
     )
+    if sink.keeps_headers:
+        schema[HEADERS] = HEADERS_TYPE
     return TableSpec(
         name=sink.table if sink.refresh_ms is None else updates_name(sink.table),
         schema=schema,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import polars as pl
@@ -61,6 +62,11 @@ class Scan(Generic[E]):
     def frame(self) -> pl.DataFrame:
         """Key columns, value columns and ``_ts`` (Int64, ms)."""
         return self._store.frame_of(list(self._rows))
+
+    def frames(self, rows: int) -> Iterator[pl.DataFrame]:
+        """``frame`` in parts of up to ``rows`` rows."""
+        while found := list(islice(self._rows, rows)):
+            yield self._store.frame_of(found)
 
 
 class Store:

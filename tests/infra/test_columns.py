@@ -143,3 +143,46 @@ def test_dropped_frames_release_their_memory(feed):
 
     before = held()
     assert held() - before < 60 << 20, "20 times 10 MB were taken and dropped, and 20 times forgotten"
+
+
+def test_names_of_headers_that_are_no_text_are_read_as_text():
+    """Kafka takes any bytes for them; a producer that is not librdkafka's or Java's may send some."""
+    sent = [[(b"ok", b"1"), (b"\xff\xfe", None)], [], [(b"\xc4\x85", b"")]]
+    names = [ctypes.create_string_buffer(name) for headers in sent for name, _ in headers]
+    values = [value and ctypes.create_string_buffer(value) for headers in sent for _, value in headers]
+    starts, current = [0, 2, 2], [0]
+
+    def headers_of(message, headers):
+        current[0] = message.contents.offset
+        return 0 if sent[current[0]] else -156  # RD_KAFKA_RESP_ERR__NOENT
+
+    def header_at(_, index, name, value, size):
+        if index >= len(sent[current[0]]):
+            return -156
+        at, bytes_of = starts[current[0]] + index, sent[current[0]][index][1]
+        name[0] = ctypes.addressof(names[at])
+        value[0] = None if bytes_of is None else ctypes.addressof(values[at] or names[at])
+        size[0] = len(bytes_of or b"")
+        return 0
+
+    pointers = ctypes.POINTER(ctypes.c_void_p)
+    headers_of = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Message), pointers)(headers_of)
+    header_at = ctypes.CFUNCTYPE(
+        ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t, pointers, pointers, ctypes.POINTER(ctypes.c_size_t)
+    )(header_at)
+    timestamp_of = TimestampOf(lambda message, kind: message.contents.timestamp_ms)
+    stop = Stop(lambda client: None)
+    columns = RecordColumns(*map(address_of, (timestamp_of, stop)), 7, address_of(headers_of), address_of(header_at))
+    take = Take(columns.take)
+    columns.begin_at(0)
+    found = columns.found
+    found.end, found.until_ms, found.max_bytes = 100, 100, 10**6
+    for offset in range(len(sent)):
+        take(ctypes.byref(record(b"k", b"v", 1, offset)), ctypes.cast(columns.pointer, ctypes.c_void_p))
+    assert found.bytes == 3 * 2 + len(b"ok1") + 2 + 2, "headers count"
+    assert [[tuple(each.values()) for each in row] for row in columns.frame()["headers"].to_list()] == [
+        [("ok", b"1"), ("\ufffd\ufffd", None)],
+        [],
+        [("ą", b"")],
+    ]
+    columns.close()

@@ -241,3 +241,45 @@ def test_with_the_broker_unreachable_a_read_returns_what_there_is(topic):
     found = reader.read(3, 9, patience_s=0.2)
     assert (found.frame.height, found.next_offset) == (0, 3)
     reader.close()
+
+
+HEADERS = [
+    [],
+    [("trace", b"\x00\xff\xfe"), ("trace", None), ("tenant", b""), ("", b"no name"), ("ąę", b"a" * 70_000)],
+    [],
+    [("trace", b"one more")],
+]
+
+
+def test_headers_are_read_in_order_with_duplicates_nulls_and_any_bytes(broker, topic):
+    name = topic()
+    producer = Producer({"bootstrap.servers": broker})
+    for number, headers in enumerate(HEADERS * 300):
+        producer.produce(name, b"v%d" % number, headers=headers)
+    producer.flush()
+    reader = PartitionReader({"bootstrap.servers": broker}, name, 0, with_headers=True)
+    try:
+        found = reader.read(0, 1_000).frame
+        frames = [found, reader.read(1_000, 1_190).frame, reader.read(1_190, 1_200).frame]
+    finally:
+        reader.close()
+    assert [frame.height for frame in frames] == [1_000, 190, 10], "the last rows are copied and read on"
+    rows = [headers for frame in frames for headers in frame["headers"].to_list()]
+    assert [[(each["key"], each["value"]) for each in headers] for headers in rows] == HEADERS * 300
+
+
+def test_a_batch_without_headers_has_empty_lists(broker, numbered):
+    reader = PartitionReader({"bootstrap.servers": broker}, numbered, 0, with_headers=True)
+    try:
+        found = reader.read(0, 100).frame
+    finally:
+        reader.close()
+    assert found["headers"].to_list() == [[]] * 100
+
+
+def test_headers_are_not_read_unless_they_are_asked_for(broker, topic, reading):
+    name = topic()
+    producer = Producer({"bootstrap.servers": broker})
+    producer.produce(name, b"value", headers=[("trace", b"1")])
+    producer.flush()
+    assert "headers" not in reading(name).read(0, 1).frame.columns

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import polars as pl
+
 from tests.faults.applications import build
 from weir import Application, Count, Materialized, StreamsBuilder, String
 
@@ -36,3 +38,17 @@ def _without_changelog(**options: str) -> Application:
 
 computed_again, begins_empty = _without_changelog(), _without_changelog(on_loss="empty")
 """Counts in a store without a changelog, which is computed again if it is lost, or begins empty."""
+
+
+def _with_headers() -> Application:
+    builder = StreamsBuilder()
+    orders = builder.stream("with-headers", key=String("user"), value=String("order"), headers=True)
+    kept = orders.filter(lambda user, order: 1 // (len(order) - 1) >= 0)
+    kept.select_key(user=pl.col("user").str.slice(0, 1)).repartition("by-letter").to(
+        "with-headers-out", key=String("user")
+    )
+    return Application("with-headers", builder, on_processing_error="dead_letter")
+
+
+with_headers = _with_headers()
+"""Moves records with their headers from a topic to another, and puts those aside whose order is one letter."""

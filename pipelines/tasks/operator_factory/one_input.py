@@ -173,24 +173,26 @@ def operator_of(node: Node) -> Operator | None:
         ):
             return None
         case ProcessorNode():
-            return (ProcessBatches if node.is_batch else ProcessRecords)(
-                shape=Shape(
-                    node=node.name,
-                    supplier=node.supplier,
-                    key=KeyType(node.key_taken, record.is_windowed),
-                    stores=node.connected,
-                    timers=node.timers,
-                    timer_resolution_ms=node.timer_resolution_ms,
-                    is_fixed_key=node.is_fixed_key,
-                    is_batch=node.is_batch,
-                    children=tuple(child.name for child in node.children),
-                    given=node.record.columns,
-                    forwards=node.forwards,
-                ),
-                value=node.value_taken,
-                key_result=node.record.key_type,
-                result=node.record.value,
+            shape = Shape(
+                node=node.name,
+                supplier=node.supplier,
+                key=KeyType(node.key_taken, record.is_windowed),
+                stores=node.connected,
+                timers=node.timers,
+                timer_resolution_ms=node.timer_resolution_ms,
+                is_fixed_key=node.is_fixed_key,
+                is_batch=node.is_batch,
+                children=tuple(child.name for child in node.children),
+                given=node.record.columns,
+                forwards=node.forwards,
+                has_headers=node.has_headers,
             )
+            value, key_result, result = node.value_taken, node.record.key_type, node.record.value
+            if node.is_batch:
+                return ProcessBatches(
+                    shape=shape, value=value, key_result=key_result, result=result, drops_nulls=node.drops_nulls
+                )
+            return ProcessRecords(shape=shape, value=value, key_result=key_result, result=result)
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")
 
 

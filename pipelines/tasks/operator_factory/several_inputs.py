@@ -69,7 +69,9 @@ def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
 def merge_of(node: Node) -> Merge:
     """The operator that puts the records of all parents into one order; the parents have the same columns."""
     columns = node.parents[0].record.columns
-    return Merge(names=tuple(source_schema(columns)), by_arrival=tuple(parents_by_arrival(node)))
+    return Merge(
+        names=tuple(source_schema(columns, has_headers=node.has_headers)), by_arrival=tuple(parents_by_arrival(node))
+    )
 
 
 def cogroup_of(node: CogroupNode) -> Cogroup:

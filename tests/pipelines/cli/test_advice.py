@@ -44,6 +44,7 @@ def test_the_program_of_an_id_is_the_one_that_is_registered(folder):
     assert "run it first with `weir run my_shop:app`" in said("compact", "shop")
     assert "has committed nothing in" in (listed := said("state", "list", "shop"))
     assert "`weir run my_shop:app`" in listed
+    assert "did you mean 'shop'?" in said("state", "list", "shob")
 
 
 def test_an_unknown_program_stays_a_placeholder(folder):
@@ -82,7 +83,7 @@ def test_the_status_of_a_refused_run_names_the_program_that_was_refused_not_the_
     assert "start it with `weir run another:app --accept-state-loss`" in said("status")
 
 
-@pytest.mark.parametrize("command", [["reset", "shop"], ["state", "remove", "shop", "x"]])
+@pytest.mark.parametrize("command", [["reset", "shop"], ["dead-letters", "discard", "shop"]])
 def test_without_a_terminal_the_message_says_that_it_takes_yes(folder, command):
     result = CliRunner().invoke(app, command, input="")
     assert (result.exit_code, "nothing was changed: there is no terminal" in result.stderr) == (1, True), result.output

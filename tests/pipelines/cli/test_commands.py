@@ -59,6 +59,10 @@ COMMANDS = [
     ("sink", "skip"),
     ("sink", "resume"),
     ("sink", "discard"),
+    ("dead-letters", "list"),
+    ("dead-letters", "show"),
+    ("dead-letters", "replay"),
+    ("dead-letters", "discard"),
 ]
 README = Path(__file__).parents[3] / "README.md"
 STEERING = ("commit", "pause", "resume", "stop")
@@ -86,7 +90,7 @@ def test_every_command_is_in_the_list():
 
 def test_every_command_is_in_the_readme():
     block = README.read_text().partition("## Operating it\n```\n")[2].partition("```")[0]
-    lines = re.findall(r"weir ([a-z|]+)(?: ([a-z|]+))?", block)
+    lines = re.findall(r"weir ([a-z|-]+)(?: ([a-z|]+))?", block)
     shown = {
         (name, *rest)
         for names, more in lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import polars as pl
 import pytest
@@ -12,6 +13,8 @@ from tests.pipelines.spark.evolving import Click, clicks
 from weir import Application, Count, Json, StreamsBuilder, String
 from weir.pipelines.operations import dead_letters
 from weir.pipelines.operations.dead_letters import dead_letters_of, discard
+from weir.pipelines.spark import replays
+from weir.state.commit.tables import read_rows
 
 
 def not_a_seventh(key: str, value: Click) -> bool:
@@ -23,6 +26,13 @@ def by_user() -> Application:
     stream = builder.stream("clicks", key=String("user"), value=Json(Click)).filter(not_a_seventh)
     stream.group_by_key().agg("users", n=Count()).to_delta("users")
     return Application("clicks", builder, on_error="dead_letter", on_processing_error="dead_letter")
+
+
+def corrected() -> Application:
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=Json(Click)).filter(lambda key, value: True)
+    stream.group_by_key().agg("users", n=Count()).to_delta("users")
+    return Application("clicks", builder, on_error="dead_letter")
 
 
 @pytest.fixture
@@ -50,6 +60,8 @@ def test_letters_are_counted_by_reason_and_one_is_shown_with_its_trace(there):
     assert "not_a_seventh" in letter["trace"]
     text = there.weir(f"dead-letters show clicks {seventh}").text
     assert "operator: KSTREAM-FILTER-0000000001" in text
+    assert "dead letters: 7" in there.weir("status clicks").text
+    assert "7 dead letters" in there.run("programs:app").text
     assert 'value: {"page": "page-2", "ms": 14}' in text
     assert there.weir("dead-letters list clicks --limit 2").code == 0
 
@@ -86,3 +98,50 @@ def test_an_unknown_id_is_found_in_the_list(there):
     (command,) = answer.commands
     assert there.weir(command).code == 0
     assert len(offsets(there)) == 7
+
+
+def test_letters_are_replayed_beside_a_driver_of_the_corrected_program_each_once(there):
+    refused = there.weir("dead-letters replay clicks")
+    assert refused.code == 1
+    assert "clicks is not running" in refused.text
+    program = there.has("app", corrected())
+    (seventh,) = dead_letters_of(there.settings, "clicks").filter(offset=14)["id"]
+    commands = ("replay clicks", f"replay clicks {seventh}", "list clicks", "replay clicks x", "list clicks --json")
+    with there.typing_beside(*(f"dead-letters {each}" for each in commands), "stop clicks") as codes:
+        answer = there.weir(f"run {program}")
+    assert codes == [0, 1, 0, 1, 0, 0]
+    assert "clicks: 6 dead letters processed; 1 failed again; `weir dead-letters list clicks` shows why" in answer.text
+    letters = dead_letters_of(there.settings, "clicks")
+    assert letters["replayed"].value_counts().filter(replayed="processed")["count"].to_list() == [6]
+    newest = read_rows(there.warehouse / "clicks" / "users").sort("_epoch", "_seq").unique("user", keep="last")
+    counted = Counter(f"user-{number % 20}" for number in range(40) if number != 5)
+    assert dict(newest.select("user", "n").iter_rows()) == counted
+    (waiting,) = letters.filter(pl.col("replayed").is_null())["id"]
+    assert there.weir(f"dead-letters discard clicks {waiting} --yes").code == 0
+    with there.typing_beside("dead-letters replay clicks", "stop clicks"):
+        assert "clicks: no dead letter waits" in there.weir(f"run {program}").text
+    assert "deleted 7 dead letters" in there.weir("dead-letters discard clicks --yes").text
+    assert offsets(there) == []
+
+
+def test_more_letters_than_a_request_takes_wait_for_the_next_one(there, monkeypatch, capsys):
+    monkeypatch.setattr(replays, "MOST", 4)
+    program = there.has("app", corrected())
+    with there.typing_beside("dead-letters replay clicks", "dead-letters replay clicks", "stop clicks") as codes:
+        text = there.weir(f"run {program}").text
+    assert codes == [0, 0, 0]
+    again = "clicks: 3 dead letters processed; 1 failed again; `weir dead-letters list clicks` shows why"
+    assert text.count(again) == 2  # the one that fails waits again
+    assert text.count(f"{again}; 3 more wait; `weir dead-letters replay clicks` takes the next ones") == 1
+
+
+def test_letters_of_a_paused_application_follow_when_it_goes_on(there, monkeypatch, capsys):
+    monkeypatch.setattr(dead_letters, "ANSWER_LIMIT_S", 0.0)
+    program = there.has("app", corrected())
+    commands = ("pause clicks", "dead-letters replay clicks", "status clicks", "resume clicks", "commit clicks")
+    with there.typing_beside(*commands, "stop clicks") as codes:
+        text = there.weir(f"run {program}").text
+    assert codes == [0, 1, 0, 0, 0, 0]
+    said = capsys.readouterr().err + text
+    assert "has replayed 0 of 7 dead letters so far; `weir status clicks` shows" in " ".join(said.split())
+    assert dead_letters_of(there.settings, "clicks")["replayed"].null_count() == 1

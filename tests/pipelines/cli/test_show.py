@@ -107,6 +107,7 @@ def test_structured_values_are_written_as_json(capsys):
             "place": [{"city": "Oslo", "at": time(8, 30)}],
             "prices": [[Decimal("1.50"), None]],
             "labels": [[{"key": "a", "value": date(2024, 5, 1)}]],
+            "zero": [Decimal("0E-9")],
         }
     )
     print_json(as_dictionaries(frame))
@@ -115,6 +116,7 @@ def test_structured_values_are_written_as_json(capsys):
             "place": {"city": "Oslo", "at": "08:30:00"},
             "prices": ["1.50", None],
             "labels": [{"key": "a", "value": "2024-05-01"}],
+            "zero": "0.000000000",
         }
     ]
     print_table(frame)
@@ -122,4 +124,5 @@ def test_structured_values_are_written_as_json(capsys):
         '{"city": "Oslo", "at": "08:30:00"}',
         '["1.50", null]',
         '[{"key": "a", "value": "2024-05-01"}]',
+        "0.000000000",
     ]

@@ -7,6 +7,7 @@ from threading import Event, Thread
 
 import polars as pl
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.pipelines.publishing import outboxes
 from tests.pipelines.publishing.outboxes import APP, DIED, SINK, Shop, drain, received
@@ -16,6 +17,9 @@ from weir.pipelines.publishing import publisher
 from weir.pipelines.publishing.connection import SinkFencedError
 from weir.pipelines.publishing.kafka import KafkaConnection
 from weir.pipelines.publishing.publisher import MarkLostError, OtherOutboxError, Publisher
+from weir.pipelines.serdes.headers import HEADERS_TYPE, headers_column
+from weir.pipelines.topology.topology import table_spec
+from weir.state.commit.evolution import evolve
 from weir.state.commit.files import write_file
 from weir.state.commit.outbox import Outbox, outbox_name
 from weir.state.commit.refused import Refused
@@ -253,6 +257,7 @@ def test_records_that_name_their_topics_are_published_once_and_the_marks_have_a_
             key=pl.lit(b"ann"),
             value=pl.col("value").cast(pl.Binary),
             time_ms=pl.lit(epoch),
+            headers=pl.lit(None, HEADERS_TYPE),
             _epoch=pl.lit(epoch),
         )
         spec = TableSpec(name=outbox_name("by-user"), schema=shop.spec.schema)
@@ -261,3 +266,44 @@ def test_records_that_name_their_topics_are_published_once_and_the_marks_have_a_
         drain(Publisher(Outbox(shop.folder, "by-user", APP), "by-user", connect, application="by-user-app"))
     assert "by-user-app-sinks" in kafka_admin.topics()
     assert {name: received(broker, name, 1)["ann"] for name in names} == sent
+
+
+def test_headers_are_published_in_order_and_rows_of_before_there_were_any_have_none(tmp_path, topic, broker):
+    """An outbox with a file that an earlier version wrote, one of a stream without headers, and one with them."""
+    name, sent = topic(1), [[("b", b"\x00\xff"), ("a", None), ("b", b"")], [], [("ą", b"1")]]
+    node = outboxes.node_of(name)
+    spec = table_spec(node)
+    before = TableSpec(
+        name=spec.name, schema=pl.Schema({each: dtype for each, dtype in spec.schema.items() if each != "headers"})
+    )
+    rows = pl.DataFrame({"user": ["ann"] * 3, "order": ["1", "2", "3"], "_ts": [1, 2, 3], "_deleted": [False] * 3})
+    table = AppendTable.create(tmp_path, before, APP)
+    for epoch, sink in enumerate((None, node.sink, replace(node.sink, has_headers=True)), 1):
+        outgoing = (sink or node.sink).outgoing(rows.with_columns(headers_column(sent)))
+        outgoing = outgoing.with_columns(_epoch=pl.lit(epoch, pl.Int64))
+        if sink is None:
+            outgoing = outgoing.drop("headers")
+        else:
+            evolve(tmp_path, spec)
+            table = AppendTable.create(tmp_path, spec, APP)
+        table.append(epoch, [write_file(tmp_path, before if sink is None else spec, outgoing)])
+    connect = lambda: KafkaConnection(APP, node.sink, {"bootstrap.servers": broker})
+    drain(Publisher(Outbox(tmp_path, SINK, APP), SINK, connect, application=APP))
+    assert headers_received(broker, name) == [None] * 6 + [headers or None for headers in sent]
+
+
+def headers_received(broker, topic):
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker,
+            "group.id": f"{topic}-reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while not found or found[-1].error() is None:
+        found += consumer.consume(1_000, timeout=1.0)
+    consumer.close()
+    return [message.headers() for message in found[:-1]]

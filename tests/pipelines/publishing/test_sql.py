@@ -215,7 +215,9 @@ def test_a_row_that_the_database_refuses_is_told_with_its_reason_and_may_be_put_
     refused = [row for row in shop.sent if (row["cents"] or 0) >= 20]
     assert aside.count() == len(refused)
     database.run(f"ALTER TABLE {TABLE} RENAME TO narrow")
-    drain(shop.publisher(refused=aside))  # makes the table, and has nothing for it
+    going_on = shop.publisher(refused=aside)  # the new table knows of no row
+    going_on.decide("resume")
+    drain(going_on)
     drain(shop.publisher_of_refused())
     assert database.rows(TABLE) == refused
 

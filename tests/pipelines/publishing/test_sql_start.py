@@ -6,7 +6,7 @@ from confluent_kafka import Producer
 from tests.pipelines.publishing.sql_program import DATABASE
 from weir.pipelines.publishing.sql_address import SinkAddressError
 from weir.pipelines.publishing.sql_table import SinkTableError
-from weir.pipelines.spark import publishing
+from weir.pipelines.spark import runner
 from weir.pipelines.spark.runner import run
 
 pytestmark = pytest.mark.broker
@@ -50,10 +50,10 @@ def test_a_run_without_an_answer_of_its_database_commits_and_the_next_one_delive
     orders, settings, broker, postgresql, monkeypatch
 ):
     monkeypatch.setenv(DATABASE, "postgresql://127.0.0.1:1/shop")
-    monkeypatch.setattr(publishing, "DRAIN_LIMIT_S", 2.0)
+    monkeypatch.setattr(runner, "CAUGHT_UP_LIMIT_S", 2.0)
     assert start(settings, broker).records_in == 2
     monkeypatch.setenv(DATABASE, postgresql.url)
-    monkeypatch.setattr(publishing, "DRAIN_LIMIT_S", 60.0)
+    monkeypatch.setattr(runner, "CAUGHT_UP_LIMIT_S", 60.0)
     start(settings, broker)
     ann, bob = {"customer": "ann", "cents": 500}, {"customer": "bob", "cents": 700}
     assert postgresql.rows("checked") == [ann, bob]

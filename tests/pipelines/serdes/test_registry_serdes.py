@@ -11,12 +11,12 @@ import fastavro
 import polars as pl
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from tests.pipelines.serdes.registry_server import schema_registry
-from weir import Application, Avro, Protobuf, SchemaRegistryError, StreamsBuilder, String, TopologyError
+from weir import Application, Avro, Json, Protobuf, SchemaRegistryError, StreamsBuilder, String, TopologyError
 from weir.pipelines.serdes.registry import SchemaRegistry, connect_serdes, header
 from weir.testing import TopologyTestDriver
 
@@ -35,6 +35,13 @@ class Order:
     tags: list[str] | None = None
     raw: bytes | None = None
     paid: bool | None = None
+
+
+@dataclass(frozen=True)
+class Priced:
+    item: str
+    amount: int
+    price: float | None
 
 
 ORDER = Order("tea", 3, 2.5, NOON, date(2024, 5, 1), ["a", "b"], b"\xff", True)
@@ -268,3 +275,26 @@ def test_a_program_over_registry_serdes_runs_under_the_test_driver(serde):
     with TopologyTestDriver(Application("test", builder)) as driver:
         driver.create_input_topic("orders").pipe_input("ann", Order("tea", 3, 2.5), timestamp_ms=1)
         assert driver.create_output_table("totals").read_key_value() == ("ann", 7.5)
+
+
+@pytest.mark.parametrize("make", [Avro, lambda cls: Protobuf(message_class(*FIELDS[:3]))])
+def test_what_a_sink_writes_is_read_by_the_deserializers_of_confluent_and_google(make, server):
+    builder = StreamsBuilder()
+    orders = builder.stream("orders", key=String("user"), value=Json(Order))
+    orders.map_values(item="item", amount="amount", price="price").to("written", value=make(Priced))
+    (node,) = builder.build().sinks
+    connect_serdes(node.sink.serdes, {"url": server.url})
+    rows = {"user": ["ann", "bob"], "item": ["tea", "pen"], "amount": [3, 4], "price": [2.5, None]}
+    places = {"_ts": [1, 2], "_deleted": [False] * 2, "_partition": [0] * 2, "_offset": [0, 1]}
+    written = node.sink.outgoing(pl.DataFrame({**rows, **places}))["value"].to_list()
+    if make is Avro:
+        read = AvroDeserializer(SchemaRegistryClient.new_client({"url": server.url}))
+        found = [read(each, CONTEXT) for each in written]
+    else:
+        assert {each[:7] for each in written} == {header(1) + b"\x02\x02"}
+        messages = [message_class(*FIELDS[:3]).FromString(each[7:]) for each in written]
+        found = [
+            {"item": each.item, "amount": each.amount, "price": each.price if each.HasField("price") else None}
+            for each in messages
+        ]
+    assert found == [{"item": "tea", "amount": 3, "price": 2.5}, {"item": "pen", "amount": 4, "price": None}]

@@ -53,7 +53,14 @@ def outgoing(builder, **columns):
 def test_keys_and_values_are_written_as_other_programs_read_them(builder, orders):
     orders.to("all")
     assert outgoing(builder) == [
-        {"topic": "all", "partition": BY_KEY, "key": b"ann", "value": b'{"item":"tea","cents":5}', "time_ms": 7}
+        {
+            "topic": "all",
+            "partition": BY_KEY,
+            "key": b"ann",
+            "value": b'{"item":"tea","cents":5}',
+            "time_ms": 7,
+            "headers": None,
+        }
     ]
 
 

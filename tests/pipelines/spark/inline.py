@@ -43,6 +43,8 @@ class Topics:
     """Where the log of each leader epoch, 0 first, began; none by default, as with old brokers."""
     oldest: dict[TopicPartition, int] = field(default_factory=dict, kw_only=True)
     """The first offset that retention has kept."""
+    with_headers: set[str] = field(default_factory=set, kw_only=True)
+    """The topics that are read with headers."""
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
@@ -77,7 +79,9 @@ class Topics:
         return counts
 
     def reader(self, topic: str, partition: int) -> PartitionReader:
-        return log_reader(topic, partition, lambda: self.rows[topic, partition])
+        return log_reader(
+            topic, partition, lambda: self.rows[topic, partition], with_headers=topic in self.with_headers
+        )
 
 
 @dataclass

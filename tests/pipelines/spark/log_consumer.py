@@ -7,12 +7,13 @@ from collections.abc import Callable
 import polars as pl
 from confluent_kafka import KafkaError
 
-from weir.infra.kafka.columns import RECORD_SCHEMA
+from weir.infra.kafka.columns import RECORD_SCHEMA, record_schema
 from weir.infra.kafka.consumer import NO_LIMIT
 from weir.infra.kafka.reader import PartitionReader
 
-Row = tuple[bytes | None, bytes | None, int]
-"""Key, value, timestamp in ms."""
+Headers = list[tuple[str, bytes | None]]
+Row = tuple[bytes | None, bytes | None, int] | tuple[bytes | None, bytes | None, int, Headers]
+"""Key, value, timestamp in ms, and perhaps headers."""
 
 
 class LogConsumer:
@@ -20,18 +21,23 @@ class LogConsumer:
 
     error: KafkaError | None = None
 
-    def __init__(self, rows: Callable[[], list[Row]]) -> None:
+    def __init__(self, rows: Callable[[], list[Row]], *, with_headers: bool = False) -> None:
         self._rows, self._collected = rows, list[tuple[bytes | None, bytes | None, int, int]]()
+        self._headers: list[list[dict[str, str | bytes | None]]] | None = [] if with_headers else None
         self.next_offset, self.at_end = 0, None
 
     def start(self, offset: int) -> None:
         self.next_offset, self.at_end, self._collected = offset, None, []
+        self._headers = None if self._headers is None else []
 
     def consume(self, timeout_s: float, *, end: int, until_ms: int = NO_LIMIT, max_bytes: int = NO_LIMIT) -> bool:
         rows = self._rows()
         size = sum(len(key or b"") + len(value or b"") for key, value, _, _ in self._collected)
         while self.next_offset < min(end, len(rows)):
-            key, value, time_ms = rows[self.next_offset]
+            key, value, time_ms, *headers = rows[self.next_offset]
+            if self._headers is not None:
+                pairs: Headers = headers[0] if headers else []
+                self._headers.append([{"key": name, "value": content} for name, content in pairs])
             self._collected.append((key, value, time_ms, self.next_offset))
             self.next_offset += 1
             size += len(key or b"") + len(value or b"")
@@ -42,7 +48,11 @@ class LogConsumer:
 
     def take(self) -> pl.DataFrame:
         taken, self._collected = self._collected, []
-        return pl.DataFrame(taken, schema=RECORD_SCHEMA, orient="row")
+        found = pl.DataFrame(taken, schema=RECORD_SCHEMA, orient="row")
+        if self._headers is None:
+            return found
+        headers, self._headers = self._headers, []
+        return found.with_columns(pl.Series("headers", headers, record_schema(with_headers=True)["headers"]))
 
     def connect(self, timeout_s: float) -> None:
         """There is nothing to connect to."""
@@ -51,6 +61,9 @@ class LogConsumer:
         """There is nothing to close."""
 
 
-def log_reader(topic: str, partition: int, rows: Callable[[], list[Row]]) -> PartitionReader:
+def log_reader(
+    topic: str, partition: int, rows: Callable[[], list[Row]], *, with_headers: bool = False
+) -> PartitionReader:
     """A reader of such a partition."""
-    return PartitionReader({}, topic, partition, lambda *_: LogConsumer(rows))  # type: ignore[arg-type, return-value]
+    connect = lambda *_, **options: LogConsumer(rows, **options)
+    return PartitionReader({}, topic, partition, connect, with_headers=with_headers)  # type: ignore[arg-type]

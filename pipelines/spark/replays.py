@@ -1,0 +1,55 @@
+"""Gives dead letters to the tasks that process them again (PROTOCOL 36); doing so belongs to
+``weir.pipelines.tasks.replay``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from weir.pipelines.serdes.headers import headers_of
+from weir.pipelines.serdes.shapes import LAST_TIME_MS
+from weir.pipelines.spark.coordinator import Coordinator
+from weir.pipelines.spark.task import Task
+from weir.pipelines.tasks.dead_letters import Letter, read_dead_letters
+from weir.pipelines.tasks.replay import Replayed, fits
+
+MOST = 100_000
+"""How many letters a request takes at most, since the driver holds them."""
+
+
+def begin_replay(coordinator: Coordinator, ids: Sequence[str]) -> Replayed:
+    """Let tasks process the committed dead letters with these ids again, or all that wait, oldest first.
+
+    Letters that were processed again, or are about to be, are left as they are.
+    """
+    letters = read_dead_letters(coordinator.folder).filter(pl.col("replayed").is_null() & pl.col("id").is_not_null())
+    letters = letters.with_columns(pl.col("timestamp").dt.epoch("ms").fill_null(LAST_TIME_MS + 1))
+    on_their_way = [letter.id for task in coordinator.tasks.values() for letter in (*task.letters, *task.replayed)]
+    letters = letters.filter(~pl.col("id").is_in(on_their_way))
+    if ids:
+        letters = letters.filter(pl.col("id").is_in(list(ids)))
+    taken, misfits = list[str](), dict[str, int]()
+    for row in letters.head(MOST).iter_rows(named=True):
+        letter = Letter(
+            **{name: row[name] for name in ("id", "topic", "partition", "offset", "key", "value", "row")},
+            timestamp_ms=row["timestamp"],
+            headers=None if row["headers"] is None else headers_of(row["headers"]),
+        )
+        task = _task_of(coordinator, letter)
+        if task is None:
+            misfits[letter.topic] = misfits.get(letter.topic, 0) + 1
+        else:
+            task.letters.append(letter)
+            taken.append(letter.id)
+    return Replayed(tuple(taken), misfits, max(0, letters.height - MOST))
+
+
+def _task_of(coordinator: Coordinator, letter: Letter) -> Task | None:
+    topology = coordinator.application.topology
+    fitting = (
+        task
+        for task in coordinator.tasks.values()
+        if task.id.partition == letter.partition and fits(letter, topology.sub_topology(task.id.sub_topology))
+    )
+    return next(fitting, None)
