@@ -42,17 +42,19 @@ def counts_by_reason(letters: pl.DataFrame) -> pl.DataFrame:
     return waiting.group_by("stage", "operator", reason).agg(pl.len().alias("letters")).sort("letters", descending=True)
 
 
-def dead_letter(settings: Settings, application: str, id: str) -> pl.DataFrame:
-    """The one with this id.
+def dead_letter(settings: Settings, application: str, *ids: str) -> pl.DataFrame:
+    """The one with this id, or those with these.
 
     Raises:
-        OperationError: There is none, or the folder does not know the application.
+        OperationError: There is none with one of ``ids``, or the folder does not know the application.
     """
-    found = dead_letters_of(settings, application).filter(pl.col("id") == id)
-    if found.is_empty():
-        raise OperationError(
-            f"{application} has no dead letter {id!r}; `weir dead-letters list {application}` shows their ids"
-        )
+    found = dead_letters_of(settings, application).filter(pl.col("id").is_in(list(ids)))
+    known = set(found["id"])
+    for id in ids:
+        if id not in known:
+            raise OperationError(
+                f"{application} has no dead letter {id!r}; `weir dead-letters list {application}` shows their ids"
+            )
     return found
 
 
@@ -66,8 +68,7 @@ def replay(settings: Settings, application: str, ids: Collection[str] = (), *, b
         OperationError: There is none with one of ``ids``, or it was processed again; the application is not running,
             or it does not commit them within a minute.
     """
-    for id in ids:
-        ((outcome,),) = dead_letter(settings, application, id).select("replayed").iter_rows()
+    for id, outcome in dead_letter(settings, application, *ids).select("id", "replayed").iter_rows() if ids else ():
         if outcome is not None:
             raise OperationError(f"the dead letter {id} was replayed: {outcome}")
     arguments = {"ids": msgspec.json.encode(list(ids)).decode()}
@@ -122,8 +123,8 @@ def discard(settings: Settings, application: str, ids: Collection[str] | None = 
         OperationError: There is none with one of ``ids``, or the folder does not know the application.
     """
     folder = _folder(settings, application) / DEAD_LETTERS.name
-    for id in ids or ():
-        dead_letter(settings, application, id)
+    if ids:
+        dead_letter(settings, application, *ids)
     if not (folder / "_delta_log").is_dir():
         return 0
     while True:
