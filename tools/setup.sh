@@ -80,7 +80,7 @@ if ! is_done packages "$packages"; then
     mark packages "$packages"
 fi
 
-project=$(fingerprint pyproject.toml setup.py infra/kafka/_columns.c)-$PWD
+project=$(fingerprint pyproject.toml setup.py infra/kafka/_*.c)-$PWD
 if ! is_done project "$project"; then
     say "installing Weir itself"
     if ! command -v cc >/dev/null && ! command -v gcc >/dev/null; then

@@ -79,7 +79,7 @@ class _Column:
 
     def __init__(self, columns: Any, which: int) -> None:
         self._schema, self._array = _ArrowSchema(), _ArrowArray()
-        if not _library().columns_export(columns, which, ctypes.byref(self._schema), ctypes.byref(self._array)):
+        if not compiled().columns_export(columns, which, ctypes.byref(self._schema), ctypes.byref(self._array)):
             raise MemoryError
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[Any, Any]:
@@ -109,10 +109,10 @@ class RecordColumns:
         header_at: int | None = None,
     ) -> None:
         self.schema = record_schema(with_headers=headers_of is not None)
-        self.pointer = _library().columns_new(timestamp_of, stop, client, headers_of, header_at)
+        self.pointer = compiled().columns_new(timestamp_of, stop, client, headers_of, header_at)
         if not self.pointer:
             raise MemoryError
-        self.take = address_of(_library().columns_take)
+        self.take = address_of(compiled().columns_take)
         """The address of the callback, to be called with ``pointer``."""
 
     @property
@@ -122,7 +122,7 @@ class RecordColumns:
 
     def begin_at(self, offset: int) -> None:
         """Discard all rows, and skip records before ``offset``."""
-        _library().columns_clear(self.pointer, offset)
+        compiled().columns_clear(self.pointer, offset)
 
     def frame(self) -> pl.DataFrame:
         """The rows since the last call, as ``schema``."""
@@ -157,7 +157,7 @@ class RecordColumns:
 
     def close(self) -> None:
         """Call it once; nothing may be called afterwards."""
-        _library().columns_free(self.pointer)
+        compiled().columns_free(self.pointer)
 
 
 def record_schema(*, with_headers: bool) -> pl.Schema:
@@ -177,16 +177,23 @@ def address_of(function: Any) -> int | None:
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    compiled = Path(__file__).with_name("_columns.so")
-    if not compiled.exists():
+def compiled() -> ctypes.CDLL:
+    """The library made of ``_columns.c`` and ``_outgoing.c``.
+
+    Raises:
+        ImportError: It is not compiled; the text names the command.
+    """
+    file = Path(__file__).with_name("_columns.so")
+    if not file.exists():
         raise ImportError(
             "weir.infra.kafka._columns is not compiled: run `make setup` in a clone, or reinstall weir-streams"
         )
-    library = ctypes.CDLL(str(compiled))
+    library = ctypes.CDLL(str(file))
     pointer, columns = ctypes.c_void_p, ctypes.POINTER(_Fields)
     declare(library, "columns_new", columns, pointer, pointer, pointer, pointer, pointer)
     declare(library, "columns_clear", None, columns, ctypes.c_int64)
     declare(library, "columns_free", None, columns)
+    declare(library, "outgoing_produce", ctypes.c_int32, pointer, pointer)
+    declare(library, "outgoing_failed", None, pointer, pointer, pointer)
     declare(library, "columns_export", ctypes.c_int32, columns, ctypes.c_int32, pointer, pointer)
     return library

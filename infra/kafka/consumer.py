@@ -1,24 +1,21 @@
 """librdkafka's consumer of one topic partition, read as columns.
 
-confluent-kafka ships the library, but makes a Python object of every record, which cost more than the rest of an epoch
-(docs/adr/0007). Here its C API (rdkafka.h) is called through ctypes. The consumer is the "simple" one: it has no group,
-and offsets are up to the caller.
+confluent-kafka's makes a Python object of every record, which cost more than the rest of an epoch (docs/adr/0007). The
+consumer is the "simple" one: it has no group, and offsets are up to the caller.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from functools import cache
 
 import polars as pl
-from confluent_kafka import KafkaError, KafkaException, cimpl
+from confluent_kafka import KafkaError, KafkaException
 
-from weir.infra.kafka.columns import ERROR_BYTES, RecordColumns, address_of, declare
+from weir.infra.kafka.columns import RecordColumns, address_of
+from weir.infra.kafka.librdkafka import CONSUMER, OK, new_client, new_conf, rdkafka
 
 NO_LIMIT = 2**63 - 1
-_CONSUMER = 1
-_OK = 0
 
 
 class PartitionConsumer:
@@ -38,18 +35,8 @@ class PartitionConsumer:
     ) -> None:
         self._partition = partition
         self._is_started = False
-        kafka = _rdkafka()
-        text = ctypes.create_string_buffer(ERROR_BYTES)
-        conf = kafka.rd_kafka_conf_new()
-        for name, value in properties.items():
-            written = str(value).lower() if isinstance(value, bool) else str(value)
-            if kafka.rd_kafka_conf_set(conf, name.encode(), written.encode(), text, ERROR_BYTES) != _OK:
-                kafka.rd_kafka_conf_destroy(conf)
-                raise KafkaException(KafkaError(KafkaError._INVALID_ARG, text.value.decode()))
-        self._client = kafka.rd_kafka_new(_CONSUMER, conf, text, ERROR_BYTES)
-        if not self._client:
-            kafka.rd_kafka_conf_destroy(conf)
-            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, text.value.decode()))
+        kafka = rdkafka()
+        self._client = new_client(CONSUMER, new_conf(properties))
         self._topic = kafka.rd_kafka_topic_new(self._client, topic.encode(), None)
         if not self._topic:
             kafka.rd_kafka_destroy(self._client)
@@ -70,8 +57,8 @@ class PartitionConsumer:
     def start(self, offset: int) -> None:
         """Fetch from ``offset`` on; what was fetched before is discarded."""
         self._stop()
-        if _rdkafka().rd_kafka_consume_start(self._topic, self._partition, offset) != _OK:
-            raise KafkaException(KafkaError(_rdkafka().rd_kafka_last_error()))
+        if rdkafka().rd_kafka_consume_start(self._topic, self._partition, offset) != OK:
+            raise KafkaException(KafkaError(rdkafka().rd_kafka_last_error()))
         self._is_started = True
         self._columns.begin_at(offset)
 
@@ -83,11 +70,11 @@ class PartitionConsumer:
         """
         found = self._columns.found
         found.end, found.until_ms, found.max_bytes = end, until_ms, max_bytes
-        found.is_complete, found.error = 0, _OK
-        _rdkafka().rd_kafka_consume_callback(
+        found.is_complete, found.error = 0, OK
+        rdkafka().rd_kafka_consume_callback(
             self._topic, self._partition, round(timeout_s * 1000), self._columns.take, self._columns.pointer
         )
-        _rdkafka().rd_kafka_poll(self._client, 0)
+        rdkafka().rd_kafka_poll(self._client, 0)
         if found.is_out_of_memory:
             raise MemoryError
         return bool(found.is_complete)
@@ -107,7 +94,7 @@ class PartitionConsumer:
     def error(self) -> KafkaError | None:
         """The partition's error that the last call met, if any."""
         found = self._columns.found
-        if found.error in (_OK, KafkaError._PARTITION_EOF):
+        if found.error in (OK, KafkaError._PARTITION_EOF):
             return None
         return KafkaError(found.error, found.error_text.decode(errors="replace"))
 
@@ -119,41 +106,19 @@ class PartitionConsumer:
         """Connect to the brokers and ask them for the topic; those that are unreachable are connected to later."""
         metadata = ctypes.c_void_p()
         if (
-            _rdkafka().rd_kafka_metadata(self._client, 0, self._topic, ctypes.byref(metadata), round(timeout_s * 1000))
-            == _OK
+            rdkafka().rd_kafka_metadata(self._client, 0, self._topic, ctypes.byref(metadata), round(timeout_s * 1000))
+            == OK
         ):
-            _rdkafka().rd_kafka_metadata_destroy(metadata)
+            rdkafka().rd_kafka_metadata_destroy(metadata)
 
     def close(self) -> None:
         """Call it once; nothing may be called afterwards."""
         self._stop()
-        _rdkafka().rd_kafka_topic_destroy(self._topic)
-        _rdkafka().rd_kafka_destroy(self._client)
+        rdkafka().rd_kafka_topic_destroy(self._topic)
+        rdkafka().rd_kafka_destroy(self._client)
         self._columns.close()
 
     def _stop(self) -> None:
         if self._is_started:
-            _rdkafka().rd_kafka_consume_stop(self._topic, self._partition)
+            rdkafka().rd_kafka_consume_stop(self._topic, self._partition)
             self._is_started = False
-
-
-@cache
-def _rdkafka() -> ctypes.CDLL:
-    """The librdkafka of confluent-kafka, found among the libraries that its module is linked with."""
-    kafka = ctypes.CDLL(cimpl.__file__)
-    pointer, text, number, partition = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int32
-    declare(kafka, "rd_kafka_conf_new", pointer)
-    declare(kafka, "rd_kafka_conf_set", number, pointer, text, text, text, ctypes.c_size_t)
-    declare(kafka, "rd_kafka_conf_destroy", None, pointer)
-    declare(kafka, "rd_kafka_new", pointer, number, pointer, text, ctypes.c_size_t)
-    declare(kafka, "rd_kafka_poll", number, pointer, number)
-    declare(kafka, "rd_kafka_destroy", None, pointer)
-    declare(kafka, "rd_kafka_topic_new", pointer, pointer, text, pointer)
-    declare(kafka, "rd_kafka_topic_destroy", None, pointer)
-    declare(kafka, "rd_kafka_metadata", number, pointer, number, pointer, ctypes.POINTER(pointer), number)
-    declare(kafka, "rd_kafka_metadata_destroy", None, pointer)
-    declare(kafka, "rd_kafka_last_error", number)
-    declare(kafka, "rd_kafka_consume_start", number, pointer, partition, ctypes.c_int64)
-    declare(kafka, "rd_kafka_consume_stop", number, pointer, partition)
-    declare(kafka, "rd_kafka_consume_callback", number, pointer, partition, number, pointer, pointer)
-    return kafka

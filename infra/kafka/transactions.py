@@ -6,11 +6,14 @@ exactly when the records do. A writer with the same transactional id fences the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+import polars as pl
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from weir.infra.kafka.producer import TransactionalProducer
 
 ANSWER_LIMIT_S, ABORT_LIMIT_S = 30.0, 1.0
 TRANSACTION_LIMIT_MS = 60_000
@@ -26,18 +29,6 @@ _REFUSED = frozenset(
     }
 )
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
-
-
-class OutRecord(NamedTuple):
-    """A record to be written."""
-
-    topic: str
-    partition: int
-    """-1 to let the key decide, as Java's producer does."""
-    key: bytes | None
-    value: bytes | None
-    time_ms: int
-    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 class Note(NamedTuple):
@@ -70,10 +61,9 @@ class TransactionalWriter:
         Raises:
             TransactionError: The brokers do not answer or refuse.
         """
-        self._noted_at = noted_at
-        self._refusals: list[KafkaError] = []
+        self._group, self._noted_at = id, noted_at
         try:
-            self._producer = Producer(
+            self._producer = TransactionalProducer(
                 {
                     "log_level": 2,
                     "partitioner": "murmur2_random",
@@ -83,8 +73,6 @@ class TransactionalWriter:
                     "transaction.timeout.ms": TRANSACTION_LIMIT_MS,
                     **properties,
                     "transactional.id": id,
-                    "delivery.report.only.error": True,
-                    "on_delivery": self._on_failure,
                 }
             )
             self._consumer = Consumer({"log_level": 2, **properties, "group.id": id, "enable.auto.commit": False})
@@ -102,43 +90,31 @@ class TransactionalWriter:
             raise _failed(KafkaException(found.error))
         return Note(found.offset, found.metadata or "") if found.offset >= 0 else None
 
-    def write(self, records: Iterable[OutRecord], note: Note) -> None:
-        """Write records in order, with the note, in one transaction, which fails if a record is refused.
+    def write(self, rows: pl.DataFrame, note: Note) -> None:
+        """Write rows in order, as ``TransactionalProducer.produce`` takes them, with the note, in one transaction,
+        which fails if a record is refused.
 
         Raises:
             RecordRefusedError: A record is too large, or its topic's name, partition or time is impossible.
             WriterFencedError: Another writer has begun.
             TransactionError: Anything else; without its ``note`` it is unknown whether the transaction took place.
         """
-        producer, produce = self._producer, self._producer.produce
+        producer = self._producer
         try:
             producer.begin_transaction()
-            for topic, partition, key, value, time_ms, headers in records:
-                while True:
-                    try:
-                        # librdkafka takes a time of 0 for none, and writes the present
-                        produce(topic, value, key, partition, timestamp=time_ms or 1, headers=list(headers))
-                        break
-                    except BufferError:
-                        producer.poll(0.1)
-            producer.send_offsets_to_transaction(
-                [TopicPartition(*self._noted_at, note.number, note.text)],
-                self._consumer.consumer_group_metadata(),
-                ANSWER_LIMIT_S,
-            )
+            producer.produce(rows)
+            producer.send_offset(self._group, *self._noted_at, note.number, note.text, ANSWER_LIMIT_S)
             producer.commit_transaction(ANSWER_LIMIT_S)
         except KafkaException as error:
             self._abort()  # by which every record has been answered
-            raise _failed(KafkaException(self._refusals[0]) if self._refusals else error) from error
+            refused = [each for each in producer.failures if each.code() in _REFUSED]
+            raise _failed(KafkaException(refused[0]) if refused else error) from error
 
     def close(self) -> None:
         """Abort a transaction that is open, if the brokers answer at once, and end the connections."""
         self._abort()
+        self._producer.close()
         self._consumer.close()
-
-    def _on_failure(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None and error.code() in _REFUSED:
-            self._refusals.append(error)
 
     def _abort(self) -> None:
         with suppress(KafkaException):  # none is open, the writer is fenced, or the brokers are away

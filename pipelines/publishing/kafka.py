@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import polars as pl
 
 from weir.infra.kafka.admin import KafkaAdmin, KafkaAdminError
 from weir.infra.kafka.transactions import (
     Note,
-    OutRecord,
     RecordRefusedError,
     TransactionalWriter,
     TransactionError,
     WriterFencedError,
 )
 from weir.pipelines.publishing.connection import BatchLimits, Published, RefusedRowsError, SinkError, SinkFencedError
-from weir.pipelines.serdes.headers import headers_of
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.state.commit.outbox import Mark
 
@@ -63,22 +60,12 @@ class KafkaConnection:
     def publish(self, rows: pl.DataFrame, published: Published) -> None:
         outbox, mark = published
         try:
-            self._writer.write(_records(rows), Note(mark.epoch, f"{mark.rows} {outbox}"))
+            self._writer.write(rows, Note(mark.epoch, f"{mark.rows} {outbox}"))
         except TransactionError as error:
             raise _sink_error(error) from error
 
     def close(self) -> None:
         self._writer.close()
-
-
-def _records(rows: pl.DataFrame) -> Iterator[OutRecord]:
-    if rows.is_empty():
-        return iter(())
-    columns = (rows.get_column(name).to_list() for name in ("topic", "partition", "key", "value", "time_ms"))
-    if "headers" not in rows.columns or rows.get_column("headers").null_count() == rows.height:
-        return itertools.starmap(OutRecord, zip(*columns, strict=True))
-    headers = map(headers_of, rows.get_column("headers").to_list())
-    return itertools.starmap(OutRecord, zip(*columns, headers, strict=True))
 
 
 def _sink_error(error: TransactionError) -> SinkError:

@@ -5,6 +5,7 @@ Run as a program, it publishes and dies at a step: ``outboxes.py FOLDER BROKER T
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Callable
@@ -14,10 +15,12 @@ from threading import Event
 from typing import Any
 
 import polars as pl
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from weir import Application, StreamsBuilder, String
 from weir.infra.kafka import transactions
+from weir.infra.kafka.librdkafka import rdkafka
+from weir.infra.kafka.producer import TransactionalProducer
 from weir.pipelines.publishing import kafka, publisher
 from weir.pipelines.publishing.kafka import KafkaConnection
 from weir.pipelines.publishing.publisher import Publisher
@@ -129,14 +132,14 @@ def main() -> None:
 def _tell_steps_of_transactions(on_step: Callable[[str], None]) -> None:
     """The steps inside a transaction: the publisher does not see them."""
 
-    class Told(Producer):
-        def send_offsets_to_transaction(self, *arguments: Any) -> None:
-            self.flush(10)
+    class Told(TransactionalProducer):
+        def send_offset(self, *arguments: Any) -> None:
+            rdkafka().rd_kafka_flush(ctypes.c_void_p(self._client), 10_000)
             on_step("records written")
-            super().send_offsets_to_transaction(*arguments)
+            super().send_offset(*arguments)
             on_step("mark sent")
 
-    transactions.Producer = Told
+    transactions.TransactionalProducer = Told
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from weir.state.changelog.compaction import Compaction
-from weir.state.commit.files import write_file
+from weir.state.commit import outbox as outbox_module
+from weir.state.commit.files import read_files, write_file
 from weir.state.commit.outbox import Mark, Outbox, Waiting, outbox_name
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord
@@ -134,6 +135,27 @@ def test_pieces_of_one_epoch_are_the_same_from_whichever_of_their_marks(tmp_path
         assert [rows["_bytes"].to_list() for rows, _ in found] == [
             [size for *_, size in each] for each in expected[done:]
         ]
+
+
+def test_files_of_an_epoch_that_fit_into_a_piece_are_read_in_one_pass(tmp_path, monkeypatch):
+    writer, passes, sizes = Writer(tmp_path), [], {}
+    writer.commit([[2] * 7, [9], [3, 3]])
+    outbox = Outbox(tmp_path, "orders", "app")
+
+    def counted(paths, schema):
+        frame = read_files(paths, schema)
+        passes.append(len(paths))
+        sizes.update({path.name: path.stat().st_size for path in paths})
+        return frame
+
+    monkeypatch.setattr(outbox_module, "read_files", counted)
+    rows = [rows["n"].to_list() for rows, _ in outbox.rows(Mark(), at_most=6, size_bytes=1 << 20)]
+    assert passes == [3, 3, 1, 1, 2]
+    in_order = [value for *_, value in writer.rows]
+    assert rows == [in_order[first : first + 6] for first in range(0, len(in_order), 6)]
+    passes.clear()
+    list(outbox.rows(Mark(), at_most=99, size_bytes=max(sizes.values())))
+    assert passes == [1] * 10
 
 
 def test_what_waits_is_counted_with_its_age(tmp_path):
