@@ -58,6 +58,35 @@ class RestoreFailedError(RunError):
         )
 
 
+class UnloggedStoreLostError(RunError):
+    """A store is lost that has a changelog, but before its rows were written there."""
+
+    def __init__(self, application: str, task: str, store: str, reason: str) -> None:
+        super().__init__(application, task, store, reason)
+        self.application, self.task, self.store, self.reason = application, task, store, reason
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r}, task {self.task}: {self.reason}, and the changelog of its store "
+            f"{self.store!r}, which had none before, does not have the rows yet; declare the store with "
+            'logging=False, on_loss="empty" again, and it begins empty'
+        )
+
+
+class RangeLostError(RunError):
+    """A store without a changelog is lost, and its topic no longer gives its rows."""
+
+    def __init__(self, application: str, task: str, store: str, reason: str) -> None:
+        super().__init__(application, task, store, reason)
+        self.application, self.task, self.store, self.reason = application, task, store, reason
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r}, task {self.task}: its store {self.store!r} is lost, has no changelog, "
+            f'and cannot be computed again: {self.reason}; declare the store with on_loss="empty", and it begins empty'
+        )
+
+
 class Loss(StrEnum):
     """Why a topic cannot be read on at a position."""
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from weir.infra.control.rows import RequestRow
 from weir.pipelines.spark.coordinator import Coordinator
-from weir.pipelines.spark.errors import RestoreFailedError, RunError
+from weir.pipelines.spark.errors import RangeLostError, RestoreFailedError, RunError, UnloggedStoreLostError
 from weir.pipelines.spark.parts import RestoreExecutor
 from weir.pipelines.spark.restore_jobs import RestoreRequest
 from weir.pipelines.spark.task import TaskState
 from weir.pipelines.tasks.plan import Receipt
+from weir.state.commit.record import TaskCommit
 from weir.state.engine.instances import new_instance
 from weir.state.types import TaskId
 
@@ -66,6 +67,8 @@ class Restores:
 
         Raises:
             RestoreFailedError: A task needs a restore although its store has just been rebuilt from the changelog.
+            UnloggedStoreLostError: A store's changelog does not have its rows yet.
+            RangeLostError: A topic no longer has the records that a store is computed again from.
             FencedError: A newer driver has taken over.
         """
         for receipt in receipts:
@@ -123,11 +126,40 @@ class Restores:
                 restored.seconds,
                 restored.source,
             )
+            commit = restored.request.commit
+            self._require_records(commit, restored.request.task)  # retention may have passed while they were read
+            for store in commit.unlogged:
+                if store in commit.beginnings:
+                    continue
+                log.warning(
+                    'task %s: its store %r begins empty, since it has no changelog (on_loss="empty"): its results '
+                    "count only what is read from now on",
+                    restored.request.task,
+                    store,
+                )
 
     def tell_progress(self) -> None:
         """Pass on the progress of the restores."""
         for task, progress in self._executor.progress().items():
             self._coordinator.restoring(task, progress)
+
+    def _require_records(self, commit: TaskCommit, task: TaskId) -> None:
+        """Raise ``RangeLostError`` unless the topics still have what stores are computed again from."""
+        for store in self._coordinator.rebuilt(task):
+            if store.name not in commit.unlogged:
+                continue
+            beginning = commit.beginnings.get(store.name)
+            if beginning is None:
+                reason = "it had rows before it was declared so, and where they begin is not known"
+                raise RangeLostError(self._coordinator.application.id, str(task), store.name, reason)
+            wanted = beginning.topic, task.partition
+            first = self._coordinator.first_offsets([wanted])[wanted]
+            if beginning.offset < min(first, commit.positions[beginning.topic][task.partition]):
+                reason = (
+                    f"its rows begin at offset {beginning.offset} of {beginning.topic}-{task.partition}, and the topic "
+                    f"now begins at {first}"
+                )
+                raise RangeLostError(self._coordinator.application.id, str(task), store.name, reason)
 
     def _begin(self, reasons: Mapping[TaskId, str], *, from_snapshots: bool = True) -> None:
         """Commit what was accepted, then begin to restore each task as of that commit (PROTOCOL 20).
@@ -140,6 +172,10 @@ class Restores:
             self._commit("restore")
         else:
             coordinator.check_claim()
+        for task_id, reason in reasons.items():
+            if to_log := coordinator.tasks[task_id].to_log:
+                raise UnloggedStoreLostError(coordinator.application.id, str(task_id), to_log[0], reason)
+            self._require_records(coordinator.tasks[task_id].to_commit(), task_id)
         for task_id, reason in reasons.items():
             coordinator.tasks[task_id].lost(reason)
         are_others_running = any(task.state is TaskState.RUNNING for task in coordinator.tasks.values())

@@ -173,7 +173,11 @@ class SubTopology:
     def shape(self) -> list[Any]:
         """What the fingerprint says of it beside its nodes, as JSON: stores, edges and topics with their columns."""
         return [
-            [[store.name, columns_of(store.key), columns_of(store.value), store.kind] for store in self.stores],
+            [
+                [store.name, columns_of(store.key), columns_of(store.value), store.kind]
+                + ([] if store.is_logged else ["without a changelog"])
+                for store in self.stores
+            ],
             [[edge.name, columns_of(edge.schema)] for edge in (*self.edges_in, *self.edges_out)],
             [
                 [source.topic, repr(source.key_serde), repr(source.value_serde), columns_of(source.record.columns)]

@@ -32,10 +32,11 @@ from weir.pipelines.topology.nodes import (
     TableSinkNode,
 )
 from weir.pipelines.topology.processors import ProcessorNode, SharedStore, sharing
+from weir.pipelines.topology.rebuilding import keeper_of, kept_ms, rebuilding_nodes, source_of, why_not_rebuilt
 from weir.pipelines.topology.sub_topology import Edge, SubTopology, columns_of, inputs_of
 from weir.state.commit.record import CommittedTopology, Lineage
 from weir.state.commit.upserts import updates_name
-from weir.state.types import TableSpec, TaskId
+from weir.state.types import StoreSpec, TableSpec, TaskId
 
 
 @dataclass(eq=False)
@@ -57,9 +58,22 @@ class Topology:
         self.program = self
         self.nodes = _with_distinct_names(self.nodes)
         _check_names(self.nodes)
+        _check_rebuilt(self.nodes)
         self.sub_topologies, self.edges = _split(self.nodes)
         if not self.sub_topologies:
             raise TopologyError("the topology reads nothing; begin with builder.stream(...) or builder.table(...)")
+
+    def rebuilding(self, store: str) -> Topology:
+        """The part of it that computes ``store`` again, which is rebuilt if it is lost."""
+        return Topology(rebuilding_nodes(keeper_of(self.nodes, store)))
+
+    def topic_of(self, store: str) -> str:
+        """The topic that ``rebuilding`` reads."""
+        return source_of(keeper_of(self.nodes, store)).topic
+
+    def kept_ms(self, store: StoreSpec) -> int | None:
+        """How long after a record's time nothing in ``store`` depends on the record any more; None for ever."""
+        return kept_ms(keeper_of(self.nodes, store.name), store)
 
     def under(self, names: Mapping[str, str]) -> Topology:
         """The same program with its made-up names replaced; ``names`` holds those that differ."""
@@ -370,6 +384,17 @@ def _check_names(nodes: Iterable[Node]) -> None:
 
 def _shared_stores(nodes: Iterable[Node]) -> list[SharedStore]:
     return list(dict.fromkeys(store for node in nodes if isinstance(node, ProcessorNode) for store in node.shared))
+
+
+def _check_rebuilt(nodes: Iterable[Node]) -> None:
+    for node in nodes:
+        for store in node.stores:
+            if not store.is_logged and store.is_rebuilt and (reason := why_not_rebuilt(node, store)) is not None:
+                raise TopologyError(
+                    f"store {store.name!r} has no changelog, and if it is lost, its topic does not give its rows "
+                    f'again: {reason}; add on_loss="empty" if it may then begin empty, or leave logging=False out',
+                    places=[node.place],
+                )
 
 
 def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge, ...]]:

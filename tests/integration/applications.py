@@ -7,7 +7,7 @@ from datetime import timedelta
 import polars as pl
 
 from tests.faults.applications import build
-from weir import Application, Count, StreamsBuilder, String
+from weir import Application, Count, Materialized, StreamsBuilder, String
 
 _builder = StreamsBuilder()
 _builder.stream("nowhere", key=String("user"), value=String("page")).to_delta("pages")
@@ -26,6 +26,18 @@ def _faulty(name: str) -> Application:
 
 restored, read, stopped, overtaken, reset = map(_faulty, ("restored", "read", "stopped", "overtaken", "reset"))
 """The application that fault tests kill, each instance over its own topic, so that all can use one broker."""
+
+
+def _without_changelog(**options: str) -> Application:
+    builder = StreamsBuilder()
+    builder.stream("clicks-unlogged", key=String("user"), value=String("page")).group_by_key().agg(
+        Materialized("clicks", logging=False, **options), n=Count()
+    ).to_delta("totals")
+    return Application("unlogged", builder, commit_interval=timedelta(milliseconds=100))
+
+
+computed_again, begins_empty = _without_changelog(), _without_changelog(on_loss="empty")
+"""Counts in a store without a changelog, which is computed again if it is lost, or begins empty."""
 
 
 def _with_headers() -> Application:

@@ -115,6 +115,7 @@ class InlineRestores:
 
     application: Application
     settings: TaskSettings
+    reader: Callable[[str, int], PartitionReader]
     waiting: list[RestoreRequest] = field(default_factory=list)
     done: list[Restored] = field(default_factory=list)
 
@@ -122,7 +123,7 @@ class InlineRestores:
         self.waiting += requests
 
     def finished(self) -> list[Restored]:
-        found = [restore(self.application, self.settings, request) for request in self.waiting]
+        found = [restore(self.application, self.settings, request, self.reader) for request in self.waiting]
         self.waiting.clear()
         self.done += found
         return found
@@ -253,7 +254,7 @@ class Place:
             on_step,
             spec.application.error_handling,
         )
-        self.restores = InlineRestores(spec.application, spec.task_settings)
+        self.restores = InlineRestores(spec.application, spec.task_settings, self.topics.reader)
         self.snapshots = InlineSnapshots(spec.application, spec.task_settings)
         executors = Executors(slots=InlineSlots(runner), restores=self.restores, snapshots=self.snapshots)
         listeners = Listeners(control=self.desk, on_progress=on_progress)
