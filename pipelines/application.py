@@ -122,7 +122,14 @@ class Application:
                 f"own_stores names {', '.join(unknown)}, which the topology does not have; its stores "
                 f"are {', '.join(sorted(known)) or 'none'}"
             )
-        if rebuilt := sorted(store.name for store in stores if store.is_rebuilt and self.on_processing_error != "fail"):
+        rebuilt = sorted(store.name for store in stores if store.is_rebuilt)
+        if rebuilt and self.on_error not in ("fail", "continue"):
+            raise TopologyError(
+                f"store {rebuilt[0]!r} has no changelog, and if it is lost, it would be computed again without what "
+                'was put aside and then replayed; add on_loss="empty" to it, leave logging=False out, or give '
+                'on_error as "fail" or "continue"'
+            )
+        if rebuilt and self.on_processing_error != "fail":
             raise TopologyError(
                 f"store {rebuilt[0]!r} has no changelog, and if it is lost, it would be computed again from records "
                 'that other operators failed on, too; add on_loss="empty", or leave logging=False or '

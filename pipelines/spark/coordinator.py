@@ -266,6 +266,10 @@ class Coordinator:
         """What topic partitions begin with now."""
         return self._source.beginning_offsets(partitions) if partitions else {}
 
+    def compacted(self, topics: Sequence[str]) -> set[str]:
+        """Those of which the brokers keep only the newest record of each key."""
+        return self._source.compacted(topics) if topics else set()
+
     def _forgotten(self, change: TopologyChange) -> list[str]:
         """The stores whose rows are deleted one by one; where a changelog gets other keys, its rows go with them."""
         needed = {

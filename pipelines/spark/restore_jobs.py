@@ -28,7 +28,7 @@ from weir.pipelines.spark.worker import WorkerSettings, worker_for
 from weir.pipelines.tasks.epoch import Reader, TaskSettings, task_rows
 from weir.pipelines.tasks.rebuilding import rebuilt
 from weir.pipelines.topology.clocks import clocks_of
-from weir.state.changelog.restore import RestoreProgress, restore_task
+from weir.state.changelog.restore import OnProgress, RestoreProgress, restore_task
 from weir.state.commit.record import TaskCommit
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import StateView
@@ -94,7 +94,7 @@ def restore(
     quarantine(instance_folder(folder, request.commit.instance), request.reason)
     quarantine(folder / request.instance, "the restore that built it did not finish")
     tell, application_folder = _Teller(folder), Path(settings.application_folder)
-    with _rebuilt(application, folder / _REBUILDING, request, reader) as rebuilt:
+    with _rebuilt(application, folder / _REBUILDING, request, reader, tell) as rebuilt:
         store = restore_task(
             application_folder,
             folder / request.instance,
@@ -127,7 +127,11 @@ def restore(
 
 @contextmanager
 def _rebuilt(
-    application: Application, folder: Path, request: RestoreRequest, reader: Callable[[str, int], Reader]
+    application: Application,
+    folder: Path,
+    request: RestoreRequest,
+    reader: Callable[[str, int], Reader],
+    tell: OnProgress,
 ) -> Iterator[Mapping[str, StateView]]:
     """Views of the stores that are computed again, in ``folder``, which is removed afterwards (PROTOCOL 38)."""
     commit, partition = request.commit, request.task.partition
@@ -147,6 +151,7 @@ def _rebuilt(
                     commit.positions[beginning.topic][partition],
                     clocks_of(together, commit.clocks),
                     reader,
+                    tell,
                 )
                 views.callback(TaskStoreCache.discard, store.folder)
                 found[name] = views.enter_context(store.reader(IsolationLevel.READ_UNCOMMITTED))

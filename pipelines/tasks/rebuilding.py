@@ -6,6 +6,7 @@ Where reading begins, and whether the topic still has the records, is up to ``we
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from weir.pipelines.on_error import ErrorHandling
 from weir.pipelines.tasks.epoch import EpochRunner, Reader, TaskSettings, task_rows
 from weir.pipelines.tasks.plan import OffsetRange, ReceiptStatus, TaskPlan
 from weir.pipelines.topology import Topology
+from weir.state.changelog.restore import OnProgress, RestoreProgress
 from weir.state.commit.record import Beginning
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.instances import instance_folder
@@ -48,10 +50,12 @@ def rebuilt(
     end: int,
     clocks: Mapping[str, int],
     reader: Callable[[str, int], Reader],
+    on_progress: OnProgress = lambda progress: None,
 ) -> TaskStore:
     """An open instance below ``folder``, which must not exist, with the rows of ``store`` at the offset ``end``.
 
-    ``topology`` is ``Topology.rebuilding`` of the store, ``clocks`` are those of its operator at ``end``.
+    ``topology`` is ``Topology.rebuilding`` of the store, ``clocks`` are those of its operator at ``end``. Progress is
+    told after each epoch.
 
     Raises:
         RebuildError: An epoch failed.
@@ -67,7 +71,7 @@ def rebuilt(
     created.bulk_load({TASK_STORE: _batch(task_rows({}, beginning.clocks))}, state=state, generation=1)
     created.close()
     runner = EpochRunner(topology, settings, reader, lambda step: None, _LEAVE_OUT)
-    position, is_ended = beginning.offset, False
+    position, is_ended, started = beginning.offset, False, time.monotonic()
     while not is_ended:
         is_ended = position >= end  # one more epoch, in which stream time moves to where it was
         ranges = () if is_ended else (_range(beginning.topic, partition, position, end),)
@@ -91,6 +95,19 @@ def rebuilt(
         else:
             state = following
             position = receipt.positions.get(beginning.topic, {}).get(partition, position)
+            on_progress(
+                RestoreProgress(
+                    task=name,
+                    source=f"the records of {beginning.topic}-{partition}",
+                    from_snapshot=False,
+                    rows=position - beginning.offset,
+                    bytes_read=0,
+                    bytes_total=0,
+                    seconds=time.monotonic() - started,
+                    computed=store,
+                    records_total=end - beginning.offset,
+                )
+            )
     runner.settle(task, _INSTANCE, generation=1, committed=state, close=False)
     return TaskStoreCache.get(instance, name, names)
 

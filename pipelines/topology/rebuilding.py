@@ -27,7 +27,7 @@ from weir.pipelines.topology.nodes import (
     TableNode,
     WithTimestampNode,
 )
-from weir.state.types import StoreClock, StoreSpec
+from weir.state.types import StoreClock, StoreKind, StoreSpec
 
 _STATELESS = (FilterNode, MapValuesNode, FlatMapValuesNode, MapNode, SelectKeyNode, WithTimestampNode, PeekNode)
 
@@ -62,6 +62,12 @@ def why_not_rebuilt(node: Node, store: StoreSpec) -> str | None:
     if isinstance(above.timestamp, WallclockTimestampExtractor | UsePartitionTimeOnInvalidTimestamp):
         return "the times of its records are not in the records alone"
     return None
+
+
+def needs_all_records(node: Node, store: StoreSpec) -> bool:
+    """Whether the newest record of each key does not give the rows of ``store`` again, as older ones count too."""
+    is_newest_rows = isinstance(node, TableNode) and isinstance(node.parent, SourceNode)
+    return not is_newest_rows or store.kind is not StoreKind.KEY_VALUE or store.retention_ms is not None
 
 
 def kept_ms(node: Node, store: StoreSpec) -> int | None:

@@ -32,7 +32,14 @@ from weir.pipelines.topology.nodes import (
     TableSinkNode,
 )
 from weir.pipelines.topology.processors import ProcessorNode, SharedStore, sharing
-from weir.pipelines.topology.rebuilding import keeper_of, kept_ms, rebuilding_nodes, source_of, why_not_rebuilt
+from weir.pipelines.topology.rebuilding import (
+    keeper_of,
+    kept_ms,
+    needs_all_records,
+    rebuilding_nodes,
+    source_of,
+    why_not_rebuilt,
+)
 from weir.pipelines.topology.sub_topology import Edge, SubTopology, columns_of, inputs_of
 from weir.state.commit.record import CommittedTopology, Lineage
 from weir.state.commit.upserts import updates_name
@@ -70,6 +77,10 @@ class Topology:
     def topic_of(self, store: str) -> str:
         """The topic that ``rebuilding`` reads."""
         return source_of(keeper_of(self.nodes, store)).topic
+
+    def needs_all_records(self, store: StoreSpec) -> bool:
+        """Whether the newest record of each key does not give the rows of ``store`` again, as older ones count too."""
+        return needs_all_records(keeper_of(self.nodes, store.name), store)
 
     def kept_ms(self, store: StoreSpec) -> int | None:
         """How long after a record's time nothing in ``store`` depends on the record any more; None for ever."""

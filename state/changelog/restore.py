@@ -43,23 +43,40 @@ class RestoreProgress:
     """Total size of the files to read."""
     seconds: float
     """Since the restore began."""
+    computed: str = ""
+    """The store that is being computed again from its topic; ``rows`` are then the records read, and the bytes are
+    zero."""
+    records_total: int = 0
+    """How many records that store needs."""
+
+    @property
+    def _done(self) -> tuple[int, int]:
+        return (self.rows, self.records_total) if self.computed else (self.bytes_read, self.bytes_total)
 
     @property
     def per_cent(self) -> float:
-        return 100.0 * self.bytes_read / self.bytes_total if self.bytes_total else 100.0
+        done, total = self._done
+        return 100.0 * done / total if total else 100.0
 
     @property
     def seconds_left(self) -> float | None:
         """Estimated from the pace so far; None before anything was read."""
-        return self.seconds * (self.bytes_total / self.bytes_read - 1) if self.bytes_read else None
+        done, total = self._done
+        return self.seconds * (total / done - 1) if done else None
 
     @property
     def rows_left(self) -> int:
-        """Estimated number of rows still to be loaded, from the bytes still to be read."""
-        return round(self.rows * (self.bytes_total / self.bytes_read - 1)) if self.bytes_read else 0
+        """Estimated number of rows still to be loaded, from the bytes still to be read; or of records to be read."""
+        done, total = self._done
+        return round(self.rows * (total / done - 1)) if done else 0
 
     def __str__(self) -> str:
         left = "" if self.seconds_left is None else f", {self.seconds_left:.0f} s left"
+        if self.computed:
+            return (
+                f"{self.computed} is computed again: {self.rows:,} of {self.records_total:,} records "
+                f"({self.per_cent:.0f} %){left}"
+            )
         return (
             f"{self.rows:,} rows, {self.bytes_read / 1e6:,.1f} of {self.bytes_total / 1e6:,.1f} MB "
             f"({self.per_cent:.0f} %){left}"

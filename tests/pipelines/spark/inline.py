@@ -45,6 +45,8 @@ class Topics:
     """The first offset that retention has kept."""
     with_headers: set[str] = field(default_factory=set, kw_only=True)
     """The topics that are read with headers."""
+    with_compaction: set[str] = field(default_factory=set, kw_only=True)
+    """The topics whose cleanup policy is compaction."""
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
@@ -71,6 +73,9 @@ class Topics:
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return self.beginning_offsets(partitions)
+
+    def compacted(self, topics: Iterable[str]) -> set[str]:
+        return self.with_compaction.intersection(topics)
 
     def partition_counts(self) -> dict[str, int]:
         counts: dict[str, int] = {}
