@@ -40,6 +40,11 @@ def unlogged(site: Site) -> dict[str, set[str]]:
     return {name: set(task.unlogged) for name, task in newest_commit(site.warehouse, "visits").tasks.items()}
 
 
+def compact(site: Site) -> None:
+    compaction = Compaction(site.warehouse, "visits", is_whole=True)
+    compaction.run(compaction.tables())
+
+
 def test_a_store_without_a_changelog_goes_on_where_it_survives(tmp_path, caplog):
     site = Site.of(tmp_path, ROWS, logging=False)
     site.run()
@@ -109,6 +114,55 @@ def test_a_store_gets_a_changelog_with_all_its_rows_and_loses_it_again(tmp_path)
     on.run()
     assert on.held == on.expected()
     assert len(on.restores.done) == 2
+
+
+def test_a_changelog_that_was_given_up_is_never_restored_from(tmp_path):
+    """The store begins empty although it is there, also once it has been compacted, and once it is written again."""
+    site = Site.of(tmp_path, ROWS, logging=True)
+    site.snapshot_rows = 1
+    site.run()
+    off = under(site, logging=False)
+    more(off)
+    off.run()
+    compact(off)
+    for task in ("0_0", "0_1"):
+        lose(off, task)
+    off.run()
+    since = {0: 2 * ROWS, 1: 2 * ROWS}
+    assert off.held == off.expected(since=since)
+    more(off)
+    on = under(off, logging=True)
+    more(on)
+    on.run()
+    compact(on)
+    for task in ("0_0", "0_1"):
+        lose(on, task)
+    on.run()
+    assert on.held == on.expected(since=since)
+    assert len(on.restores.done) == 2
+
+
+def test_a_changelog_of_a_store_that_was_dropped_without_one_does_not_come_back(tmp_path):
+    site = Site.of(tmp_path, ROWS, logging=True)
+    site.run()
+    off = under(site, logging=False)
+    more(off)
+    off.run()
+    TaskStoreCache.close_all()
+    builder = StreamsBuilder()
+    builder.stream("visits", key=String("user"), value=Int64("pages")).group_by_key().count("always")
+    off.application = Application("visits", builder)
+    off.run()
+    on = under(off, logging=True)
+    assert changes(on).of(Fate.BEGINS_EMPTY) == STORES
+    more(on)
+    on.run()
+    since = {0: 2 * ROWS, 1: 2 * ROWS}
+    assert on.held == on.expected(since=since)
+    for task in ("0_0", "0_1"):
+        lose(on, task)
+    on.run()
+    assert on.held == on.expected(since=since)
 
 
 def test_a_store_without_a_changelog_gets_one_that_was_not_there_before(tmp_path):
