@@ -163,6 +163,11 @@ class Materialized(StoreOptions):
                 f"the store of your own behind {self.name!r} gets committed rows that it lacks from its changelog; "
                 "leave logging=False out, or let Weir keep the rows"
             )
+        if self.supplier is not None and self.in_memory:
+            raise TopologyError(
+                f"a store of your own keeps the rows of {self.name!r}, wherever it likes; leave in_memory=True out, or "
+                "let Weir keep the rows"
+            )
         if self.supplier is not None and not callable(self.supplier):
             raise TopologyError(
                 f"Materialized({self.name!r}) got {self.supplier!r}; pass a class or function that opens a store in a "

@@ -32,6 +32,7 @@ from weir.state.changelog.restore import OnProgress, RestoreProgress, restore_ta
 from weir.state.commit.record import TaskCommit
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import StateView
+from weir.state.engine.in_memory import place
 from weir.state.engine.instances import instance_folder, set_current
 from weir.state.engine.quarantine import quarantine
 from weir.state.types import IsolationLevel, StateId, TaskId
@@ -111,6 +112,7 @@ def restore(
     with store.reader(IsolationLevel.READ_COMMITTED) as held:
         count = sum(held.count(spec.name) for spec in sub_topology.stores)
     store.close()  # not synced: after a restart of the machine it would not be trusted in any case
+    place(store.folder, in_memory=sub_topology.is_in_memory)
     # 5. The new instance named
     set_current(folder, request.instance)
     (folder / _PROGRESS).unlink(missing_ok=True)

@@ -41,6 +41,7 @@ from weir.state.commit.files import write_file
 from weir.state.engine.backing import suppliers_of
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import Settlement, StateSession, StateView
+from weir.state.engine.in_memory import place
 from weir.state.engine.instances import current_instance, instance_folder, set_current
 from weir.state.engine.meta import Uncommitted
 from weir.state.engine.session import EpochSession
@@ -243,6 +244,7 @@ class EpochRunner:
         if is_new and not folder.exists():
             TaskStore.create(folder, task_name, names, suppliers).close()
             set_current(self._task_folder(task), instance)
+        place(folder, in_memory=self._sub_topology(task).is_in_memory)
         return TaskStoreCache.get(folder, task_name, names, suppliers)
 
     def _settled(

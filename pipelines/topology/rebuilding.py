@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 from weir.pipelines.operators.windows import TimeWindows
 from weir.pipelines.serdes.timestamps import UsePartitionTimeOnInvalidTimestamp, WallclockTimestampExtractor
@@ -96,4 +97,6 @@ def rebuilding_nodes(node: Node) -> tuple[Node, ...]:
             made.parent.children.append(made)
         if isinstance(made, AggregateNode):
             made.late_to = None
+        if isinstance(made, AggregateNode | TableNode):
+            made.store = replace(made.store, is_in_memory=False)
     return tuple(dict.fromkeys(copies.values()))

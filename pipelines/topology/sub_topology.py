@@ -92,6 +92,11 @@ class SubTopology:
         return tuple({store.name: store for node in self.nodes for store in node.stores}.values())
 
     @cached_property
+    def is_in_memory(self) -> bool:
+        """Whether the stores of its tasks, which are kept together, are in memory."""
+        return any(store.is_in_memory for store in self.stores)
+
+    @cached_property
     def record_by_record(self) -> RecordByRecord | None:
         """The part of it that runs record by record; None if it has none."""
         return record_by_record(self.nodes)

@@ -20,15 +20,18 @@ from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.sinks.sink import Sink
+from weir.pipelines.store_options import StoreOptions
 from weir.pipelines.topology.describe import describe
 from weir.pipelines.topology.digests import digest
 from weir.pipelines.topology.global_tables import GlobalTableNode
 from weir.pipelines.topology.lineage import Lineages, is_made_up, unused_name
 from weir.pipelines.topology.nodes import (
+    AggregateNode,
     ChildNode,
     Node,
     RepartitionNode,
     SourceNode,
+    TableNode,
     TableSinkNode,
 )
 from weir.pipelines.topology.processors import ProcessorNode, SharedStore, sharing
@@ -69,6 +72,7 @@ class Topology:
         self.sub_topologies, self.edges = _split(self.nodes)
         if not self.sub_topologies:
             raise TopologyError("the topology reads nothing; begin with builder.stream(...) or builder.table(...)")
+        _check_memory(self.sub_topologies)
 
     def rebuilding(self, store: str) -> Topology:
         """The part of it that computes ``store`` again, which is rebuilt if it is lost."""
@@ -406,6 +410,39 @@ def _check_rebuilt(nodes: Iterable[Node]) -> None:
                     f'again: {reason}; add on_loss="empty" if it may then begin empty, or leave logging=False out',
                     places=[node.place],
                 )
+
+
+def _check_memory(sub_topologies: Iterable[SubTopology]) -> None:
+    """The stores of a task are kept together; buffers, which have no options, are kept where the others are."""
+    for sub_topology in sub_topologies:
+        on_disk = {
+            store.name: node
+            for node in sub_topology.nodes
+            for store in _with_options(node)
+            if not store.is_in_memory and store.supplier is None
+        }
+        in_memory = [store.name for store in sub_topology.stores if store.is_in_memory]
+        own = [store.name for store in sub_topology.stores if store.supplier is not None]
+        if in_memory and own:
+            raise TopologyError(
+                f"store {in_memory[0]!r} is in memory, and {own[0]!r}, which is kept together with it, is a store of "
+                "your own; leave in_memory=True out, or give the other no store of your own"
+            )
+        if in_memory and on_disk:
+            name, node = next(iter(on_disk.items()))
+            raise TopologyError(
+                f"store {in_memory[0]!r} is in memory, and {name!r}, which is kept together with it, is on disk: both "
+                f"are of the tasks that read {', '.join(sub_topology.inputs)}; add in_memory=True to {name!r}, or "
+                "leave it out",
+                places=[node.place],
+            )
+
+
+def _with_options(node: Node) -> Sequence[StoreSpec]:
+    """The stores of a node for which a program gives options."""
+    if isinstance(node, ProcessorNode):
+        return [each.spec() for each in node.connected if isinstance(each, StoreOptions)]
+    return node.stores if isinstance(node, AggregateNode | TableNode) else ()
 
 
 def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge, ...]]:

@@ -51,9 +51,27 @@ def test_a_store_without_a_changelog_says_what_becomes_of_it(declare):
         declare(logging="off")
 
 
+@pytest.mark.parametrize("declare", DECLARATIONS)
+def test_a_store_is_in_memory_if_it_says_so(declare):
+    assert declare(in_memory=True).in_memory
+    assert not declare().in_memory
+    with pytest.raises(TopologyError, match="in_memory is 'yes'; it must be True or False"):
+        declare(in_memory="yes")
+
+
+@pytest.mark.parametrize("options", [{}, {"ttl": HOUR}, {"history_retention": HOUR}])
+def test_the_specs_of_tables_have_the_options(options):
+    builder = StreamsBuilder()
+    store = materialized(in_memory=True, logging=False, on_loss="empty")
+    builder.table("in", key=String("user"), value=Int64("n"), store=store, **options)
+    (spec,) = Application("app", builder).topology.sub_topologies[0].stores
+    assert (spec.is_in_memory, spec.is_logged, spec.is_rebuilt) == (True, False, False)
+
+
 @pytest.mark.parametrize("declare", DECLARATIONS[1:])
 def test_the_specs_of_processors_stores_have_the_options(declare):
     assert declare().spec().is_logged
+    assert (declare().spec().is_in_memory, declare(in_memory=True).spec().is_in_memory) == (False, True)
     assert not declare(logging=False, on_loss="empty").spec().is_logged
 
 

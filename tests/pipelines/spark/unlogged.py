@@ -1,7 +1,7 @@
 """Visits by user over two partitions, in stores with and without changelogs, and what a plain model says they hold.
 
 Run as a module it is a process of its own that dies by SIGKILL at the given occurrence of a step:
-``python -m tests.pipelines.spark.unlogged FOLDER ROWS LOGGING STEP OCCURRENCE``.
+``python -m tests.pipelines.spark.unlogged FOLDER ROWS LOGGING IN_MEMORY STEP OCCURRENCE``.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def options(logging: bool | None) -> dict:
     return {True: {}, False: {"logging": False, "on_loss": "empty"}, None: {"logging": False}}[logging]
 
 
-def application(logging: bool | None, **more) -> Application:
+def application(logging: bool | None, *, in_memory: bool = False, **more) -> Application:
     """``more`` are further aggregates of ``sums``."""
     builder = StreamsBuilder()
     visits = builder.stream("visits", key=String("user"), value=Int64("pages"))
 
     def kept(name: str) -> Materialized:
-        return Materialized(name, **options(logging))
+        return Materialized(name, in_memory=in_memory, **options(logging))
 
     by_user = visits.group_by_key()
     by_user.agg(kept("sums"), pages=Sum("pages"), visits=Count(), **more).to_delta("totals")
@@ -78,8 +78,9 @@ def application(logging: bool | None, **more) -> Application:
         kept("minutes")
     )
     visits.to_table(kept("newest"))
-    by_user.count("always")
-    visits.process(Last, stores=[KeyValueStore("last", key=str, value=int, **options(bool(logging)))], name="last-of")
+    by_user.count(Materialized("always", in_memory=in_memory))
+    last = KeyValueStore("last", key=str, value=int, in_memory=in_memory, **options(bool(logging)))
+    visits.process(Last, stores=[last], name="last-of")
     return Application("visits", builder, commit_interval=timedelta(milliseconds=1))
 
 
@@ -101,9 +102,9 @@ class Site(Place):
     """Two tasks."""
 
     @classmethod
-    def of(cls, folder: Path, rows: int, *, logging: bool | None, **more) -> Site:
+    def of(cls, folder: Path, rows: int, *, logging: bool | None, in_memory: bool = False, **more) -> Site:
         topics = Topics({("visits", partition): visits(0, rows, partition) for partition in (0, 1)})
-        return cls(application(logging, **more), topics, folder, max_records=20)
+        return cls(application(logging, in_memory=in_memory, **more), topics, folder, max_records=20)
 
     @property
     def state_folder(self) -> Path:
@@ -181,10 +182,10 @@ def more(site: Site, rows: int = 60) -> None:
         found += visits(len(found), len(found) + rows, partition)
 
 
-def under(site: Site, *, logging: bool | None, **aggregates) -> Site:
+def under(site: Site, *, logging: bool | None, in_memory: bool = False, **aggregates) -> Site:
     """Another program over the same topics and folders."""
     TaskStoreCache.close_all()
-    other = Site.of(site.folder, 0, logging=logging, **aggregates)
+    other = Site.of(site.folder, 0, logging=logging, in_memory=in_memory, **aggregates)
     other.topics = site.topics
     return other
 
@@ -204,13 +205,13 @@ def changes(site: Site) -> TopologyChange:
     )
 
 
-def killed_at(site: Site, logging: bool | None, step: str, occurrence: int) -> bool:
+def killed_at(site: Site, logging: bool | None, step: str, occurrence: int, *, in_memory: bool = False) -> bool:
     """Run in a process that is to be killed there; whether it came there."""
     rows = len(site.topics.rows["visits", 0])
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "tests.pipelines.spark.unlogged"),
-            *(str(site.folder), str(rows), str(logging), step, str(occurrence)),
+            *(str(site.folder), str(rows), str(logging), str(in_memory), step, str(occurrence)),
         ],
         capture_output=True,
         text=True,
@@ -221,7 +222,7 @@ def killed_at(site: Site, logging: bool | None, step: str, occurrence: int) -> b
     return ended.returncode != 0
 
 
-def die_at(folder: Path, rows: int, logging: bool | None, step: str, occurrence: int) -> None:
+def die_at(folder: Path, rows: int, logging: bool | None, in_memory: bool, step: str, occurrence: int) -> None:
     seen = Counter[str]()
 
     def on_step(name: str) -> None:
@@ -229,7 +230,7 @@ def die_at(folder: Path, rows: int, logging: bool | None, step: str, occurrence:
         if (name, seen[name]) == (step, occurrence):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    site = Site.of(folder, rows, logging=logging)
+    site = Site.of(folder, rows, logging=logging, in_memory=in_memory)
     driver = site.driver(on_step)
     reader = site.restores.reader
 
@@ -242,5 +243,6 @@ def die_at(folder: Path, rows: int, logging: bool | None, step: str, occurrence:
 
 
 if __name__ == "__main__":
-    folder, rows, logging, step, occurrence = sys.argv[1:]
-    die_at(Path(folder), int(rows), {"True": True, "False": False, "None": None}[logging], step, int(occurrence))
+    folder, rows, logging, in_memory, step, occurrence = sys.argv[1:]
+    values = {"True": True, "False": False, "None": None}
+    die_at(Path(folder), int(rows), values[logging], bool(values[in_memory]), step, int(occurrence))
