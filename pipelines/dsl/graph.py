@@ -131,7 +131,8 @@ class Materialized(StoreOptions):
     does.
 
     With ``logging=False`` the store has no changelog: if its rows on disk are lost, they are computed again from its
-    topic, or, with ``on_loss="empty"``, it begins empty.
+    topic, or, with ``on_loss="empty"``, it begins empty. With ``in_memory=True`` its rows are in memory instead of on
+    disk, and are lost when the machine restarts.
 
     Examples:
         >>> class Rows(KeyValueBytesStore):
