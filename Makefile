@@ -38,7 +38,7 @@ test: check ## All tests: two at a time, then those with services by module, the
 faults: setup ## Kill 300 times at random, try 300 random programs and changes, and all that test only samples
 	FAULT_KILLS=300 $(PYTEST) -m faults
 	ORDER_EXAMPLES=300 $(PYTEST) $(PARALLEL) tests/pipelines/order tests/pipelines/evolution_random
-	ALL_EXAMPLES=1 $(PYTEST) $(PARALLEL) -m hypothesis --ignore=tests/pipelines/order
+	ALL_EXAMPLES=1 $(PYTEST) $(PARALLEL) -m "hypothesis or combined" --ignore=tests/pipelines/order
 
 bench: setup ## Measure against Kafka Streams on the same broker; ARGS="--quick" for a short run
 	$(PYTHON) -m bench $(ARGS)

@@ -66,6 +66,7 @@ def main(arguments: Sequence[str]) -> None:
         if result is None or result.records_in or result.failures or result.to_restore:
             raise RuntimeError(f"the epoch was not idle: {result}")
     committer.close()
+    slots.close()
     spark.stop()
     print(json.dumps({"median_ms": 1000 * statistics.median(seconds[WARM_UP:]), "epochs": EPOCHS}))
 

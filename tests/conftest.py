@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import typer.testing
 from hypothesis import settings as hypothesis_settings
 
 from tests.examples import examples
@@ -74,6 +78,12 @@ LEFTOVER_LIMIT_S = 20.0
 # Java starts more often here than it computes: without its second compiler, a broker that starts and ends takes 2.6 s
 # of CPU instead of 4.3.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# A quarter of a second each time that a test runs a command in its own process.
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
+# Commits wait for the disk most of all: in memory the tests take a quarter less time.
+MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 8 << 30
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 # A busy machine may halt for longer than any example takes.
 hypothesis_settings.register_profile("weir", deadline=None, max_examples=examples(100))
 hypothesis_settings.load_profile("weir")
@@ -120,6 +130,15 @@ def topic(kafka_admin: KafkaAdmin, request: pytest.FixtureRequest) -> Callable[.
         return name
 
     return create
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another file system than ``tmp_path``."""
+    device = tmp_path.stat().st_dev
+    base = next(base for base in (MEMORY, Path(tempfile.gettempdir()), TESTS) if base.stat().st_dev != device)
+    with tempfile.TemporaryDirectory(dir=base) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Spark jobs that run beside the epochs, for one task or a few: restores and snapshots, each in its scheduler pool.
 
-They run in Python workers apart from those of the slots, whose tasks continue meanwhile: a slot keeps its warm worker
-to itself, and a process may open an LMDB environment only once. While no task runs, a slot's idle worker is faster.
+They run in Python workers apart from those of the slots, whose tasks continue meanwhile: a process may open an LMDB
+environment only once.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ class BackgroundJobs(Generic[Answer]):
         """The tasks whose answers have not been collected yet."""
         return {task for tasks in self._running for task in tasks}
 
-    def start(
-        self, tasks: Sequence[TaskId], work: Callable[[Iterable[object]], Iterator[Answer]], slot: int | None = None
-    ) -> None:
-        """Begin, in the worker of ``slot`` or in a separate one; ``finished`` tells when it is done.
+    def start(self, tasks: Sequence[TaskId], work: Callable[[Iterable[object]], Iterator[Answer]]) -> None:
+        """Begin, in a separate worker; ``finished`` tells when it is done.
 
         Call it from the driver's thread, which binds the job to its environment.
         """
-        self._context.environment[SLOT_VARIABLE] = self._pool if slot is None else str(slot)
+        self._context.environment[SLOT_VARIABLE] = self._pool
         job = self._row.mapPartitions(work)
         job._jrdd  # binds the environment of this moment  # noqa: B018
-        self._running[tuple(tasks)] = self._threads.submit(self._collect, job)
+        self.watch(tasks, self._threads.submit(self._collect, job))
+
+    def watch(self, tasks: Sequence[TaskId], answers: Future[list[Answer]]) -> None:
+        """Count what a slot does for ``tasks`` among these jobs."""
+        self._running[tuple(tasks)] = answers
 
     def finished(self) -> list[tuple[TaskId, Answer | BaseException]]:
         """Those that ended since the last call, with their answer or the error."""

@@ -23,7 +23,7 @@ from pyspark import SparkContext
 
 from weir.pipelines.application import Application
 from weir.pipelines.spark.background import BackgroundJobs, first_line
-from weir.pipelines.spark.slots import slot_of
+from weir.pipelines.spark.slots import SlotPool, slot_of
 from weir.pipelines.spark.worker import WorkerSettings, worker_for
 from weir.pipelines.tasks.epoch import Reader, TaskSettings, task_rows
 from weir.pipelines.tasks.rebuilding import rebuilt
@@ -188,18 +188,17 @@ def read_progress(folder: Path) -> RestoreProgress | None:
 
 
 def run_restores(
-    settings: WorkerSettings, requests: Sequence[RestoreRequest], rows: Iterable[object]
+    settings: WorkerSettings, requests: Sequence[RestoreRequest], rows: Iterable[object] = ()
 ) -> Iterator[Restored]:
-    """``restore`` inside a Spark task, one after another; a failure is an answer, since a retry would fail too."""
+    """``restore`` one after another, in a slot or a Spark task of its own; a failure is an answer, since a retry would
+    fail too."""
     list(rows)
-    answers = []
     for request in requests:
         try:
-            answers.append(restore(settings.application(), settings.tasks, request, worker_for(settings).reader))
+            yield restore(settings.application(), settings.tasks, request, worker_for(settings).reader)
         except Exception as error:
             log.exception("task %s: its restore failed", request.task)
-            answers.append(_failed(request, error))
-    return iter(answers)
+            yield _failed(request, error)
 
 
 class RestoreJobs:
@@ -209,19 +208,18 @@ class RestoreJobs:
         self,
         spark_context: SparkContext,
         settings: WorkerSettings,
-        slots: int,
+        slots: SlotPool,
         names: Callable[[TaskId], str],
     ) -> None:
         """``names`` gives the name of a task's folder."""
         self._settings, self._slots, self._names = settings, slots, names
-        self._jobs = BackgroundJobs[Restored](spark_context, POOL, at_once=slots)
+        self._jobs = BackgroundJobs[Restored](spark_context, POOL, at_once=slots.count)
         self._requests: dict[TaskId, RestoreRequest] = {}
 
     def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None:
         """Begin; ``finished`` tells when they are done.
 
-        Beside epochs, each restore is a separate job. Otherwise the slots' workers are free to help, with one job per
-        slot: a second one at the same time would have to wait for a new worker to start.
+        Beside epochs, each restore is a separate job. Otherwise the slots' workers are free to help.
         """
         self._requests |= {request.task: request for request in requests}
         if beside_epochs:
@@ -230,9 +228,9 @@ class RestoreJobs:
             return
         of_slots: dict[int, list[RestoreRequest]] = {}
         for request in requests:
-            of_slots.setdefault(slot_of(request.task, self._slots), []).append(request)
+            of_slots.setdefault(slot_of(request.task, self._slots.count), []).append(request)
         for slot, group in of_slots.items():
-            self._jobs.start([request.task for request in group], partial(run_restores, self._settings, group), slot)
+            self._jobs.watch([request.task for request in group], self._slots.ask(slot, run_restores, group))
 
     def finished(self) -> list[Restored]:
         """Those that ended since the last call, including the failed ones."""

@@ -166,9 +166,9 @@ def spark_driver(
 
     Raises what ``Coordinator.start`` raises.
     """
-    pool = SlotPool(context, slots, worker, spec.tasks)
     with (
-        closing(RestoreJobs(context, worker, slots, spec.application.topology.task_name)) as restores,
+        closing(SlotPool(context, slots, worker, spec.tasks)) as pool,
+        closing(RestoreJobs(context, worker, pool, spec.application.topology.task_name)) as restores,
         closing(SnapshotJobs(context, worker)) as snapshots,
         closing(spec.committer(load_step_hook(worker.on_step))) as committer,
     ):

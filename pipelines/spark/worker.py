@@ -6,8 +6,11 @@ A new worker rebuilds the caches (the topology, consumers, store environments); 
 from __future__ import annotations
 
 import gc
+import os
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
 from weir.infra.kafka.reader import PartitionReader
@@ -51,6 +54,13 @@ class SettleRequest:
     generation: int
     committed: StateId
     close: bool
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Sent in place of the answers that are still due."""
+
+    reason: str
 
 
 @dataclass
@@ -135,26 +145,50 @@ def worker_for(settings: WorkerSettings) -> Worker:
     return _workers[0]
 
 
-def run_warm_up(settings: WorkerSettings, tasks: Sequence[TaskId], rows: Iterable[object]) -> Iterator[TaskId]:
+def run_warm_up(settings: WorkerSettings, tasks: Sequence[TaskId]) -> Iterator[TaskId]:
     """Make a slot ready for its tasks, so that their first epoch takes no longer than others."""
-    list(rows)
     worker = worker_for(settings)
     for task in tasks:
         worker.warm_up(task)
-    return iter(tasks)
+        yield task
 
 
-def run_plans(settings: WorkerSettings, plans: Sequence[TaskPlan], rows: Iterable[object]) -> Iterator[Receipt]:
-    """One slot's share of an epoch. ``rows`` is drained because PySpark ends a worker that leaves input unread."""
-    list(rows)
-    worker = worker_for(settings)
-    return iter([worker.epochs.run(plan) for plan in plans])
+def run_plans(settings: WorkerSettings, plans: Sequence[TaskPlan]) -> Iterator[Receipt]:
+    """One slot's share of an epoch."""
+    return map(worker_for(settings).epochs.run, plans)
 
 
-def run_settles(
-    settings: WorkerSettings, requests: Sequence[SettleRequest], rows: Iterable[object]
-) -> Iterator[tuple[TaskId, bool]]:
+def run_settles(settings: WorkerSettings, requests: Sequence[SettleRequest]) -> Iterator[tuple[TaskId, bool]]:
     """One slot's share of a settling job."""
+    return map(worker_for(settings).settle, requests)
+
+
+def serve(
+    settings: WorkerSettings, slot: int, address: tuple[str, int], key: bytes, rows: Iterable[object]
+) -> Iterator[object]:
+    """The Spark task of ``slot``: answer what the driver at ``address`` asks, until it closes the connection.
+
+    ``rows`` is drained because PySpark ends a worker that leaves input unread.
+    """
     list(rows)
-    worker = worker_for(settings)
-    return iter([worker.settle(request) for request in requests])
+    worker_for(settings)
+    with Client(address, authkey=key) as driver:
+        send_at_once(driver)
+        driver.send(slot)
+        while True:
+            try:
+                work, items = driver.recv()
+            except (EOFError, ConnectionError):  # the driver has closed, or has another worker for this slot
+                return iter(())
+            try:
+                for answer in work(settings, items):
+                    driver.send(answer)
+            except Exception as error:
+                driver.send(Failure(f"{type(error).__name__}: {error}"))
+                raise  # Spark starts a new worker, without these caches
+
+
+def send_at_once(connection: Connection) -> None:
+    """Have ``connection`` wait for no acknowledgement between the parts of a message, which would take 40 ms."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

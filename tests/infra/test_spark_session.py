@@ -31,7 +31,6 @@ def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
     assert conf.get("spark.python.task.killTimeout") == "0"
     assert conf.get("spark.speculation") == "false"
     assert conf.get("spark.scheduler.mode") == "FAIR"
-    assert conf.get("spark.locality.wait.process") == "1d"
     assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
 
 

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from tests.examples import combined
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.backfill.inline import begun, begun_whole, made, output, run_shadow
 from tests.pipelines.spark.inline import Place, Row, Topics
@@ -107,8 +108,7 @@ def swap_whole(place: Place) -> None:
     swap_everything(place.warehouse, place.application, run_shadow(place, begun_whole(place)))
 
 
-@pytest.mark.parametrize("max_records", [25, 1_000])
-@pytest.mark.parametrize("swap", [swap_days, swap_whole])
+@combined("max_records,swap", [25, 1_000], [swap_whole, swap_days])
 def test_a_backfill_equals_a_run_that_began_with_the_same_topics_complete(tmp_path, swap, max_records):
     wanted, place = outputs(fresh_run(tmp_path / "fresh", clicks())), live_run(tmp_path / "live", clicks())
     assert not outputs(place)["final_hours"].equals(wanted["final_hours"])

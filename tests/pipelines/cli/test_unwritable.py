@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -61,22 +60,20 @@ def test_the_other_ways_out_work(tmp_path, monkeypatch):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_state_on_a_network_file_system_is_refused_and_put_on_a_local_disk(terminal, monkeypatch):
+def test_state_on_a_network_file_system_is_refused_and_put_on_a_local_disk(terminal, monkeypatch, elsewhere):
     """The table of mounts says that the folder's disk is one of another host."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as local:
-        mounts = terminal.folder / "mounts"
-        mounts.write_text(f"{mount(terminal.folder, 'nfs4')}\n{mount(local, 'tmpfs')}\n")
-        monkeypatch.setattr(environment, "_MOUNTS", mounts)
-        terminal.topics.rows["clicks", 0] = clicks(0, 20)
-        program = terminal.has("app", by_user())
-        found = terminal.run(program)
-        assert found.code == 1
-        assert "on a network file system (nfs4)" in found.text
-        assert "choose a folder on a local disk with `--dir DIR`" in found.text
-        done = terminal.run(program, "--dir", local)
-        assert done.code == 0, done.text
-        elsewhere = Terminal(Path(local), terminal.clusters, terminal.programs)
-        assert counts(elsewhere) == counted(terminal)
+    mounts = terminal.folder / "mounts"
+    mounts.write_text(f"{mount(terminal.folder, 'nfs4')}\n{mount(elsewhere, 'tmpfs')}\n")
+    monkeypatch.setattr(environment, "_MOUNTS", mounts)
+    terminal.topics.rows["clicks", 0] = clicks(0, 20)
+    program = terminal.has("app", by_user())
+    found = terminal.run(program)
+    assert found.code == 1
+    assert "on a network file system (nfs4)" in found.text
+    assert "choose a folder on a local disk with `--dir DIR`" in found.text
+    done = terminal.run(program, "--dir", str(elsewhere))
+    assert done.code == 0, done.text
+    assert counts(Terminal(elsewhere, terminal.clusters, terminal.programs)) == counted(terminal)
 
 
 def mount(folder: Path | str, kind: str) -> str:

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.examples import combined
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.spark.evolving import (
     CHANGES,
@@ -35,8 +36,7 @@ def place(tmp_path):
     return Place(Changed().application(), Topics({("clicks", 0): clicks(0, 300)}), tmp_path, max_records=70)
 
 
-@pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("loses_disk", [False, True])
+@combined("name,loses_disk", CHANGES, [False, True])
 def test_stores_go_on_under_a_changed_program(place, name, loses_disk):
     place.run()
     place.application = CHANGES[name].application()
@@ -223,8 +223,7 @@ def test_a_repartition_takes_a_store_over_only_if_the_producers_used_the_default
 STEPS = ["pivot appended", "table appended", "settled", "rolled back", "undo dropped", "files written", "state written"]
 
 
-@pytest.mark.parametrize("name", ["a nullable field", "a split", "all"])
-@pytest.mark.parametrize("step", STEPS)
+@combined("name,step", ["a nullable field", "a split", "all"], STEPS)
 def test_a_crash_at_any_step_of_the_first_run_of_another_program_loses_nothing(place, name, step):
     place.run()
     place.topics.rows["clicks", 0] += clicks(300, 200)

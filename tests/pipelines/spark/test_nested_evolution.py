@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import pytest
 
+from tests.examples import combined
 from tests.pipelines.backfill.inline import begun_whole, run_shadow
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.nested import (
@@ -59,8 +60,7 @@ VERSIONS = {
 }
 
 
-@pytest.mark.parametrize("name", VERSIONS)
-@pytest.mark.parametrize("loses_disk", [False, True])
+@combined("name,loses_disk", VERSIONS, [False, True])
 def test_what_structs_hold_goes_on_under_a_changed_program(place, name, loses_disk):
     place.run()
     require_stores(place, Version())

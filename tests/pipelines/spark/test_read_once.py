@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import pytest
-
+from tests.examples import combined
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Count, FailOnInvalidTimestamp, Json, StreamsBuilder, String
 from weir.state.commit.tables import read_rows, read_table
@@ -57,8 +56,7 @@ def topics(seed: int) -> tuple[Topics, list[dict]]:
     return Topics(rows), orders
 
 
-@pytest.mark.parametrize("max_records", [7, 20, 64, 10_000])
-@pytest.mark.parametrize("uncommitted_max_bytes", [500, 64 << 20])
+@combined("max_records,uncommitted_max_bytes", [7, 20, 64, 10_000], [500, 64 << 20])
 def test_each_order_is_taken_once(tmp_path, max_records, uncommitted_max_bytes):
     log, orders = topics(max_records)
     place = Place(shop(uncommitted_max_bytes=uncommitted_max_bytes), log, tmp_path, max_records=max_records)

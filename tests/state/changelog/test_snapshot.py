@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,9 +113,8 @@ def test_a_snapshot_and_the_changelog_since_equal_the_lost_store(life, tmp_path,
     assert (life.app / life.snapshot.path).exists() != take
 
 
-def test_a_snapshot_on_another_file_system_is_copied(life):
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
-        found, source = life.restored(Path(elsewhere, "new"), take=True)
+def test_a_snapshot_on_another_file_system_is_copied(life, elsewhere):
+    found, source = life.restored(elsewhere / "new", take=True)
     assert found == life.contents[EPOCHS[-1]]
     assert source.startswith("snapshot")
     assert (life.app / life.snapshot.path).exists()

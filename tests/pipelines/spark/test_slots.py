@@ -1,0 +1,105 @@
+"""Slots in a real Spark context: a worker each, which keeps running, and comes back when it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import closing
+
+import psutil
+import pytest
+
+from tests.pipelines.spark import slot_work
+from weir.pipelines.spark.slots import TRIES, SlotFailedError, SlotLostError, SlotPool
+from weir.pipelines.spark.worker import WorkerSettings
+from weir.pipelines.tasks.epoch import TaskSettings
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def make(spark, tmp_path):
+    def make(reference: str = "weir.pipelines.examples.flights:app") -> SlotPool:
+        settings = WorkerSettings(
+            reference=reference,
+            kafka={},
+            tasks=TaskSettings(
+                application_folder=str(tmp_path / "app"), state_folder=str(tmp_path / "state"), partition_counts={}
+            ),
+        )
+        return SlotPool(spark, 2, settings, [])
+
+    return make
+
+
+@pytest.fixture
+def pool(make):
+    with closing(make()) as pool:
+        yield pool
+
+
+def worker_of(pool: SlotPool, slot: int) -> int:
+    return pool.ask(slot, slot_work.pids, [None]).result(60)[0]
+
+
+def test_each_slot_has_one_worker_that_answers_everything(pool):
+    found = [[worker_of(pool, slot) for _ in range(20)] for slot in (0, 1)]
+    assert [len(set(pids)) for pids in found] == [1, 1]
+    assert found[0][0] != found[1][0]
+
+
+def test_slots_work_at_the_same_time_and_each_does_one_thing_after_another(pool):
+    first, second, other = (
+        pool.ask(0, slot_work.seconds_slept, [0.3]),
+        pool.ask(0, slot_work.seconds_slept, [0.1]),
+        pool.ask(1, slot_work.seconds_slept, [0.3]),
+    )
+    [(began, ended)], [(began_second, _)], [(began_other, _)] = (
+        first.result(60),
+        second.result(60),
+        other.result(60),
+    )
+    assert began_second >= ended
+    assert began_other < ended, "slot 1 waits for slot 0"
+    assert began < ended
+
+
+@pytest.mark.faults
+def test_what_a_killed_worker_had_not_answered_is_asked_again(pool, tmp_path):
+    """The answers come once each, in their order, though the worker dies before the first, between two, and idle."""
+    for number in range(3):
+        before = worker_of(pool, 0)
+        items = [(str(tmp_path / f"{number}-{at}") if at in (0, 3) else "", f"item {at}") for at in range(5)]
+        assert pool.ask(0, slot_work.killed_once, items).result(60) == [text for _, text in items]
+        assert worker_of(pool, 0) != before
+    idle = worker_of(pool, 0)
+    os.kill(idle, signal.SIGKILL)
+    assert worker_of(pool, 0) != idle
+
+
+@pytest.mark.faults
+def test_a_worker_that_dies_of_what_it_is_asked_is_an_error_and_the_slot_goes_on(pool):
+    for _ in range(2):
+        with pytest.raises(SlotLostError, match=f"slot 1 was lost {TRIES} times"):
+            pool.ask(1, slot_work.always_killed, [None]).result(120)
+        assert worker_of(pool, 1) > 0
+    with pytest.raises(SlotFailedError, match="slot 1: ZeroDivisionError: nothing to divide by"):
+        pool.ask(1, slot_work.failing, [None]).result(120)
+    assert worker_of(pool, 1) != worker_of(pool, 0)
+
+
+def test_an_application_that_cannot_be_imported_is_an_error_at_once(make, spark):
+    with pytest.raises(Exception, match="no_such_module"):
+        make("no_such_module:app")
+
+
+def test_after_the_end_no_worker_is_busy(make):
+    pool = make()
+    workers = [psutil.Process(worker_of(pool, slot)) for slot in (0, 1)]
+    pool.close()
+    before = [sum(worker.cpu_times()[:2]) for worker in workers if worker.is_running()]
+    time.sleep(0.5)
+    assert [sum(worker.cpu_times()[:2]) for worker in workers if worker.is_running()] == before
+    with closing(make()) as again:
+        assert worker_of(again, 0) > 0
