@@ -115,11 +115,30 @@ class Application:
         self.state_isolation = IsolationLevel(state_isolation)
         self.topology = builder.build()
         self.own_stores = dict(own_stores or {})
-        known = {store.name for sub_topology in self.topology.sub_topologies for store in sub_topology.stores}
+        stores = [store for sub_topology in self.topology.sub_topologies for store in sub_topology.stores]
+        known = {store.name for store in stores}
         if unknown := sorted(self.own_stores.keys() - known):
             raise TopologyError(
                 f"own_stores names {', '.join(unknown)}, which the topology does not have; its stores "
                 f"are {', '.join(sorted(known)) or 'none'}"
+            )
+        rebuilt = sorted(store.name for store in stores if store.is_rebuilt)
+        if rebuilt and self.on_error not in ("fail", "continue"):
+            raise TopologyError(
+                f"store {rebuilt[0]!r} has no changelog, and if it is lost, it would be computed again without what "
+                'was put aside and then replayed; add on_loss="empty" to it, leave logging=False out, or give '
+                'on_error as "fail" or "continue"'
+            )
+        if rebuilt and self.on_processing_error != "fail":
+            raise TopologyError(
+                f"store {rebuilt[0]!r} has no changelog, and if it is lost, it would be computed again from records "
+                'that other operators failed on, too; add on_loss="empty", or leave logging=False or '
+                "on_processing_error out"
+            )
+        if unlogged := sorted(store.name for store in stores if store.name in self.own_stores and not store.is_logged):
+            raise TopologyError(
+                f"own_stores names {', '.join(unlogged)}, which has no changelog that a store could follow; leave "
+                "logging=False out"
             )
 
     def __repr__(self) -> str:

@@ -169,3 +169,9 @@ class StoreSpec:
     """The common size of a window store's windows, if they have one; needed to put a window by its start alone."""
     supplier: Supplier | None = None
     """Opens the user's store that holds the rows; None for a built-in one. Not part of what identifies a store."""
+    is_logged: bool = True
+    """Whether it has a changelog. Not part of what identifies a store."""
+    is_in_memory: bool = False
+    """Whether its rows are in memory instead of on disk. Not part of what identifies a store."""
+    is_rebuilt: bool = False
+    """Whether a store without a changelog that is lost is computed again from its topic; else it begins empty."""

@@ -68,10 +68,20 @@ def test_the_code_of_the_page_about_state_runs(tmp_path, monkeypatch):
     records = [(key, b'{"dep_time": 1000, "dep_delay": 20}', 1_357_034_400_000) for key in (b"UA-EWR", b"DL-JFK")]
     run_over(flights.app, {("flights", 0): records * 4_500}, tmp_path / ".weir")
     monkeypatch.chdir(tmp_path)
-    queries, backing, follower = blocks("docs/state.md", "python")
+    queries, unlogged, in_memory, backing, follower = blocks("docs/state.md", "python")
     names = {"__name__": "state_page"}
     exec(queries, names)
     assert names["answer"].rows.select("carrier", "flights").rows() == [("UA", 4_500)]
+    exec(unlogged, names)
+    views = [store for each in names["builder"].build().sub_topologies for store in each.stores]
+    assert [(store.name, store.is_logged, store.is_rebuilt) for store in (*views, names["seen"].spec())] == [
+        ("by_minute", False, True),
+        ("recent", False, False),
+        ("seen", False, False),
+    ]
+    exec(in_memory, names)
+    (sub_topology,) = names["builder"].build().sub_topologies
+    assert [store.is_in_memory for store in (*sub_topology.stores, names["seen"].spec())] == [True, True]
     exec(backing, names)
     with TopologyTestDriver(names["app"]) as driver:
         clicks, users = driver.create_input_topic("clicks"), driver.create_input_topic("names")

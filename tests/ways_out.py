@@ -16,6 +16,7 @@ TABLES = f"{CLI}/test_lost_tables.py::test_"
 TOPICS = "tests/integration/test_lost_topics.py::test_"
 SPARK = "tests/pipelines/spark"
 EVOLUTION = f"{SPARK}/test_evolution.py::test_"
+SOURCES = f"{SPARK}/test_sources_of_rebuilds.py::test_"
 
 LOST = TABLES + "what_was_lost_is_put_back_or_the_application_is_reset"
 FORMAT = TABLES + "a_format_that_this_version_does_not_know_is_read_by_the_one_that_does_or_reset"
@@ -265,6 +266,23 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "a new start restores it again": f"{SPARK}/test_trouble.py::"
         "test_a_restore_that_fails_stops_the_run_with_the_task_and_the_reason",
     },
+    "pipelines/spark/errors.py RangeLostError": {
+        'declare the store with on_loss="empty"': f"{SPARK}/test_rebuilt_stores.py::"
+        "test_when_retention_has_passed_the_range_the_run_stops_until_the_store_may_begin_empty",
+    },
+    "pipelines/spark/errors.py CompactedTopicError": {
+        'add on_loss="empty" to the store': SOURCES + "a_store_that_counts_records_of_a_compacted_topic_is_refused",
+        "leave logging=False out": SOURCES + "a_store_that_counts_records_of_a_compacted_topic_is_refused",
+    },
+    "pipelines/spark/errors.py ReplayRefusedError": {
+        'declare the store with on_loss="empty"': SOURCES
+        + "letters_are_replayed_only_into_stores_that_keep_them_if_they_are_lost",
+        "leave logging=False out": SOURCES + "letters_are_replayed_only_into_stores_that_keep_them_if_they_are_lost",
+    },
+    "pipelines/spark/errors.py UnloggedStoreLostError": {
+        'logging=False, on_loss="empty" again': f"{SPARK}/test_unlogged_stores.py::"
+        "test_a_store_that_is_lost_before_its_new_changelog_has_its_rows_stops_the_run",
+    },
     "pipelines/spark/errors.py CommitLogLostError": {
         "put the application's warehouse folder back": LOST,
         "reset x": LOST_WAREHOUSE,
@@ -427,6 +445,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "backfill swap x x": TERMINATED,
         "backfill discard x x": TERMINATED,
     },
+    "pipelines/backfill/errors.py UnloggedStoreError": {
+        "backfill the program with logging=True for it": f"{SPARK}/test_unlogged_stores.py::"
+        "test_a_backfill_of_everything_is_refused_and_then_made_with_changelogs",
+    },
     "pipelines/backfill/errors.py GlobalTablesError": {
         "backfill with a program without it": GLOBAL_TABLE,
         "backfill run x --everything": GLOBAL_TABLE,
@@ -470,6 +492,7 @@ NO_WAYS_OUT = {
     "infra/kafka/broker.py BrokerStartError",
     "pipelines/backfill/errors.py NoCutError",
     "pipelines/errors.py TopologyError",
+    "pipelines/tasks/rebuilding.py RebuildError",
     "pipelines/migrate/errors.py NotMovedError",
     "state/changelog/snapshot.py SnapshotError",
     "state/errors.py FencedError",

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from weir.pipelines.application import Application
-from weir.pipelines.backfill.errors import GlobalTablesError, NoDayOutputsError, OpenWindowsError, SourceFilesError
+from weir.pipelines.backfill.errors import (
+    GlobalTablesError,
+    NoDayOutputsError,
+    OpenWindowsError,
+    SourceFilesError,
+    UnloggedStoreError,
+)
 from weir.pipelines.backfill.files import TIME_COLUMN, SourceFiles, check_files
 from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
 from weir.pipelines.backfill.ranges import (
@@ -114,12 +120,17 @@ def begin_everything(application: Application, warehouse: Path, state_dir: Path,
 
     Raises:
         GlobalTablesError: The application has global tables.
+        UnloggedStoreError: A store has no changelog.
         NoCutError: The application has committed nothing, or a topic does not exist.
         TopicReplacedError: A topic is no longer the one that the application has read.
         BeginningLostError: A topic has lost its first records.
         TableSchemaError: A table's columns differ from those that the program writes.
     """
     _require_no_global_tables(application)
+    for sub_topology in application.topology.sub_topologies:
+        for store in sub_topology.stores:
+            if not store.is_logged:
+                raise UnloggedStoreError(application.id, store.name)
     cut = committed(application, newest_commit(warehouse, application.id))
     for spec in application_tables(application.over(cut).topology):
         evolution(warehouse / application.id, spec)

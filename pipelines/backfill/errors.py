@@ -84,6 +84,21 @@ class GlobalTablesError(BackfillError):
         )
 
 
+class UnloggedStoreError(BackfillError):
+    """A store has no changelog, by which a backfill of everything brings its stores along."""
+
+    def __init__(self, application: str, store: str) -> None:
+        super().__init__(application, store)
+        self.application, self.store = application, store
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r} has the store {self.store!r}, which has no changelog, and a backfill of "
+            "everything brings stores along as rows of their changelogs; backfill the program with logging=True for "
+            "it, and leave that out again once it has run after the swap"
+        )
+
+
 class NoCutError(BackfillError):
     """The live application's newest commit cannot be the cut."""
 

@@ -24,6 +24,7 @@ from weir.pipelines.backfill.ranges import Ranges
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.engine.environment import replace_file, sync_folder
+from weir.state.engine.in_memory import free
 
 BACKFILLS = "_backfills"
 ABANDONED_AFTER_S = 24 * 3600.0
@@ -231,6 +232,7 @@ def remove_shadow(app_folder: Path, backfill: str) -> None:
 def _remove(folder: Path) -> None:
     """Move it out of the way in one step, then delete it together with what earlier removals left."""
     if folder.exists():
+        free(folder)
         folder.rename(folder.with_name(f"{_REMOVED}{folder.name}-{uuid.uuid4().hex[:6]}"))
     for left in folder.parent.glob(f"{_REMOVED}*"):
         shutil.rmtree(left, ignore_errors=True)

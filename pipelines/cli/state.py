@@ -66,7 +66,7 @@ def list_stores(
 
 def _state(store: StoreInfo) -> str:
     if store.since_epoch is None:
-        return "in use"
+        return "in use" if store.is_logged else "in use, without a changelog"
     at = f", {utc_text(store.since)}" if store.since else ""
     return f"kept aside since epoch {store.since_epoch}{at}"
 

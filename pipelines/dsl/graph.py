@@ -18,6 +18,7 @@ from weir.pipelines.operators.windows import WINDOW_COLUMNS
 from weir.pipelines.place import Place
 from weir.pipelines.serdes.row_type import RowType, row_type_of
 from weir.pipelines.serdes.shapes import normal_dtype
+from weir.pipelines.store_options import StoreOptions
 from weir.pipelines.topology.lineage import is_made_up
 from weir.pipelines.topology.nodes import Node, RecordType, RepartitionNode
 from weir.pipelines.topology.processors import SharedStore
@@ -125,8 +126,13 @@ def places_of(*nodes: Node) -> list[Place | None]:
 
 
 @dataclass(frozen=True)
-class Materialized:
-    """A store's name, and what opens the store of your own that keeps its rows; may stand where the name does.
+class Materialized(StoreOptions):
+    """A store's name and options, or what opens the store of your own that keeps its rows; may stand where the name
+    does.
+
+    With ``logging=False`` the store has no changelog: if its rows on disk are lost, they are computed again from its
+    topic, or, with ``on_loss="empty"``, it begins empty. With ``in_memory=True`` its rows are in memory instead of on
+    disk, and are lost when the machine restarts.
 
     Examples:
         >>> class Rows(KeyValueBytesStore):
@@ -146,12 +152,24 @@ class Materialized:
     """
 
     name: str
-    supplier: Supplier
-    """Given a folder of the store's own; called once for each task in each process that opens it."""
+    supplier: Supplier | None = None
+    """Given a folder of the store's own; called once for each task in each process that opens it. None: Weir keeps the
+    rows."""
 
     def __post_init__(self) -> None:
         check_name("store", self.name)
-        if not callable(self.supplier):
+        super().__post_init__()
+        if self.supplier is not None and not self.logging:
+            raise TopologyError(
+                f"the store of your own behind {self.name!r} gets committed rows that it lacks from its changelog; "
+                "leave logging=False out, or let Weir keep the rows"
+            )
+        if self.supplier is not None and self.in_memory:
+            raise TopologyError(
+                f"a store of your own keeps the rows of {self.name!r}, wherever it likes; leave in_memory=True out, or "
+                "let Weir keep the rows"
+            )
+        if self.supplier is not None and not callable(self.supplier):
             raise TopologyError(
                 f"Materialized({self.name!r}) got {self.supplier!r}; pass a class or function that opens a store in a "
                 "folder"
@@ -198,8 +216,11 @@ def store_spec(
                 f"{where} keeps state by {column!r}, which is a {'struct' if dtype == pl.Struct else 'list'}; choose "
                 f"a key of single values{_INSIDE.format(column) if dtype == pl.Struct else ''}"
             )
-    supplier = store.supplier if isinstance(store, Materialized) else None
-    return StoreSpec(name=check_store(store), key=record.key_columns, value=value, kind=kind, supplier=supplier)
+    if not isinstance(store, Materialized):
+        return StoreSpec(name=check_store(store), key=record.key_columns, value=value, kind=kind)
+    return store.applied(
+        StoreSpec(name=store.name, key=record.key_columns, value=value, kind=kind, supplier=store.supplier)
+    )
 
 
 def user_function(call: Callable[..., Any], node: str, *arguments: str) -> UserFunction:

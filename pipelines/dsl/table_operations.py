@@ -445,12 +445,24 @@ def add_table(
         kept = versioned_spec(
             spec.name, spec.key, spec.value, history_ms=positive_ms(history_retention, "history_retention")
         )
-        spec = replace(kept, supplier=spec.supplier)
+        spec = replace(
+            kept,
+            supplier=spec.supplier,
+            is_logged=spec.is_logged,
+            is_rebuilt=spec.is_rebuilt,
+            is_in_memory=spec.is_in_memory,
+        )
     elif ttl is not None:
         if ttl_by not in get_args(TtlClock):
             raise TopologyError(f"ttl_by is {ttl_by!r}; it must be one of {', '.join(get_args(TtlClock))}")
         kept = key_value_spec(
             spec.name, spec.key, spec.value, ttl_ms=positive_ms(ttl, "ttl"), expires_by=StoreClock(ttl_by)
         )
-        spec = replace(kept, supplier=spec.supplier)
+        spec = replace(
+            kept,
+            supplier=spec.supplier,
+            is_logged=spec.is_logged,
+            is_rebuilt=spec.is_rebuilt,
+            is_in_memory=spec.is_in_memory,
+        )
     return graph.add(TableNode(name=name, parent=parent, record=record, store=spec))

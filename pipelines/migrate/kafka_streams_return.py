@@ -212,6 +212,8 @@ class KafkaStreamsReturn:
 
     def _rows(self, sub_topology: SubTopology, store: StoreSpec, counts: Mapping[int, int]) -> dict[int, pl.DataFrame]:
         """The committed rows of a store by the partition of their task."""
+        if any(store.name in task.unlogged for task in self.commit.tasks.values()):
+            raise NotMovedError(store.name, "its rows are not in its changelog (logging=False)")
         found = {}
         for number in range(counts[sub_topology.index]):
             name = self.application.topology.task_name(TaskId(sub_topology.index, number))

@@ -47,6 +47,8 @@ def format_of(node: Node, store: StoreSpec, given: StoreSerdes | None) -> Change
         NotMovedError: Kafka Streams keeps nothing that the store can be filled from.
         MigrationError: The serdes are unknown, or have other columns.
     """
+    if not store.is_logged:
+        raise NotMovedError(store.name, "it has no changelog (logging=False)")
     match node:
         case TableNode() | AggregateNode():
             return _keyed_format(node, store, given)

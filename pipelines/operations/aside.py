@@ -36,6 +36,8 @@ class StoreInfo:
     changelog_rows: int
     """Every update and deletion that compaction has not merged; not the number of keys."""
     changelog_bytes: int
+    is_logged: bool = True
+    """Whether its rows are in its changelog; those of a store without one are in local stores only."""
 
 
 def stores_of(settings: Settings, application: str) -> list[StoreInfo]:
@@ -46,10 +48,15 @@ def stores_of(settings: Settings, application: str) -> list[StoreInfo]:
     """
     newest, app_folder = _newest(settings, application), settings.warehouse / application
     form = _form(newest)
+    unlogged = {store for task in newest.tasks.values() for store in task.unlogged}
     commits = commit_times(DeltaTable(app_folder / COMMITS.name)).filter(pl.col("kind") == "commit")
     times = dict(commits.select("epoch", "at").iter_rows())
     return [
-        *(_info(app_folder, store) for stores in form.stores.values() for store in stores),
+        *(
+            replace(_info(app_folder, store), is_logged=store not in unlogged)
+            for stores in form.stores.values()
+            for store in stores
+        ),
         *(
             _info(app_folder, store, kept.since_epoch, times.get(kept.since_epoch))
             for store, kept in sorted(form.aside.items())

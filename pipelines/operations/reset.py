@@ -10,6 +10,7 @@ from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.operations.at_rest import at_rest
 from weir.pipelines.operations.registry import forget, require
+from weir.state.engine.in_memory import free
 
 
 def folders(settings: Settings, application: str) -> tuple[Path, Path]:
@@ -45,5 +46,6 @@ def _remove(folder: Path, scratch: Path) -> None:
         return
     scratch.mkdir(parents=True, exist_ok=True)
     aside = scratch / f"reset-{os.getpid()}-{folder.parent.name}-{folder.name}"
+    free(folder)
     folder.rename(aside)
     shutil.rmtree(aside)

@@ -10,6 +10,7 @@ import polars as pl
 
 from weir.pipelines.processors.stores import Opened, types_of
 from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.store_options import StoreOptions
 from weir.state.stores.lists import ListStore as StateListStore
 from weir.state.stores.specs import list_spec
 from weir.state.types import StoreSpec
@@ -19,7 +20,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True)
-class ListStore:
+class ListStore(StoreOptions):
     """A list of values per key. Appending costs as much as the value, however long the list is.
 
     Types are as in ``KeyValueStore``.
@@ -34,7 +35,7 @@ class ListStore:
 
     def spec(self) -> StoreSpec:
         key, value = self.types()
-        return list_spec(self.name, key.columns, value.columns)
+        return self.applied(list_spec(self.name, key.columns, value.columns))
 
     def opened(self, now_ms: Callable[[], int | None]) -> OpenListStore[Any, Any]:
         return OpenListStore(self.spec(), StateListStore, *self.types(), now_ms)

@@ -15,6 +15,7 @@ from weir.pipelines.processors.stores import Opened, types_of
 from weir.pipelines.processors.times import as_ms, bound_ms
 from weir.pipelines.processors.window_store import BOUNDS, windowed
 from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.store_options import StoreOptions
 from weir.state.stores.session import SessionStore as StateSessionStore
 from weir.state.stores.specs import TIME, session_spec
 from weir.state.stores.window import WindowKey
@@ -25,7 +26,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True)
-class SessionStore:
+class SessionStore(StoreOptions):
     """One value per key and session; the bounds of a session are the times of its first and last record.
 
     A session lives for ``retention`` of the store's stream time from its end; that is the latest end that was put.
@@ -43,7 +44,7 @@ class SessionStore:
     def spec(self) -> StoreSpec:
         key, value = self.types()
         retention_ms = positive_ms(self.retention, f"store {self.name!r}: retention")
-        return session_spec(self.name, key.columns, value.columns, retention_ms=retention_ms)
+        return self.applied(session_spec(self.name, key.columns, value.columns, retention_ms=retention_ms))
 
     def opened(self, now_ms: Callable[[], int | None]) -> OpenSessionStore[Any, Any]:
         return OpenSessionStore(self.spec(), StateSessionStore, *self.types(), now_ms)

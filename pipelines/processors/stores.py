@@ -13,6 +13,7 @@ from weir.pipelines.arguments import positive_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.plain import PlainRows
 from weir.pipelines.serdes.row_type import RowType, row_type_of
+from weir.pipelines.store_options import StoreOptions
 from weir.state.engine.contract import StateSession
 from weir.state.stores.access import Store, StoreTime
 from weir.state.stores.key_value import KeyValueStore as StateKeyValueStore
@@ -56,11 +57,12 @@ class StoreDeclaration(Protocol):
 
 
 @dataclass(frozen=True)
-class KeyValueStore:
+class KeyValueStore(StoreOptions):
     """One value per key.
 
     ``key`` and ``value`` are a scalar type or a frozen dataclass. With ``ttl`` an entry lives that long after its last
-    write, by stream time or by the wall clock.
+    write, by stream time or by the wall clock. With ``logging=False, on_loss="empty"`` the store has no changelog, as
+    any kind of store.
     """
 
     name: str
@@ -75,7 +77,9 @@ class KeyValueStore:
     def spec(self) -> StoreSpec:
         key, value = self.types()
         ttl_ms = None if self.ttl is None else positive_ms(self.ttl, f"store {self.name!r}: ttl")
-        return key_value_spec(self.name, key.columns, value.columns, ttl_ms=ttl_ms, expires_by=self.ttl_clock)
+        return self.applied(
+            key_value_spec(self.name, key.columns, value.columns, ttl_ms=ttl_ms, expires_by=self.ttl_clock)
+        )
 
     def opened(self, now_ms: Callable[[], int | None]) -> OpenKeyValueStore[Any, Any]:
         return OpenKeyValueStore(self.spec(), StateKeyValueStore, *self.types(), now_ms)

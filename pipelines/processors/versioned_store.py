@@ -13,6 +13,7 @@ from weir.pipelines.arguments import positive_ms
 from weir.pipelines.processors.stores import Opened, types_of
 from weir.pipelines.processors.times import as_ms, as_time, bound_ms
 from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.store_options import StoreOptions
 from weir.state.stores.specs import VALID_FROM, versioned_spec
 from weir.state.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedRow
 from weir.state.stores.versioned import VersionedStore as StateVersionedStore
@@ -31,7 +32,7 @@ class VersionedRecord(NamedTuple, Generic[V]):
 
 
 @dataclass(frozen=True)
-class VersionedKeyValueStore:
+class VersionedKeyValueStore(StoreOptions):
     """The values of each key as of any time.
 
     A value that was replaced stays for ``history_retention`` of the store's stream time, and a put may be that late;
@@ -49,7 +50,7 @@ class VersionedKeyValueStore:
     def spec(self) -> StoreSpec:
         key, value = self.types()
         history_ms = positive_ms(self.history_retention, f"store {self.name!r}: history_retention")
-        return versioned_spec(self.name, key.columns, value.columns, history_ms=history_ms)
+        return self.applied(versioned_spec(self.name, key.columns, value.columns, history_ms=history_ms))
 
     def opened(self, now_ms: Callable[[], int | None]) -> OpenVersionedKeyValueStore[Any, Any]:
         return OpenVersionedKeyValueStore(self.spec(), StateVersionedStore, *self.types(), now_ms)

@@ -15,6 +15,7 @@ from weir.pipelines.operators.functions import Windowed
 from weir.pipelines.processors.stores import Opened, types_of
 from weir.pipelines.processors.times import as_ms, as_time, bound_ms
 from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.store_options import StoreOptions
 from weir.state.stores.specs import TIME, window_spec
 from weir.state.stores.window import WindowKey
 from weir.state.stores.window import WindowStore as StateWindowStore
@@ -26,7 +27,7 @@ BOUNDS = ("window_start", "window_end")
 
 
 @dataclass(frozen=True)
-class WindowStore:
+class WindowStore(StoreOptions):
     """One value per key and window of ``size``, found by the window's start.
 
     A window lives for ``retention`` of the store's stream time from its start; that is the latest start that was put.
@@ -51,7 +52,9 @@ class WindowStore:
                 f"store {self.name!r} keeps windows of {self.size} for {self.retention}; keep them for at least their "
                 "size"
             )
-        return window_spec(self.name, key.columns, value.columns, size_ms=size_ms, retention_ms=retention_ms)
+        return self.applied(
+            window_spec(self.name, key.columns, value.columns, size_ms=size_ms, retention_ms=retention_ms)
+        )
 
     def opened(self, now_ms: Callable[[], int | None]) -> OpenWindowStore[Any, Any]:
         return OpenWindowStore(self.spec(), StateWindowStore, *self.types(), now_ms)

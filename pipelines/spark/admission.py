@@ -92,7 +92,9 @@ def change_of(
             for name in without_identity
             if (found := stored_identity(app_folder, name, specs.get(name))) is not None
         },
-        leftovers={name for name in specs if name not in known and has_rows(app_folder, name)},
+        leftovers={
+            name for name, spec in specs.items() if name not in known and spec.is_logged and has_rows(app_folder, name)
+        },
         is_readable=lambda blob: is_readable(app_folder, blob, topology),
     )
 

@@ -57,6 +57,9 @@ class FixedRanges:
 
     start_offsets = beginning_offsets
 
+    def compacted(self, topics: Iterable[str]) -> set[str]:
+        return set()  # a backfill begins with empty folders: it has lost nothing
+
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
         return {(topic, partition): LogEnd(self.ranges[topic][partition][1], None) for topic, partition in partitions}
 

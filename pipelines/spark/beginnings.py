@@ -16,7 +16,18 @@ from weir.pipelines.topology.clocks import clocks_of
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.engine.instances import new_instance
-from weir.state.types import BlobRef, StateId, TaskId
+from weir.state.types import BlobRef, StateId, StoreSpec, TaskId
+
+
+def unlogged_of(stores: Sequence[StoreSpec], known: TaskCommit, change: TopologyChange | None) -> tuple[str, ...]:
+    """Of a task's stores, those whose rows are not in their changelogs when it begins at ``known``; ``change`` is None
+    before the first commit (PROTOCOL 37)."""
+    empty = {store.name for store in stores}
+    if change is not None:
+        empty &= {*change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT)}
+    return tuple(
+        store.name for store in stores if (not store.is_logged if store.name in empty else store.name in known.unlogged)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ log = logging.getLogger("weir.driver")
 
 Answer = TypeVar("Answer")
 RETRY_S = 1.0
+_POLICY = "cleanup.policy"
 ANSWER_LIMIT_S = 4.0
 """How long one question to the brokers may take: a stop waits for it."""
 
@@ -74,6 +75,10 @@ class Brokers:
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return self._asked(lambda: self._admin.beginning_offsets(partitions))
+
+    def compacted(self, topics: Iterable[str]) -> set[str]:
+        policies = self._asked(lambda: self._admin.topic_config(topics, (_POLICY,)))
+        return {topic for topic, found in policies.items() if "compact" in found.get(_POLICY, "")}
 
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
         return self._asked(lambda: self._admin.log_ends(partitions))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.spark.admission import admit
-from weir.pipelines.spark.beginnings import Beginnings
+from weir.pipelines.spark.beginnings import Beginnings, unlogged_of
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.parts import Slots, Source
 from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
@@ -33,6 +33,7 @@ from weir.pipelines.tasks.metrics import RunMetrics
 from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
 from weir.pipelines.topology import SubTopology, Topology
 from weir.pipelines.topology.changes import Fate, TopologyChange
+from weir.pipelines.topology.clocks import clocks_of
 from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.pipelines.topology.naming import lacks_lineages
 from weir.pipelines.topology.processors import ProcessorNode
@@ -44,6 +45,7 @@ from weir.state.commit.evolution import evolution
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import (
     LOST_RECORDS_ACCEPTED,
+    Beginning,
     CommitRecord,
     CommittedTopology,
     SnapshotRef,
@@ -115,7 +117,10 @@ class Coordinator:
         """Tasks whose stores the program's start has changed, and how: they are restored before they run."""
         self._form = application.topology.committed_form
         self._changelogs = {
-            store.name: changelog_spec(store) for each in application.topology.sub_topologies for store in each.stores
+            store.name: changelog_spec(store)
+            for each in application.topology.sub_topologies
+            for store in each.stores
+            if store.is_logged
         }
 
     def start(self, source_counts: Mapping[str, int], source: Source, *, accept_state_loss: bool = False) -> None:
@@ -130,6 +135,7 @@ class Coordinator:
             PendingRowsError, TableSchemaError: What is committed does not fit this program.
             FencedError: Another driver claimed at the same moment.
         """
+        self._source = source
         application, topology = self.application, self.application.topology
         counts = topology.partition_counts(source_counts)
         ids = [TaskId(index, partition) for index, count in sorted(counts.items()) for partition in range(count)]
@@ -158,6 +164,7 @@ class Coordinator:
                 state=StateId(self.generation, self.epoch + 1),
             )
             self._form = committed_form(topology, record, change)
+        empty = set() if change is None else {*change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT)}
         for task_id in ids:
             sub_topology = topology.sub_topology(task_id.sub_topology)
             topics_read = tuple(
@@ -168,7 +175,12 @@ class Coordinator:
                 if beginnings is not None
                 else TaskCommit(state=None, instance=FIRST_INSTANCE)
             )
-            self.tasks[task_id] = Task.of(task_id, topics_read, known)
+            self.tasks[task_id] = Task.of(
+                task_id,
+                topics_read,
+                replace(known, unlogged=unlogged_of(sub_topology.stores, known, change)),
+                tuple(store.name for store in sub_topology.stores if not store.is_logged),
+            )
             if change is not None and not {store.name for store in sub_topology.stores}.isdisjoint(
                 change.no_longer_divided
             ):
@@ -185,6 +197,8 @@ class Coordinator:
             for task in self.tasks.values():
                 if topic in task.topics and task.id.partition == partition:
                     task.positions.setdefault(topic, {})[partition] = offset
+        for task in self.tasks.values():
+            self._begin_rebuilt(task, {name for name in task.unlogged if change is None or name in empty})
         global_topics = [table.source.topic for table in topology.global_tables]
         if global_topics:
             self.global_beginnings = dict(
@@ -225,11 +239,43 @@ class Coordinator:
                 forget_stores(folder, self._forgotten(change), self.epoch),
             )
 
+    def _begin_rebuilt(self, task: Task, empty: Collection[str]) -> None:
+        """Note where the stores begin that are computed again if they are lost; ``empty`` are those that begin now."""
+        topics = {store.name: self.application.topology.topic_of(store.name) for store in self.rebuilt(task.id)}
+        task.beginnings = {
+            name: Beginning(
+                topic=topic, offset=task.positions[topic][task.id.partition], clocks=clocks_of([name], task.clocks)
+            )
+            if name in empty
+            else task.beginnings[name]
+            for name, topic in topics.items()
+            if topic in task.topics
+            and (name in empty or (name in task.beginnings and task.beginnings[name].topic == topic))
+        }
+        task.kept_ms = {
+            store.name: kept_ms
+            for store in self.rebuilt(task.id)
+            if (kept_ms := self.application.topology.kept_ms(store)) is not None
+        }
+
+    def rebuilt(self, task: TaskId) -> list[StoreSpec]:
+        """The stores of a task that are computed again if they are lost."""
+        return [store for store in self.stores(task) if store.is_rebuilt]
+
+    def first_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """What topic partitions begin with now."""
+        return self._source.beginning_offsets(partitions) if partitions else {}
+
+    def compacted(self, topics: Sequence[str]) -> set[str]:
+        """Those of which the brokers keep only the newest record of each key."""
+        return self._source.compacted(topics) if topics else set()
+
     def _forgotten(self, change: TopologyChange) -> list[str]:
         """The stores whose rows are deleted one by one; where a changelog gets other keys, its rows go with them."""
         needed = {
             store: evolution(self.folder, self._changelogs[store])
             for store in change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT)
+            if store in self._changelogs
         }
         return [store for store, found in needed.items() if found is not None and found.keys is None]
 
@@ -632,7 +678,7 @@ def committed_form(topology: Topology, record: CommitRecord, change: TopologyCha
         },
         aside=change.aside,
         topics_aside={topic: each for topic, each in record.topics.items() if topic not in topology.topics()},
-        removed=tuple(name for name in removed if name not in present),
+        removed=(*(name for name in removed if name not in present), *change.of(Fate.IS_DROPPED)),
     )
 
 

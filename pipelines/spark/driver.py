@@ -123,6 +123,7 @@ class Driver:
         self._is_live = not until_caught_up
         self._ask(stop, partial(self._topics.begin, accept_lost_records=self._accept_lost_records))
         self._refresh_ends(stop)
+        self._ask(stop, self._restores.require_whole_topics)
         self._restores.begin_those_of_the_start()
         while not (stop.is_set() or self._stop_request):
             self._answer_requests()

@@ -58,6 +58,66 @@ class RestoreFailedError(RunError):
         )
 
 
+class UnloggedStoreLostError(RunError):
+    """A store is lost that has a changelog, but before its rows were written there."""
+
+    def __init__(self, application: str, task: str, store: str, reason: str) -> None:
+        super().__init__(application, task, store, reason)
+        self.application, self.task, self.store, self.reason = application, task, store, reason
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r}, task {self.task}: {self.reason}, and the changelog of its store "
+            f"{self.store!r}, which had none before, does not have the rows yet; declare the store with "
+            'logging=False, on_loss="empty" again, and it begins empty'
+        )
+
+
+class RangeLostError(RunError):
+    """A store without a changelog is lost, and its topic no longer gives its rows."""
+
+    def __init__(self, application: str, task: str, store: str, reason: str) -> None:
+        super().__init__(application, task, store, reason)
+        self.application, self.task, self.store, self.reason = application, task, store, reason
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r}, task {self.task}: its store {self.store!r} is lost, has no changelog, "
+            f'and cannot be computed again: {self.reason}; declare the store with on_loss="empty", and it begins empty'
+        )
+
+
+class CompactedTopicError(RunError):
+    """A store without a changelog could not be computed again: its topic keeps only the newest record of each key."""
+
+    def __init__(self, application: str, store: str, topic: str) -> None:
+        super().__init__(application, store, topic)
+        self.application, self.store, self.topic = application, store, topic
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r}: its store {self.store!r} has no changelog, and if it is lost, its "
+            f"topic {self.topic!r} does not give its rows again, since the topic is compacted (cleanup.policy) and its "
+            'older records are deleted; add on_loss="empty" to the store if it may then begin empty, or leave '
+            "logging=False out"
+        )
+
+
+class ReplayRefusedError(RunError):
+    """Dead letters would go into a store that is computed again if it is lost, and then without them."""
+
+    def __init__(self, application: str, store: str) -> None:
+        super().__init__(application, store)
+        self.application, self.store = application, store
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r}: its store {self.store!r} has no changelog, and if it is lost, it would "
+            'be computed again without the dead letters that are replayed; declare the store with on_loss="empty", or '
+            "leave logging=False out, start the program, and replay them then"
+        )
+
+
 class Loss(StrEnum):
     """Why a topic cannot be read on at a position."""
 

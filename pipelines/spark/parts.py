@@ -40,6 +40,10 @@ class Source(TopicLogs, Protocol):
         """Where to begin with partitions that were never read."""
         ...
 
+    def compacted(self, topics: Iterable[str]) -> set[str]:
+        """Those of which the brokers keep only the newest record of each key."""
+        ...
+
 
 class Slots(Protocol):
     """Where epochs run; implemented by ``weir.pipelines.spark.slots.SlotPool``."""

@@ -77,7 +77,7 @@ def plan_task(
     read beyond ``until_time_ms``, not even one. ``is_live``: whether a topic without further records counts as idle.
     ``is_all_read``: whether this epoch leaves no records in any topic, so that a task downstream of others is idle too.
     """
-    if task.letters and not stops and end_time_ms is None:
+    if task.letters and not task.to_log and not stops and end_time_ms is None:
         return TaskPlan(
             task=task.id,
             instance=task.instance,
@@ -134,6 +134,7 @@ def plan_task(
         max_bytes=limits.max_bytes,
         end_time_ms=end_time_ms,
         sought=task.sought,
+        to_log=task.to_log,
         passes_wall_clock=limits.passes_wall_clock,
         stops=stops,
         lets_idle=not stops

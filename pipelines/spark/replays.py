@@ -10,6 +10,7 @@ import polars as pl
 from weir.pipelines.serdes.headers import headers_of
 from weir.pipelines.serdes.shapes import LAST_TIME_MS
 from weir.pipelines.spark.coordinator import Coordinator
+from weir.pipelines.spark.errors import ReplayRefusedError
 from weir.pipelines.spark.task import Task
 from weir.pipelines.tasks.dead_letters import Letter, read_dead_letters
 from weir.pipelines.tasks.replay import Replayed, fits
@@ -22,6 +23,9 @@ def begin_replay(coordinator: Coordinator, ids: Sequence[str]) -> Replayed:
     """Let tasks process the committed dead letters with these ids again, or all that wait, oldest first.
 
     Letters that were processed again, or are about to be, are left as they are.
+
+    Raises:
+        ReplayRefusedError: A store of their task is computed again if it is lost, which would be without them.
     """
     letters = read_dead_letters(coordinator.folder).filter(pl.col("replayed").is_null() & pl.col("id").is_not_null())
     letters = letters.with_columns(pl.col("timestamp").dt.epoch("ms").fill_null(LAST_TIME_MS + 1))
@@ -29,7 +33,7 @@ def begin_replay(coordinator: Coordinator, ids: Sequence[str]) -> Replayed:
     letters = letters.filter(~pl.col("id").is_in(on_their_way))
     if ids:
         letters = letters.filter(pl.col("id").is_in(list(ids)))
-    taken, misfits = list[str](), dict[str, int]()
+    given, misfits = list[tuple[Task, Letter]](), dict[str, int]()
     for row in letters.head(MOST).iter_rows(named=True):
         letter = Letter(
             **{name: row[name] for name in ("id", "topic", "partition", "offset", "key", "value", "row")},
@@ -39,10 +43,13 @@ def begin_replay(coordinator: Coordinator, ids: Sequence[str]) -> Replayed:
         task = _task_of(coordinator, letter)
         if task is None:
             misfits[letter.topic] = misfits.get(letter.topic, 0) + 1
+        elif rebuilt := coordinator.rebuilt(task.id):
+            raise ReplayRefusedError(coordinator.application.id, rebuilt[0].name)
         else:
-            task.letters.append(letter)
-            taken.append(letter.id)
-    return Replayed(tuple(taken), misfits, max(0, letters.height - MOST))
+            given.append((task, letter))
+    for task, letter in given:
+        task.letters.append(letter)
+    return Replayed(tuple(letter.id for _, letter in given), misfits, max(0, letters.height - MOST))
 
 
 def _task_of(coordinator: Coordinator, letter: Letter) -> Task | None:

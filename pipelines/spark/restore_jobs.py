@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,10 +24,15 @@ from pyspark import SparkContext
 from weir.pipelines.application import Application
 from weir.pipelines.spark.background import BackgroundJobs, first_line
 from weir.pipelines.spark.slots import SlotPool, slot_of
-from weir.pipelines.spark.worker import WorkerSettings
-from weir.pipelines.tasks.epoch import TaskSettings, task_rows
-from weir.state.changelog.restore import RestoreProgress, restore_task
+from weir.pipelines.spark.worker import WorkerSettings, worker_for
+from weir.pipelines.tasks.epoch import Reader, TaskSettings, task_rows
+from weir.pipelines.tasks.rebuilding import rebuilt
+from weir.pipelines.topology.clocks import clocks_of
+from weir.state.changelog.restore import OnProgress, RestoreProgress, restore_task
 from weir.state.commit.record import TaskCommit
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.contract import StateView
+from weir.state.engine.in_memory import place
 from weir.state.engine.instances import instance_folder, set_current
 from weir.state.engine.quarantine import quarantine
 from weir.state.types import IsolationLevel, StateId, TaskId
@@ -36,6 +43,8 @@ POOL = "restores"
 TELL_EVERY_S = 0.2
 
 _PROGRESS = "restoring.json"
+_REBUILDING = ".rebuilding"
+"""No instance: its name begins with a dot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +79,12 @@ class Restored:
     """Why there is no new instance, in one sentence; empty when there is one."""
 
 
-def restore(application: Application, settings: TaskSettings, request: RestoreRequest) -> Restored:
+def restore(
+    application: Application,
+    settings: TaskSettings,
+    request: RestoreRequest,
+    reader: Callable[[str, int], Reader],
+) -> Restored:
     """Carry out ``request`` on this host; what an attempt that died left behind goes to quarantine too."""
     started = time.perf_counter()
     sub_topology = application.topology.sub_topology(request.task.sub_topology)
@@ -81,21 +95,24 @@ def restore(application: Application, settings: TaskSettings, request: RestoreRe
     quarantine(instance_folder(folder, request.commit.instance), request.reason)
     quarantine(folder / request.instance, "the restore that built it did not finish")
     tell, application_folder = _Teller(folder), Path(settings.application_folder)
-    store = restore_task(
-        application_folder,
-        folder / request.instance,
-        name,
-        sub_topology.stores,
-        request.commit,
-        request.through,
-        generation=request.generation,
-        task_rows=task_rows(request.commit.positions, request.commit.clocks),
-        take_snapshot=request.take_snapshot,
-        on_progress=tell,
-    )
-    with store.reader(IsolationLevel.READ_COMMITTED) as reader:
-        count = sum(reader.count(spec.name) for spec in sub_topology.stores)
+    with _rebuilt(application, folder / _REBUILDING, request, reader, tell) as rebuilt:
+        store = restore_task(
+            application_folder,
+            folder / request.instance,
+            name,
+            sub_topology.stores,
+            request.commit,
+            request.through,
+            generation=request.generation,
+            task_rows=task_rows(request.commit.positions, request.commit.clocks),
+            take_snapshot=request.take_snapshot,
+            rebuilt=rebuilt,
+            on_progress=tell,
+        )
+    with store.reader(IsolationLevel.READ_COMMITTED) as held:
+        count = sum(held.count(spec.name) for spec in sub_topology.stores)
     store.close()  # not synced: after a restart of the machine it would not be trusted in any case
+    place(store.folder, in_memory=sub_topology.is_in_memory)
     # 5. The new instance named
     set_current(folder, request.instance)
     (folder / _PROGRESS).unlink(missing_ok=True)
@@ -108,6 +125,41 @@ def restore(application: Application, settings: TaskSettings, request: RestoreRe
         from_snapshot=tell.from_snapshot,
         is_snapshot_gone=snapshot is not None and not (application_folder / snapshot.path).exists(),
     )
+
+
+@contextmanager
+def _rebuilt(
+    application: Application,
+    folder: Path,
+    request: RestoreRequest,
+    reader: Callable[[str, int], Reader],
+    tell: OnProgress,
+) -> Iterator[Mapping[str, StateView]]:
+    """Views of the stores that are computed again, in ``folder``, which is removed afterwards (PROTOCOL 38)."""
+    commit, partition = request.commit, request.task.partition
+    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that died
+    try:
+        with ExitStack() as views:
+            found = {}
+            for name, beginning in commit.beginnings.items():
+                topology = application.topology.rebuilding(name)
+                together = [spec.name for each in topology.sub_topologies for spec in each.stores]
+                store = rebuilt(
+                    topology,
+                    folder / name,
+                    name,
+                    partition,
+                    beginning,
+                    commit.positions[beginning.topic][partition],
+                    clocks_of(together, commit.clocks),
+                    reader,
+                    tell,
+                )
+                views.callback(TaskStoreCache.discard, store.folder)
+                found[name] = views.enter_context(store.reader(IsolationLevel.READ_UNCOMMITTED))
+            yield found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Teller:
@@ -143,7 +195,7 @@ def run_restores(
     list(rows)
     for request in requests:
         try:
-            yield restore(settings.application(), settings.tasks, request)
+            yield restore(settings.application(), settings.tasks, request, worker_for(settings).reader)
         except Exception as error:
             log.exception("task %s: its restore failed", request.task)
             yield _failed(request, error)

@@ -10,12 +10,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from weir.infra.control.rows import RequestRow
+from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.pipelines.spark.coordinator import Coordinator
-from weir.pipelines.spark.errors import RestoreFailedError, RunError
+from weir.pipelines.spark.errors import (
+    CompactedTopicError,
+    RangeLostError,
+    RestoreFailedError,
+    RunError,
+    UnloggedStoreLostError,
+)
 from weir.pipelines.spark.parts import RestoreExecutor
-from weir.pipelines.spark.restore_jobs import RestoreRequest
+from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest
 from weir.pipelines.spark.task import TaskState
 from weir.pipelines.tasks.plan import Receipt
+from weir.state.commit.record import TaskCommit
 from weir.state.engine.instances import new_instance
 from weir.state.types import TaskId
 
@@ -23,6 +31,10 @@ log = logging.getLogger("weir.driver")
 
 HOLD_S = 5.0
 """How long epochs wait when every task restores."""
+ASK_AGAIN_S = 1.0
+"""How long to wait after brokers gave no answer."""
+TELL_EVERY_S = 10.0
+"""How often the log has the progress of a restore."""
 
 
 class Restores:
@@ -39,7 +51,13 @@ class Restores:
         """``commit`` is called with the reason; ``takes_snapshots`` lets a snapshot's own file become the instance."""
         self._coordinator, self._executor, self._commit = coordinator, executor, commit
         self._takes_snapshots = takes_snapshots
-        self._hold_until = 0.0
+        self._hold_until = self._ask_after = 0.0
+        self._said = ""
+        self._waiting: dict[TaskId, RestoreRequest] = {}
+        """Restores that begin once the brokers answer."""
+        self._unchecked: list[Restored] = []
+        """Restores that have ended, until the brokers say whether what they read was all there."""
+        self._told_at: dict[TaskId, float] = {}
 
     @property
     def hold_epochs(self) -> bool:
@@ -51,6 +69,25 @@ class Restores:
         return time.monotonic() < self._hold_until and any(
             task.state is TaskState.RESTORING for task in self._coordinator.tasks.values()
         )
+
+    def require_whole_topics(self) -> None:
+        """Ask whether topics hold all records from which stores without changelogs would be computed again.
+
+        Raises:
+            CompactedTopicError: One keeps only the newest record of each key.
+            BrokerUnreachableError: No broker answered in time.
+        """
+        application = self._coordinator.application
+        topics = {
+            store.name: application.topology.topic_of(store.name)
+            for task in self._coordinator.tasks
+            for store in self._coordinator.rebuilt(task)
+            if application.on_error != "fail" or application.topology.needs_all_records(store)
+        }
+        compacted = self._coordinator.compacted(sorted(set(topics.values())))
+        for store, topic in sorted(topics.items()):
+            if topic in compacted:
+                raise CompactedTopicError(application.id, store, topic)
 
     def begin_those_of_the_start(self) -> None:
         """Restore the tasks whose stores another program has left in other tasks, or with other columns.
@@ -66,6 +103,8 @@ class Restores:
 
         Raises:
             RestoreFailedError: A task needs a restore although its store has just been rebuilt from the changelog.
+            UnloggedStoreLostError: A store's changelog does not have its rows yet.
+            RangeLostError, CompactedTopicError: A topic no longer has the records that a store is computed again from.
             FencedError: A newer driver has taken over.
         """
         for receipt in receipts:
@@ -105,12 +144,22 @@ class Restores:
         return f"task {wanted} is restoring"
 
     def take_up(self) -> None:
-        """Let tasks continue whose restores have finished.
+        """Let tasks continue whose restores have finished, and begin those that waited for the brokers.
 
         Raises:
             RestoreFailedError: A restore failed; everything that was accepted is committed.
+            RangeLostError, CompactedTopicError: As for ``begin``.
         """
-        for restored in self._executor.finished():
+        if self._waiting:
+            self._start(list(self._waiting.values()))
+        ended = [*self._unchecked, *self._executor.finished()]
+        self._unchecked = [
+            # retention may have passed meanwhile
+            restored
+            for restored in ended
+            if not (restored.error or self._has_records(restored.request.task, restored.request.commit))
+        ]
+        for restored in [restored for restored in ended if restored not in self._unchecked]:
             if restored.error:
                 if self._coordinator.has_uncommitted:
                     self._commit("failure")
@@ -123,11 +172,63 @@ class Restores:
                 restored.seconds,
                 restored.source,
             )
+            for store in restored.request.commit.unlogged:
+                if store in restored.request.commit.beginnings:
+                    continue
+                log.warning(
+                    'task %s: its store %r begins empty, since it has no changelog (on_loss="empty"): its results '
+                    "count only what is read from now on",
+                    restored.request.task,
+                    store,
+                )
 
     def tell_progress(self) -> None:
         """Pass on the progress of the restores."""
         for task, progress in self._executor.progress().items():
             self._coordinator.restoring(task, progress)
+            if time.monotonic() >= self._told_at.setdefault(task, time.monotonic()) + TELL_EVERY_S:
+                self._told_at[task] = time.monotonic()
+                log.info("task %s: restores: %s", task, progress)
+
+    def _has_records(self, task: TaskId, commit: TaskCommit) -> bool:
+        """Whether the topics still have what stores are computed again from; False while brokers give no answer.
+
+        Raises:
+            RangeLostError, CompactedTopicError: They do not have it.
+        """
+        if commit.beginnings and time.monotonic() < self._ask_after:
+            return False
+        try:
+            self._require_records(commit, task)
+            if commit.beginnings:
+                self.require_whole_topics()
+        except BrokerUnreachableError as error:
+            self._ask_after = time.monotonic() + ASK_AGAIN_S
+            if str(error) != self._said:
+                log.warning("task %s: to compute its stores again: %s; trying again until stopped", task, error)
+            self._said = str(error)
+            self._coordinator.tasks[task].restoring(f"waits for the brokers: {error}")
+            return False
+        self._said = ""
+        return True
+
+    def _require_records(self, commit: TaskCommit, task: TaskId) -> None:
+        """Raise ``RangeLostError`` unless the topics still have what stores are computed again from."""
+        for store in self._coordinator.rebuilt(task):
+            if store.name not in commit.unlogged:
+                continue
+            beginning = commit.beginnings.get(store.name)
+            if beginning is None:
+                reason = "it had rows before it was declared so, and where they begin is not known"
+                raise RangeLostError(self._coordinator.application.id, str(task), store.name, reason)
+            wanted = beginning.topic, task.partition
+            first = self._coordinator.first_offsets([wanted])[wanted]
+            if beginning.offset < min(first, commit.positions[beginning.topic][task.partition]):
+                reason = (
+                    f"its rows begin at offset {beginning.offset} of {beginning.topic}-{task.partition}, and the topic "
+                    f"now begins at {first}"
+                )
+                raise RangeLostError(self._coordinator.application.id, str(task), store.name, reason)
 
     def _begin(self, reasons: Mapping[TaskId, str], *, from_snapshots: bool = True) -> None:
         """Commit what was accepted, then begin to restore each task as of that commit (PROTOCOL 20).
@@ -141,10 +242,11 @@ class Restores:
         else:
             coordinator.check_claim()
         for task_id, reason in reasons.items():
+            if to_log := coordinator.tasks[task_id].to_log:
+                raise UnloggedStoreLostError(coordinator.application.id, str(task_id), to_log[0], reason)
+            self._has_records(task_id, coordinator.tasks[task_id].to_commit())
+        for task_id, reason in reasons.items():
             coordinator.tasks[task_id].lost(reason)
-        are_others_running = any(task.state is TaskState.RUNNING for task in coordinator.tasks.values())
-        if not are_others_running:
-            self._hold_until = time.monotonic() + HOLD_S
         requests = []
         for task_id, reason in reasons.items():
             task, instance = coordinator.tasks[task_id], new_instance()
@@ -164,4 +266,15 @@ class Restores:
                     take_snapshot=self._takes_snapshots,
                 )
             )
-        self._executor.start(requests, beside_epochs=are_others_running)
+        self._start([*self._waiting.values(), *requests])
+
+    def _start(self, requests: Sequence[RestoreRequest]) -> None:
+        """Start the restores; those whose stores are computed again wait for brokers that give no answer."""
+        ready = [request for request in requests if self._has_records(request.task, request.commit)]
+        self._waiting = {request.task: request for request in requests if request not in ready}
+        if not ready:
+            return
+        are_others_running = any(task.state is TaskState.RUNNING for task in self._coordinator.tasks.values())
+        if not are_others_running:
+            self._hold_until = time.monotonic() + HOLD_S
+        self._executor.start(ready, beside_epochs=are_others_running)

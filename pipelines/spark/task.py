@@ -13,7 +13,8 @@ from enum import StrEnum
 from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import Receipt
-from weir.state.commit.record import SnapshotRef, TaskCommit
+from weir.pipelines.topology.clocks import clocks_of
+from weir.state.commit.record import Beginning, SnapshotRef, TaskCommit
 from weir.state.types import (
     CHANGELOG_FOLDER,
     BlobRef,
@@ -29,6 +30,10 @@ BEFORE_ALL_MS = -(1 << 62)
 """Earlier than any record."""
 OPEN_WINDOWS = "open_windows"
 """A gauge that commits keep beside the totals."""
+
+
+RUNGS = 8
+"""How many beginnings of a store are noted for as long as its rows are kept."""
 
 
 class TaskState(StrEnum):
@@ -83,10 +88,20 @@ class Task:
     """The snapshot that the last commit lists."""
     rows_since_snapshot: int = 0
     """Rows of accepted epochs in the task's changelogs that no snapshot holds."""
+    without_log: tuple[str, ...] = ()
+    """Its stores that have no changelog."""
+    unlogged: tuple[str, ...] = ()
+    """Its stores whose rows are not in their changelogs: also those that have yet to be written there."""
     idle_since_ms: dict[str, int] = field(default_factory=dict)
     """The time since which a topic has had no records while others of the task had some."""
     sought: tuple[str, ...] = ()
     """Topics whose producers must put keys where a repartition has put them (``TopologyChange.no_longer_divided``)."""
+    beginnings: dict[str, Beginning] = field(default_factory=dict)
+    """By store, of those that are computed again if they are lost, where their rows begin."""
+    kept_ms: Mapping[str, int] = field(default_factory=dict)
+    """By store, of those whose beginning moves on, how long their rows are kept."""
+    rungs: dict[str, list[Beginning]] = field(default_factory=dict)
+    """By store, later beginnings, each of which holds once all rows of before have expired."""
     letters: list[Letter] = field(default_factory=list)
     """Dead letters that it is still to process again."""
     replayed: list[Letter] = field(default_factory=list)
@@ -97,8 +112,11 @@ class Task:
     """Whether its store can roll something back."""
 
     @classmethod
-    def of(cls, task_id: TaskId, topics: tuple[str, ...], committed: TaskCommit) -> Task:
-        """A task of a new generation, where the commit log has it."""
+    def of(
+        cls, task_id: TaskId, topics: tuple[str, ...], committed: TaskCommit, without_log: tuple[str, ...] = ()
+    ) -> Task:
+        """A task of a new generation, where the commit log has it; ``without_log`` are its stores without changelog."""
+        has_snapshot = not (without_log or committed.unlogged)
         return cls(
             id=task_id,
             instance=committed.instance,
@@ -111,10 +129,18 @@ class Task:
             totals={name: count for name, count in committed.totals.items() if name != OPEN_WINDOWS},
             gauges={OPEN_WINDOWS: committed.totals.get(OPEN_WINDOWS, 0)},
             next_punctuation_ms=committed.next_punctuation_ms,
-            snapshot=committed.snapshot,
+            snapshot=committed.snapshot if has_snapshot else None,
             listed_snapshot=committed.snapshot,
             rows_since_snapshot=committed.rows_since_snapshot,
+            without_log=without_log,
+            unlogged=committed.unlogged,
+            beginnings=dict(committed.beginnings),
         )
+
+    @property
+    def to_log(self) -> tuple[str, ...]:
+        """The stores of which its next epoch writes all rows to their changelogs."""
+        return tuple(name for name in self.unlogged if name not in self.without_log)
 
     @property
     def owes_settling(self) -> bool:
@@ -152,6 +178,8 @@ class Task:
             self.leader_epochs.get(topic, {}).pop(partition, None)
         if moved and self.current is not None:
             self.current = state
+        gone = {topic for topic, _ in moved}
+        self.beginnings = {name: each for name, each in self.beginnings.items() if each.topic not in gone}
 
     def distrust_snapshot(self) -> None:
         """Its next restore reads the changelog alone, and the next commit lists no snapshot."""
@@ -172,11 +200,13 @@ class Task:
             or bool(receipt.files or receipt.blobs or receipt.consumed or receipt.left)
         )
         self._note_pace(receipt)
+        self._move_beginnings_on(receipt.clocks)
         self.current, self.positions, self.clocks = receipt.state, positions, receipt.clocks
         self.gauges, self.next_punctuation_ms = receipt.gauges, receipt.next_punctuation_ms
         for name, time_ms in receipt.source_times_ms.items():
             self.source_times_ms[name] = max(time_ms, self.source_times_ms.get(name, BEFORE_ALL_MS))
         self.files += receipt.files
+        self.unlogged = self.without_log
         self.rows_since_snapshot += sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
         self.consumed += receipt.consumed
         self.replayed, self.letters = self.replayed + self.letters[: receipt.replayed], self.letters[receipt.replayed :]
@@ -196,6 +226,18 @@ class Task:
             if before is not None and after is not None and read > 0:
                 self.pace_ms[topic] = (after - before) / read
 
+    def _move_beginnings_on(self, clocks: Mapping[str, int]) -> None:
+        """Let stores begin where all rows of before have expired by ``clocks``, those after an epoch."""
+        for name, kept_ms in self.kept_ms.items():
+            if name not in self.beginnings or name not in self.clocks:
+                continue
+            topic, rungs = self.beginnings[name].topic, self.rungs.setdefault(name, [])
+            if not rungs or self.clocks[name] >= rungs[-1].clocks[name] + kept_ms // RUNGS:
+                offset = self.positions[topic][self.id.partition]
+                rungs.append(Beginning(topic=topic, offset=offset, clocks=clocks_of([name], self.clocks)))
+            while rungs and rungs[0].clocks[name] + kept_ms <= clocks[name]:
+                self.beginnings[name] = rungs.pop(0)
+
     def to_commit(self) -> TaskCommit:
         """The task's part of the commit row."""
         return TaskCommit(
@@ -208,6 +250,8 @@ class Task:
             next_punctuation_ms=self.next_punctuation_ms,
             snapshot=self.snapshot,
             rows_since_snapshot=self.rows_since_snapshot,
+            unlogged=self.unlogged,
+            beginnings=self.beginnings,
         )
 
     def published(self, snapshot: SnapshotRef, rows_before: int) -> None:

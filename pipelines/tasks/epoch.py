@@ -36,10 +36,12 @@ from weir.pipelines.topology.changes import partition_of_task
 from weir.pipelines.topology.topology import table_spec
 from weir.state.changelog.reading import TaskChangelog, encoded
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
+from weir.state.changelog.whole import whole_changelog_frame
 from weir.state.commit.files import write_file
 from weir.state.engine.backing import suppliers_of
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import Settlement, StateSession, StateView
+from weir.state.engine.in_memory import place
 from weir.state.engine.instances import current_instance, instance_folder, set_current
 from weir.state.engine.meta import Uncommitted
 from weir.state.engine.session import EpochSession
@@ -242,6 +244,7 @@ class EpochRunner:
         if is_new and not folder.exists():
             TaskStore.create(folder, task_name, names, suppliers).close()
             set_current(self._task_folder(task), instance)
+        place(folder, in_memory=self._sub_topology(task).is_in_memory)
         return TaskStoreCache.get(folder, task_name, names, suppliers)
 
     def _settled(
@@ -585,7 +588,12 @@ class EpochRunner:
                 files.append(self._write(self._tables[name], frame, epoch))
         partition = {"task": self._topology.task_name(plan.task), "segment": str(epoch // SEGMENT_EPOCHS)}
         for store in sub_topology.stores:
-            changes = changelog_frame(store, session)
+            if not store.is_logged:
+                continue
+            if store.name in plan.to_log:
+                changes = whole_changelog_frame(self._folder, store, session, self._topology.task_name(plan.task))
+            else:
+                changes = changelog_frame(store, session)
             if changes.height:
                 files.append(self._write(changelog_spec(store), changes, epoch, partition))
         if dead:

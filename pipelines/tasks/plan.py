@@ -72,6 +72,8 @@ class TaskPlan:
     """Whether what processors do by the wall clock is due; not in a backfill."""
     stops: bool = False
     """Whether the processors are closed after the rows, since the run ends."""
+    to_log: tuple[str, ...] = ()
+    """Stores of which all rows go to the changelog, which does not have them yet (PROTOCOL 37)."""
     letters: tuple[Letter, ...] = ()
     """Dead letters to process again; a plan with some reads nothing else."""
     max_uncommitted_bytes: int | None = None

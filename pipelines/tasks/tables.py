@@ -9,6 +9,6 @@ from weir.state.types import TableSpec
 
 
 def application_tables(topology: Topology) -> list[TableSpec]:
-    """Outputs, outboxes, a changelog for each store, and the dead letters."""
-    stores = [store for sub_topology in topology.sub_topologies for store in sub_topology.stores]
+    """Outputs, outboxes, a changelog for each store that has one, and the dead letters."""
+    stores = [store for sub_topology in topology.sub_topologies for store in sub_topology.stores if store.is_logged]
     return [*topology.table_specs(), *topology.outbox_specs(), *map(changelog_spec, stores), DEAD_LETTERS]

@@ -27,10 +27,15 @@ from weir.pipelines.topology.topology import Topology
 from weir.state.commit.columns import Difference, differences
 from weir.state.commit.record import CommitRecord, CommittedTopology, StoreAside, StoreIdentity
 from weir.state.commit.type_names import dtype_of, type_name
-from weir.state.types import BlobRef
+from weir.state.types import BlobRef, StoreSpec
 
 _FINGERPRINT = re.compile(r"-[0-9a-f]{8}$")
 """The end of a sub-topology's stored name in rows written before names were free of it."""
+
+
+_UNREAD = "for which it needs a changelog: run the program as it was with logging=True first"
+_UNCHECKED = "and it has no changelog to check them against: run the program as it was with logging=True first"
+_RESTORED_WITH_OTHERS = f"its task is restored because of what has changed in it, {_UNREAD}"
 
 
 class Fate(StrEnum):
@@ -47,6 +52,8 @@ class Fate(StrEnum):
     """It begins empty although it has rows: they mean something else, or belong to other tasks."""
     IS_KEPT_ASIDE = "is kept aside"
     """The program does not have it."""
+    IS_DROPPED = "is dropped"
+    """The program does not have it, and it has no changelog that could keep its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +170,10 @@ def compare(
         for store in sub_topology.stores
     }
     changes |= dict(_separated(topology, committed.topology, changes))
+    changes |= {
+        name: replace(changes[name], fate=Fate.IS_REBUILT, notes=(_RESTORED_WITH_OTHERS,))
+        for name in _left_behind(topology, counts, past, changes, leftovers)
+    }
     aside = {
         name: StoreAside(
             since_epoch=committed.epoch,
@@ -175,14 +186,10 @@ def compare(
             },
         )
         for name, home in past.homes.items()
-        if name not in changes
+        if name not in changes and name not in past.unlogged
     } | {name: kept for name, kept in past.aside.items() if name not in changes}
-    restored = {
-        name
-        for name, change in changes.items()
-        if change.fate not in (Fate.GOES_ON, Fate.BEGINS_EMPTY)
-        or (change.fate is Fate.BEGINS_EMPTY and (name in leftovers or name in past.removed))
-    }
+    restored = _restored(past, changes, leftovers)
+    specs = {store.name: store for each in topology.sub_topologies for store in each.stores}
     origins = _origins(topology, counts, past, changes, restored)
     outputs_now = topology.committed_form.outputs
     outputs_before = committed.topology.outputs if committed.topology else outputs_now
@@ -194,8 +201,20 @@ def compare(
     ranks_kept = committed.topology is None or committed.topology.topics in (None, topology.committed_form.topics)
     return TopologyChange(
         stores=(
-            *(_with_suppression(change, committed.topology, topology) for change in changes.values()),
+            *(
+                _with_changelog(
+                    _with_suppression(change, committed.topology, topology),
+                    specs[change.store],
+                    had_one=change.store not in past.unlogged,
+                )
+                for change in changes.values()
+            ),
             *(_kept_aside(name, committed.topology, topology.committed_form) for name in aside),
+            *(
+                StoreChange(store=name, fate=Fate.IS_DROPPED, notes=("it has no changelog that could keep its rows",))
+                for name in past.homes
+                if name not in changes and name in past.unlogged
+            ),
         ),
         settings=_settings_changed(committed.topology, topology.committed_form, kept),
         outputs_added=_without(outputs_now, outputs_before),
@@ -252,6 +271,8 @@ class _Past:
         self.identities = {**identities, **((form.identities if form else None) or {})}
         self.aside = dict(form.aside) if form else {}
         self.removed = frozenset(form.removed) if form else frozenset()
+        self.unlogged = frozenset(store for commit in committed.tasks.values() for store in commit.unlogged)
+        """The stores whose rows are only in local stores."""
         self.expiry = {
             setting.store: "its rows no longer expire" if setting.before else "its rows expire, also those that it has"
             for setting in _settings_changed(form, topology.committed_form, self.homes)
@@ -303,10 +324,15 @@ def _change_of(store: str, sub_topology: SubTopology, tasks: int, past: _Past) -
     reasons = [*_other_identity(before, now)] if before else []
     if tasks_before != tasks:
         reasons.append(f"its keys were divided among {tasks_before} tasks and are now divided among {tasks}")
-    if reasons:
-        return StoreChange(store=store, fate=Fate.IS_REBUILT, notes=tuple(reasons))
     notes = tuple(_other_columns(before, now)) if before else ()
     notes += (past.expiry[store],) if store in past.expiry else ()
+    if store in past.unlogged and not reasons:
+        if before and before.owner.startswith(PRODUCERS) and now.owner.startswith(WEIR) and tasks > 1:
+            reasons.append(f"its keys were divided by {PRODUCERS}, {_UNCHECKED}")
+        elif notes:
+            reasons.append(f"it would evolve ({', '.join(notes)}), {_UNREAD}")
+    if reasons:
+        return StoreChange(store=store, fate=Fate.IS_REBUILT, notes=tuple(reasons))
     if home is None and aside is not None:
         return StoreChange(store=store, fate=Fate.COMES_BACK, notes=(f"as of epoch {aside.since_epoch}", *notes))
     return StoreChange(store=store, fate=Fate.EVOLVES if notes else Fate.GOES_ON, notes=notes)
@@ -478,6 +504,49 @@ def _separated(
             if is_kept and own.fate is Fate.BEGINS_EMPTY and _suppression_of(before, held_in.store):
                 reason = f"the windows that are open in {held_in.store!r} would have no final result"
                 yield own.store, replace(own, fate=Fate.IS_REBUILT, notes=(reason,))
+
+
+def _restored(past: _Past, changes: Mapping[str, StoreChange], leftovers: Collection[str]) -> set[str]:
+    """The stores that no local store holds as the program needs them."""
+    return {
+        name
+        for name, change in changes.items()
+        if change.fate not in (Fate.GOES_ON, Fate.BEGINS_EMPTY)
+        or (change.fate is Fate.BEGINS_EMPTY and (name in leftovers or name in past.removed))
+    }
+
+
+def _left_behind(
+    topology: Topology,
+    counts: Mapping[int, int],
+    past: _Past,
+    changes: Mapping[str, StoreChange],
+    leftovers: Collection[str],
+) -> list[str]:
+    """Stores without a changelog that would go on, but whose tasks do not go on with their local stores."""
+    origins = _origins(topology, counts, past, changes, _restored(past, changes, leftovers))
+    return [
+        store.name
+        for sub_topology in topology.sub_topologies
+        for store in sub_topology.stores
+        if origins[sub_topology.index].goes_on is None
+        and changes[store.name].fate is Fate.GOES_ON
+        and store.name in past.unlogged
+    ]
+
+
+def _with_changelog(change: StoreChange, store: StoreSpec, *, had_one: bool) -> StoreChange:
+    """With a note if a store that keeps its rows no longer has a changelog, or has one again."""
+    if had_one == store.is_logged or change.fate not in (Fate.GOES_ON, Fate.EVOLVES, Fate.COMES_BACK):
+        return change
+    notes: tuple[str, ...] = (
+        ("it has a changelog from now on, which gets all its rows in the first epoch",)
+        if store.is_logged
+        else ("it no longer has a changelog; the one that is there stays as it is",)
+    )
+    if store.is_rebuilt:
+        notes += ("since it is not known where its rows begin, the run stops if it is lost",)
+    return replace(change, notes=(*change.notes, *notes))
 
 
 def _with_suppression(change: StoreChange, before: CommittedTopology | None, now: Topology) -> StoreChange:

@@ -92,6 +92,11 @@ class SubTopology:
         return tuple({store.name: store for node in self.nodes for store in node.stores}.values())
 
     @cached_property
+    def is_in_memory(self) -> bool:
+        """Whether the stores of its tasks, which are kept together, are in memory."""
+        return any(store.is_in_memory for store in self.stores)
+
+    @cached_property
     def record_by_record(self) -> RecordByRecord | None:
         """The part of it that runs record by record; None if it has none."""
         return record_by_record(self.nodes)
@@ -173,7 +178,11 @@ class SubTopology:
     def shape(self) -> list[Any]:
         """What the fingerprint says of it beside its nodes, as JSON: stores, edges and topics with their columns."""
         return [
-            [[store.name, columns_of(store.key), columns_of(store.value), store.kind] for store in self.stores],
+            [
+                [store.name, columns_of(store.key), columns_of(store.value), store.kind]
+                + ([] if store.is_logged else ["without a changelog"])
+                for store in self.stores
+            ],
             [[edge.name, columns_of(edge.schema)] for edge in (*self.edges_in, *self.edges_out)],
             [
                 [source.topic, repr(source.key_serde), repr(source.value_serde), columns_of(source.record.columns)]

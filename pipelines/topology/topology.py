@@ -20,22 +20,33 @@ from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.sinks.sink import Sink
+from weir.pipelines.store_options import StoreOptions
 from weir.pipelines.topology.describe import describe
 from weir.pipelines.topology.digests import digest
 from weir.pipelines.topology.global_tables import GlobalTableNode
 from weir.pipelines.topology.lineage import Lineages, is_made_up, unused_name
 from weir.pipelines.topology.nodes import (
+    AggregateNode,
     ChildNode,
     Node,
     RepartitionNode,
     SourceNode,
+    TableNode,
     TableSinkNode,
 )
 from weir.pipelines.topology.processors import ProcessorNode, SharedStore, sharing
+from weir.pipelines.topology.rebuilding import (
+    keeper_of,
+    kept_ms,
+    needs_all_records,
+    rebuilding_nodes,
+    source_of,
+    why_not_rebuilt,
+)
 from weir.pipelines.topology.sub_topology import Edge, SubTopology, columns_of, inputs_of
 from weir.state.commit.record import CommittedTopology, Lineage
 from weir.state.commit.upserts import updates_name
-from weir.state.types import TableSpec, TaskId
+from weir.state.types import StoreSpec, TableSpec, TaskId
 
 
 @dataclass(eq=False)
@@ -57,9 +68,27 @@ class Topology:
         self.program = self
         self.nodes = _with_distinct_names(self.nodes)
         _check_names(self.nodes)
+        _check_rebuilt(self.nodes)
         self.sub_topologies, self.edges = _split(self.nodes)
         if not self.sub_topologies:
             raise TopologyError("the topology reads nothing; begin with builder.stream(...) or builder.table(...)")
+        _check_memory(self.sub_topologies)
+
+    def rebuilding(self, store: str) -> Topology:
+        """The part of it that computes ``store`` again, which is rebuilt if it is lost."""
+        return Topology(rebuilding_nodes(keeper_of(self.nodes, store)))
+
+    def topic_of(self, store: str) -> str:
+        """The topic that ``rebuilding`` reads."""
+        return source_of(keeper_of(self.nodes, store)).topic
+
+    def needs_all_records(self, store: StoreSpec) -> bool:
+        """Whether the newest record of each key does not give the rows of ``store`` again, as older ones count too."""
+        return needs_all_records(keeper_of(self.nodes, store.name), store)
+
+    def kept_ms(self, store: StoreSpec) -> int | None:
+        """How long after a record's time nothing in ``store`` depends on the record any more; None for ever."""
+        return kept_ms(keeper_of(self.nodes, store.name), store)
 
     def under(self, names: Mapping[str, str]) -> Topology:
         """The same program with its made-up names replaced; ``names`` holds those that differ."""
@@ -370,6 +399,50 @@ def _check_names(nodes: Iterable[Node]) -> None:
 
 def _shared_stores(nodes: Iterable[Node]) -> list[SharedStore]:
     return list(dict.fromkeys(store for node in nodes if isinstance(node, ProcessorNode) for store in node.shared))
+
+
+def _check_rebuilt(nodes: Iterable[Node]) -> None:
+    for node in nodes:
+        for store in node.stores:
+            if not store.is_logged and store.is_rebuilt and (reason := why_not_rebuilt(node, store)) is not None:
+                raise TopologyError(
+                    f"store {store.name!r} has no changelog, and if it is lost, its topic does not give its rows "
+                    f'again: {reason}; add on_loss="empty" if it may then begin empty, or leave logging=False out',
+                    places=[node.place],
+                )
+
+
+def _check_memory(sub_topologies: Iterable[SubTopology]) -> None:
+    """The stores of a task are kept together; buffers, which have no options, are kept where the others are."""
+    for sub_topology in sub_topologies:
+        on_disk = {
+            store.name: node
+            for node in sub_topology.nodes
+            for store in _with_options(node)
+            if not store.is_in_memory and store.supplier is None
+        }
+        in_memory = [store.name for store in sub_topology.stores if store.is_in_memory]
+        own = [store.name for store in sub_topology.stores if store.supplier is not None]
+        if in_memory and own:
+            raise TopologyError(
+                f"store {in_memory[0]!r} is in memory, and {own[0]!r}, which is kept together with it, is a store of "
+                "your own; leave in_memory=True out, or give the other no store of your own"
+            )
+        if in_memory and on_disk:
+            name, node = next(iter(on_disk.items()))
+            raise TopologyError(
+                f"store {in_memory[0]!r} is in memory, and {name!r}, which is kept together with it, is on disk: both "
+                f"are of the tasks that read {', '.join(sub_topology.inputs)}; add in_memory=True to {name!r}, or "
+                "leave it out",
+                places=[node.place],
+            )
+
+
+def _with_options(node: Node) -> Sequence[StoreSpec]:
+    """The stores of a node for which a program gives options."""
+    if isinstance(node, ProcessorNode):
+        return [each.spec() for each in node.connected if isinstance(each, StoreOptions)]
+    return node.stores if isinstance(node, AggregateNode | TableNode) else ()
 
 
 def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge, ...]]:

@@ -8,18 +8,20 @@ docs/protocol.md. Choosing the instance and pausing the task belong to the drive
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
 import polars as pl
 
-from weir.state.changelog.reading import TaskChangelog, encoded
+from weir.state.changelog.reading import BATCH_ROWS, TaskChangelog, encoded
 from weir.state.changelog.snapshot import SnapshotError, fetch_snapshot, has_snapshots
 from weir.state.commit.record import SnapshotRef, TaskCommit
 from weir.state.engine.backing import suppliers_of
+from weir.state.engine.contract import StateView
 from weir.state.engine.task_store import EXPIRIES, LONG_KEYS, TASK_STORE, Batch, Changes, TaskStore
 from weir.state.stores.expiry import expiry_times, index_rows
 from weir.state.stores.long_keys import long_key_hashes
@@ -41,23 +43,40 @@ class RestoreProgress:
     """Total size of the files to read."""
     seconds: float
     """Since the restore began."""
+    computed: str = ""
+    """The store that is being computed again from its topic; ``rows`` are then the records read, and the bytes are
+    zero."""
+    records_total: int = 0
+    """How many records that store needs."""
+
+    @property
+    def _done(self) -> tuple[int, int]:
+        return (self.rows, self.records_total) if self.computed else (self.bytes_read, self.bytes_total)
 
     @property
     def per_cent(self) -> float:
-        return 100.0 * self.bytes_read / self.bytes_total if self.bytes_total else 100.0
+        done, total = self._done
+        return 100.0 * done / total if total else 100.0
 
     @property
     def seconds_left(self) -> float | None:
         """Estimated from the pace so far; None before anything was read."""
-        return self.seconds * (self.bytes_total / self.bytes_read - 1) if self.bytes_read else None
+        done, total = self._done
+        return self.seconds * (total / done - 1) if done else None
 
     @property
     def rows_left(self) -> int:
-        """Estimated number of rows still to be loaded, from the bytes still to be read."""
-        return round(self.rows * (self.bytes_total / self.bytes_read - 1)) if self.bytes_read else 0
+        """Estimated number of rows still to be loaded, from the bytes still to be read; or of records to be read."""
+        done, total = self._done
+        return round(self.rows * (total / done - 1)) if done else 0
 
     def __str__(self) -> str:
         left = "" if self.seconds_left is None else f", {self.seconds_left:.0f} s left"
+        if self.computed:
+            return (
+                f"{self.computed} is computed again: {self.rows:,} of {self.records_total:,} records "
+                f"({self.per_cent:.0f} %){left}"
+            )
         return (
             f"{self.rows:,} rows, {self.bytes_read / 1e6:,.1f} of {self.bytes_total / 1e6:,.1f} MB "
             f"({self.per_cent:.0f} %){left}"
@@ -78,15 +97,17 @@ def restore_task(
     generation: int,
     task_rows: Sequence[tuple[bytes, bytes]],
     take_snapshot: bool = False,
+    rebuilt: Mapping[str, StateView] | None = None,
     on_progress: OnProgress = lambda progress: None,
 ) -> TaskStore:
     """Build a new instance in ``folder`` that holds the task's state as of a commit, and return it open.
 
     ``through`` is the commit's id: rows of later epochs are left out. ``commit`` is the task's part of that commit. The
     instance is built from the snapshot that it lists and the changelogs' rows since, or from the changelogs alone if
-    there is no snapshot, or it is missing, damaged or too old. ``task_rows`` are the positions and stream times for the
-    ``_task`` store, sorted by key. With ``take_snapshot`` the snapshot's file itself becomes the instance if possible,
-    and is then gone.
+    there is no snapshot, or it is missing, damaged or too old. Stores whose rows are not in their changelogs
+    (``TaskCommit.unlogged``) begin empty, unless ``rebuilt`` has a view with nothing but their rows. ``task_rows`` are
+    the positions and stream times for the ``_task`` store, sorted by key. With ``take_snapshot`` the snapshot's file
+    itself becomes the instance if possible, and is then gone.
 
     The changelogs must already have all of the commit, which they do once a driver has claimed the application.
 
@@ -95,7 +116,11 @@ def restore_task(
     """
 
     def changelogs(above: int = -1) -> list[TaskChangelog]:
-        return [TaskChangelog.of(app_folder, spec, task_id, through=through.epoch, above=above) for spec in specs]
+        return [
+            TaskChangelog.of(app_folder, spec, task_id, through=through.epoch, above=above)
+            for spec in specs
+            if spec.name not in commit.unlogged
+        ]
 
     finish = partial(
         _finish,
@@ -103,6 +128,7 @@ def restore_task(
         state=commit.state,
         generation=generation,
         task_rows=dict(task_rows),
+        rebuilt=rebuilt or {},
         on_progress=on_progress,
     )
     # 3. The source chosen
@@ -134,6 +160,7 @@ def _finish(
     state: StateId | None,
     generation: int,
     task_rows: dict[bytes, bytes | None],
+    rebuilt: Mapping[str, StateView],
     source: str,
     on_progress: OnProgress,
 ) -> TaskStore:
@@ -158,7 +185,15 @@ def _finish(
             report.add(len(part.keys), changelog.size_bytes * len(part.keys) // rows.height)
         report.finish(changelog.size_bytes)
 
+    def take_over(store: str, view: StateView) -> Iterator[Changes]:
+        rows = view.scan(store)
+        while part := list(islice(rows, BATCH_ROWS)):
+            yield [key for key, _ in part], [value for _, value in part]
+        long_keys.update(view.scan(LONG_KEYS))
+        expiries.update(view.scan(EXPIRIES))
+
     batches: dict[str, Iterable[Changes]] = {
+        **{store: take_over(store, view) for store, view in rebuilt.items()},
         **{changelog.spec.name: load(changelog) for changelog in changelogs},
         TASK_STORE: _later(task_rows),
         LONG_KEYS: _later(long_keys),

@@ -5,6 +5,7 @@ Reading the rows back into a store belongs to ``weir.state.changelog.restore``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -94,9 +95,24 @@ def changelog_frame(store: StoreSpec, session: StateSession) -> pl.DataFrame:
 
     A deleted key has null values and a null ``_ts``. The writer of the rows adds ``_epoch``.
     """
-    changes = session.changes(store.name)
-    values = list(changes.values())
-    whole_keys = whole(list(changes), partial(session.get_many, LONG_KEYS), partial(session.before_images, LONG_KEYS))
+    return frame_of(store, session, session.changes(store.name))
+
+
+def frame_of(
+    store: StoreSpec,
+    session: StateSession,
+    changes: Mapping[bytes, bytes | None],
+    long_keys: Mapping[bytes, bytes] | None = None,
+) -> pl.DataFrame:
+    """Values by key, None where a key is deleted, as ``changelog_frame`` gives them; ``long_keys`` are whole keys by
+    hash that the task does not have."""
+    values, known = list(changes.values()), long_keys or {}
+    whole_keys = whole(
+        list(changes),
+        partial(session.get_many, LONG_KEYS),
+        partial(session.before_images, LONG_KEYS),
+        lambda hashes: list(map(known.get, hashes)),
+    )
     keys = KeyCodec(store.key, store.kind).decode(whole_keys)
     rows = RowCodec(store.value).decode(values).with_columns(pl.col("_ts").cast(_TIME))
     deleted = pl.Series("_deleted", [value is None for value in values], dtype=pl.Boolean)

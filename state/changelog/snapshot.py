@@ -43,12 +43,14 @@ def has_snapshots(stores: Sequence[StoreSpec]) -> bool:
 
     When a row expires can depend on rows that have not changed since the snapshot, so the expiry index is rebuilt from
     all rows: a task with such a store restores from its changelogs alone. So does one whose rows are in a store of the
-    user's, of which a snapshot has only the keys.
+    user's, of which a snapshot has only the keys, and one that has a store without a changelog, whose rows in a
+    snapshot cannot be brought up to date.
     """
     return bool(stores) and all(
         (spec.retention_ms is None or spec.kind is StoreKind.WINDOW)
         and SINCE not in spec.value
         and spec.supplier is None
+        and spec.is_logged
         for spec in stores
     )
 

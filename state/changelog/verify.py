@@ -81,7 +81,8 @@ def verify_task(
 ) -> Agreement:
     """Compare the instance that serves queries in ``task_folder``, named after the task, with what is durable.
 
-    Of a store whose values a user's store holds, only the keys are compared.
+    Of a store whose values a user's store holds, only the keys are compared; a store whose rows are not in a changelog
+    has nothing to be compared with.
     ``task_rows`` gives the rows of the task's own store as of a commit, as a restore would write them.
     Needs disk space for a copy of the task's state, which is removed afterwards.
 
@@ -175,6 +176,8 @@ def _compare_stores(
 ) -> int:
     count, long_keys = 0, dict[bytes, bytes]()
     for spec in specs:
+        if not spec.is_logged or spec.name in record.tasks[task].unlogged:
+            continue
         table = changelog_spec(spec).name
         wanted = record.table_versions.get(table, 0)
         version = DeltaTable(app_folder / table).transaction_version(application) or 0

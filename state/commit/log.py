@@ -12,7 +12,13 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.commit.files import write_file
-from weir.state.commit.record import FORMAT_VERSION, KEYED_FORMAT_VERSION, SWAP_FORMAT_VERSION, CommitRecord
+from weir.state.commit.record import (
+    FORMAT_VERSION,
+    KEYED_FORMAT_VERSION,
+    SWAP_FORMAT_VERSION,
+    UNLOGGED_FORMAT_VERSION,
+    CommitRecord,
+)
 from weir.state.commit.tables import file_actions
 from weir.state.errors import FormatVersionError
 from weir.state.types import FileEntry, TableSpec
@@ -32,7 +38,7 @@ COMMITS = TableSpec(
     ),
 )
 
-FORMATS = (FORMAT_VERSION, SWAP_FORMAT_VERSION, KEYED_FORMAT_VERSION)
+FORMATS = (FORMAT_VERSION, SWAP_FORMAT_VERSION, KEYED_FORMAT_VERSION, UNLOGGED_FORMAT_VERSION)
 """The row formats that this version reads."""
 
 

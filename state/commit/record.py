@@ -14,6 +14,9 @@ SWAP_FORMAT_VERSION = 2
 KEYED_FORMAT_VERSION = 3
 """The format of rows that list blobs whose rows have keys: a version of Weir that does not know keys cannot read them,
 and would take again what was taken of a blob."""
+UNLOGGED_FORMAT_VERSION = 4
+"""The format of rows with stores whose rows are not in their changelogs: a version of Weir that does not know them
+would restore them from what an earlier program left there."""
 LOST_RECORDS_ACCEPTED = "lost records accepted"
 """The reason of a commit that moves positions to where topics can still be read, and holds nothing else."""
 
@@ -31,6 +34,16 @@ class SnapshotRef:
     """Of the file."""
     rows: int
     """Over all stores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """Where reading begins that gives all rows of a store again, in the task's partition of its topic."""
+
+    topic: str
+    offset: int
+    clocks: Mapping[str, int] = field(default_factory=dict)
+    """The clocks of the store's operator there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +66,11 @@ class TaskCommit:
     """Where a restore begins; later changes are in the changelog."""
     rows_since_snapshot: int = 0
     """How many rows the task's changelogs have gained since."""
+    unlogged: tuple[str, ...] = ()
+    """The stores whose rows are only in the task's local store, since they have no changelog, or one that has yet to
+    get the rows (PROTOCOL 37)."""
+    beginnings: Mapping[str, Beginning] = field(default_factory=dict)
+    """By store, of those in ``unlogged`` that are computed again if they are lost (PROTOCOL 38)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +244,8 @@ class CommitRecord:
     @property
     def needed_format(self) -> int:
         """The lowest format version that says everything that the row says."""
+        if any(task.unlogged for task in self.tasks.values()):
+            return UNLOGGED_FORMAT_VERSION
         if any(blob.first is not None for blob in self.pending_blobs):
             return KEYED_FORMAT_VERSION
         return SWAP_FORMAT_VERSION if self.swaps else self.format_version

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from weir.state.engine.environment import missing
 from weir.state.engine.task_store import TaskStore
-from weir.state.errors import TaskCorruptedError
 from weir.state.own_stores import Supplier
 
 
@@ -33,7 +33,7 @@ class TaskStoreCache:
             files = os.stat(folder / "data.mdb")
         except FileNotFoundError:
             cls.discard(folder)
-            raise TaskCorruptedError(task_id, str(folder), "the folder is missing or holds no data") from None
+            raise missing(folder, task_id) from None
         identity = (files.st_dev, files.st_ino)
         cached = cls._open.get(folder)
         if cached is not None and cached[1] == identity and cached[0].has_stores(stores, suppliers):

@@ -28,7 +28,8 @@ FREE_DISK_RESERVE_BYTES = 32 << 20
 
 IDENTITY = "instance.json"
 _UNPROVEN = "unproven"
-_DATA = "data.mdb"
+DATA = "data.mdb"
+LOCK = "lock.mdb"
 _MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK_FILE_SYSTEMS = {
     "9p",
@@ -108,8 +109,8 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
     def corrupted(reason: str) -> TaskCorruptedError:
         return TaskCorruptedError(task_id, str(folder), reason)
 
-    if not (folder / _DATA).is_file():
-        raise corrupted("the folder is missing or holds no data")
+    if not (folder / DATA).is_file():
+        raise missing(folder, task_id)
     refuse_network_file_system(folder)
     identity = _read_identity(folder, task_id)
     if identity.clean_txn is None:
@@ -117,7 +118,7 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
             raise corrupted("the machine has restarted since it was written, and it was not closed cleanly")
         if identity.device != os.stat(folder).st_dev:
             raise corrupted("it was moved from another device")
-    if reason := _damage(folder / _DATA):
+    if reason := _damage(folder / DATA):
         raise corrupted(reason)
     died = [mark for mark in folder.glob(f"{_UNPROVEN}.*") if not Path("/proc", mark.suffix[1:]).exists()]
     if len(died) >= MAX_DEATHS:
@@ -126,7 +127,7 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
     mark.touch()
     environment = None
     try:
-        size = max(INITIAL_MAP_BYTES, (folder / _DATA).stat().st_size)
+        size = max(INITIAL_MAP_BYTES, (folder / DATA).stat().st_size)
         environment = lmdb.open(
             str(folder), map_size=size, max_dbs=MAX_DATABASES, sync=False, writemap=True, create=False
         )
@@ -144,6 +145,14 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
         if isinstance(error, lmdb.Error):
             raise corrupted(f"LMDB: {error}") from error
         raise
+
+
+def missing(folder: Path, task_id: str) -> TaskCorruptedError:
+    """The error for an instance without a data file."""
+    if (folder / DATA).is_symlink():
+        reason = "its stores were in memory, which a restart of the machine or its container has emptied"
+        return TaskCorruptedError(task_id, str(folder), reason)
+    return TaskCorruptedError(task_id, str(folder), "the folder is missing or holds no data")
 
 
 def prove_sound(folder: Path) -> None:
@@ -192,13 +201,18 @@ def require_free_disk(folder: Path, task_id: str, environment: lmdb.Environment,
     Raises:
         DiskFullError: There may not be enough.
     """
-    data = os.stat(folder / _DATA)
+    data = os.stat(folder / DATA)
     room = max(0, environment.info()["map_size"] - data.st_blocks * 512)
     needed = FREE_DISK_RESERVE_BYTES + min(room, 2 * records * PAGE_BYTES)
-    disk = os.statvfs(folder)
+    require_room(folder / DATA, task_id, needed)
+
+
+def require_room(where: Path, task_id: str, needed: int) -> None:
+    """Raise ``DiskFullError`` unless the file system of ``where`` has ``needed`` bytes free."""
+    disk = os.statvfs(where)
     free = disk.f_bavail * disk.f_frsize
     if free < needed:
-        raise DiskFullError(task_id, str(folder), needed, free)
+        raise DiskFullError(task_id, str(where.resolve()), needed, free)
 
 
 def begin(environment: lmdb.Environment, *, write: bool = False) -> lmdb.Transaction[bytes]:

@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from weir.state.engine.environment import replace_file, sync_folder
+from weir.state.engine.environment import LOCK, replace_file, sync_folder
+from weir.state.engine.in_memory import free
 
 HOLD_S = 3_600.0
 """How long the newest quarantined folder of a task is kept whatever the limits, so that somebody can look at it."""
 
 _QUARANTINE = "quarantine"
 _REASON = "reason.txt"
-_LOCK = "lock.mdb"
 _BLOCK_BYTES = 512
 _FLOCK = struct.Struct("hhqqi0q")
 """The kernel's ``struct flock``: type, whence, start, length, process."""
@@ -84,6 +84,7 @@ def quarantine(folder: Path, reason: str) -> Path | None:
         target = parent / f"{folder.name}-{number}"
     replace_file(folder / _REASON, f"{reason}\n".encode())
     folder.rename(target)
+    free(target)
     sync_folder(parent)
     return target
 
@@ -150,7 +151,7 @@ def _is_open(folder: Path) -> bool:
     Not for a process that has the environment open itself: closing the file here would release its lock.
     """
     try:
-        descriptor = os.open(folder / _LOCK, os.O_RDONLY)
+        descriptor = os.open(folder / LOCK, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:

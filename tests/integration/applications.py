@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import polars as pl
 
 from tests.faults.applications import build
-from weir import Application, Count, StreamsBuilder, String
+from weir import Application, Count, Materialized, StreamsBuilder, String
 
 _builder = StreamsBuilder()
 _builder.stream("nowhere", key=String("user"), value=String("page")).to_delta("pages")
@@ -26,6 +27,22 @@ def _faulty(name: str) -> Application:
 
 restored, read, stopped, overtaken, reset = map(_faulty, ("restored", "read", "stopped", "overtaken", "reset"))
 """The application that fault tests kill, each instance over its own topic, so that all can use one broker."""
+
+
+def _counting(topic: str = "clicks-unlogged", **options: Any) -> Application:
+    builder = StreamsBuilder()
+    builder.stream(topic, key=String("user"), value=String("page")).group_by_key().agg(
+        Materialized("clicks", **options), n=Count()
+    ).to_delta("totals")
+    return Application("unlogged", builder, commit_interval=timedelta(milliseconds=100))
+
+
+computed_again, begins_empty = _counting(logging=False), _counting(logging=False, on_loss="empty")
+"""Counts in a store without a changelog, which is computed again if it is lost, or begins empty."""
+in_memory, in_memory_unlogged = (
+    _counting("clicks-in-memory", in_memory=True, logging=logging) for logging in (True, False)
+)
+"""The same in memory, with a changelog and without one."""
 
 
 def _with_headers() -> Application:

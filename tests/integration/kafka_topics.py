@@ -33,6 +33,9 @@ class KafkaTopics:
 
     start_offsets = beginning_offsets
 
+    def compacted(self, topics):
+        return set()
+
     def new_reader(self, topic, partition):
         return PartitionReader({"bootstrap.servers": self.admin.bootstrap_servers}, topic, partition)
 

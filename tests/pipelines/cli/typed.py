@@ -208,7 +208,7 @@ class Terminal:
         tasks = EpochRunner(
             spec.application.topology, spec.task_settings, reader, lambda step: None, spec.application.error_handling
         )
-        restores = InlineRestores(spec.application, spec.task_settings)
+        restores = InlineRestores(spec.application, spec.task_settings, reader)
         self.restores.append(restores)
         executors = Executors(
             slots=InlineSlots(tasks),

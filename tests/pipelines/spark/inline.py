@@ -45,6 +45,8 @@ class Topics:
     """The first offset that retention has kept."""
     with_headers: set[str] = field(default_factory=set, kw_only=True)
     """The topics that are read with headers."""
+    with_compaction: set[str] = field(default_factory=set, kw_only=True)
+    """The topics whose cleanup policy is compaction."""
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
@@ -71,6 +73,9 @@ class Topics:
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return self.beginning_offsets(partitions)
+
+    def compacted(self, topics: Iterable[str]) -> set[str]:
+        return self.with_compaction.intersection(topics)
 
     def partition_counts(self) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -115,6 +120,7 @@ class InlineRestores:
 
     application: Application
     settings: TaskSettings
+    reader: Callable[[str, int], PartitionReader]
     waiting: list[RestoreRequest] = field(default_factory=list)
     done: list[Restored] = field(default_factory=list)
 
@@ -122,7 +128,7 @@ class InlineRestores:
         self.waiting += requests
 
     def finished(self) -> list[Restored]:
-        found = [restore(self.application, self.settings, request) for request in self.waiting]
+        found = [restore(self.application, self.settings, request, self.reader) for request in self.waiting]
         self.waiting.clear()
         self.done += found
         return found
@@ -253,7 +259,7 @@ class Place:
             on_step,
             spec.application.error_handling,
         )
-        self.restores = InlineRestores(spec.application, spec.task_settings)
+        self.restores = InlineRestores(spec.application, spec.task_settings, self.topics.reader)
         self.snapshots = InlineSnapshots(spec.application, spec.task_settings)
         executors = Executors(slots=InlineSlots(runner), restores=self.restores, snapshots=self.snapshots)
         listeners = Listeners(control=self.desk, on_progress=on_progress)

@@ -224,8 +224,8 @@ def test_a_restore_whose_first_attempt_died_is_repeated(place, monkeypatch):
     with monkeypatch.context() as dying:
         dying.setattr(TaskStore, "bulk_load", die)
         with pytest.raises(Killed):
-            restore(place.application, place.settings, request)
-    assert restore(place.application, place.settings, request).rows == 5
+            restore(place.application, place.settings, request, place.topics.reader)
+    assert restore(place.application, place.settings, request, place.topics.reader).rows == 5
 
 
 @pytest.mark.slow
@@ -252,7 +252,7 @@ def test_a_restore_reports_its_progress_and_the_status_shows_it(place, monkeypat
     def one_look_later(restores):
         if told or not restores.waiting:
             return finished(restores)
-        restore(place.application, place.settings, replace(restores.waiting[0], instance="trial"))
+        restore(place.application, place.settings, replace(restores.waiting[0], instance="trial"), place.topics.reader)
         return []
 
     monkeypatch.setattr(InlineRestores, "finished", one_look_later)

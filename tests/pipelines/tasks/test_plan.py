@@ -32,6 +32,7 @@ OTHER = {
     "lets_idle": True,
     "end_time_ms": 2_000,
     "sought": ("clicks",),
+    "to_log": ("visits",),
     "passes_wall_clock": False,
     "stops": True,
     "letters": (LETTER,),
