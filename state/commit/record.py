@@ -53,6 +53,8 @@ class TaskCommit:
     """Where a restore begins; later changes are in the changelog."""
     rows_since_snapshot: int = 0
     """How many rows the task's changelogs have gained since."""
+    busy_s: float = 0.0
+    """What its epochs have taken in its slot since the first one."""
 
 
 @dataclass(frozen=True, kw_only=True)
