@@ -13,7 +13,7 @@ from weir.orchestration.resources import WeirResource
 from weir.orchestration.sensors.commits import commits_sensor
 from weir.orchestration.sensors.health import health_sensor
 
-BEYOND = "the quarantine takes 3.2 MB, more than 1.0 MB: `weir compact flights` deletes 1 folder"
+BEYOND = "the quarantine takes 4.2 MB, more than 1.0 MB: `weir compact flights` deletes 1 folder"
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def check(settings):
 def test_the_check_passes_within_the_limits_and_warns_beyond_them(check, state, monkeypatch):
     result, metadata = check()
     assert (result.passed, metadata["quarantine_folders"], metadata["quarantine_bytes"]) == (True, 0, 0)
-    folder = put(state, "a", age_s=6 * DAY_S, mib=3)
+    folder = put(state, "a", age_s=6 * DAY_S, mib=4)
     result, metadata = check()
-    assert (result.passed, result.description) == (True, "3.0 MiB in quarantine")
+    assert (result.passed, result.description) == (True, "4.0 MiB in quarantine")
     assert metadata["quarantine_folders"] == 1
-    assert 3 * MIB <= metadata["quarantine_bytes"] < 3.1 * MIB
+    assert 4 * MIB <= metadata["quarantine_bytes"] < 4.1 * MIB
     assert metadata["quarantine_oldest_at"] == pytest.approx(time.time() - 6 * DAY_S, abs=60)
     assert metadata["quarantine_path"] == str(folder.parent)
     assert (metadata["max_days"], metadata["max_bytes"]) == (7, 10_000_000_000)
@@ -50,12 +50,12 @@ def test_the_check_passes_within_the_limits_and_warns_beyond_them(check, state, 
 
 
 def test_the_ingest_shows_what_is_in_quarantine(committer, commit_of, tick, shown, state):
-    folder = put(state, "a", age_s=DAY_S, mib=3)
+    folder = put(state, "a", age_s=DAY_S, mib=4)
     committer.commit(commit_of(1))
     tick(commits_sensor(FLIGHTS))
     metadata = shown(FLIGHTS.ingest)
     assert metadata["quarantine_folders"] == 1
-    assert 3 * MIB <= metadata["quarantine_bytes"] < 3.1 * MIB
+    assert 4 * MIB <= metadata["quarantine_bytes"] < 4.1 * MIB
     assert metadata["quarantine_oldest_at"] == pytest.approx(time.time() - DAY_S, abs=60)
     assert metadata["quarantine_path"] == str(folder.parent)
 
@@ -64,7 +64,7 @@ def test_the_health_sensor_warns_while_it_is_beyond_its_limit(database, drive, t
     drive()
     database.report_tasks("flights", [task()])
     database.add_metric("flights", metric())
-    put(state, "a", age_s=6 * DAY_S, mib=3)
+    put(state, "a", age_s=6 * DAY_S, mib=4)
     assert isinstance(tick(health_sensor(FLIGHTS)), dg.SkipReason)
     with monkeypatch.context() as patch:
         patch.setenv("WEIR_QUARANTINE_MAX_BYTES", "1000000")

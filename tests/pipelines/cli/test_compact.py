@@ -89,7 +89,7 @@ def quarantines(place):
     """Of ``sales``, one folder beyond the seven days and one within; of ``shop``, one beyond."""
     sales, shop = place.state_dir / "sales", place.state_dir / "shop"
     return {
-        "old": put(sales, "old", age_s=8 * DAY_S, mib=3),
+        "old": put(sales, "old", age_s=8 * DAY_S, mib=4),
         "young": put(sales, "young", age_s=6 * DAY_S, mib=2),
         "other": put(shop, "other", age_s=8 * DAY_S),
     }
@@ -104,15 +104,15 @@ def test_folders_beyond_their_days_go_and_a_dry_run_shows_them(place, quarantine
     assert left(quarantines) == {"old", "young", "other"}
     [folder] = shown["removed"]
     assert folder["path"] == str(quarantines["old"])
-    assert 3 * MIB <= folder["bytes"] < 3.1 * MIB, "not the 300 MiB that the file looks like"
+    assert 4 * MIB <= folder["bytes"] < 4.1 * MIB, "not the 400 MiB that the file looks like"
     assert compacted_quarantine(place) == shown
     assert left(quarantines) == {"young", "other"}
 
 
 def test_a_line_says_what_went_from_quarantine(place, quarantines):
     words = " ".join(compact(place, "--dry-run").stderr.split())
-    assert "sales: 1 folder, 3.2 MB, would be removed from quarantine" in words
-    assert "sales: 1 folder, 3.2 MB, removed from quarantine" in " ".join(compact(place).stderr.split())
+    assert "sales: 1 folder, 4.2 MB, would be removed from quarantine" in words
+    assert "sales: 1 folder, 4.2 MB, removed from quarantine" in " ".join(compact(place).stderr.split())
     assert "sales: 0 folders, 0.0 MB, removed from quarantine" in " ".join(compact(place).stderr.split())
     assert left(quarantines) == {"young", "other"}
 

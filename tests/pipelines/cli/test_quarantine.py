@@ -47,7 +47,7 @@ def lines(place: Settings) -> list[str]:
 
 def test_each_application_has_its_own_folders_size_age_and_path(place):
     sales = place.state_dir / "sales"
-    put(sales, "a", age_s=2 * DAY_S, mib=3)
+    put(sales, "a", age_s=2 * DAY_S, mib=4)
     put(sales, "b", age_s=1 * DAY_S, mib=2)
     found = shown(place)
     assert found["shop"] == {
@@ -60,7 +60,7 @@ def test_each_application_has_its_own_folders_size_age_and_path(place):
     }
     quarantine = found["sales"]
     assert (quarantine["folders"], quarantine["over_limit"]) == (2, "")
-    assert 5 * MIB <= quarantine["size_bytes"] < 5.1 * MIB
+    assert 6 * MIB <= quarantine["size_bytes"] < 6.1 * MIB
     assert quarantine["oldest_age"] == pytest.approx(2 * DAY_S, abs=60)
     assert datetime.fromisoformat(quarantine["oldest_at"]).timestamp() == pytest.approx(time.time() - 2 * DAY_S, abs=60)
     assert quarantine["path"] == str(sales / "0_0" / "quarantine")
@@ -76,13 +76,13 @@ def test_each_application_has_its_own_folders_size_age_and_path(place):
     ("age_days", "max_bytes", "sentence"),
     [
         (8, None, "the quarantine has a folder 8.0 days old, more than 7 days: `weir compact sales` deletes 1 folder"),
-        (1, 10**6, "the quarantine takes 3.2 MB, more than 1.0 MB: `weir compact sales` deletes 1 folder"),
-        (8, 10**6, "takes 3.2 MB, more than 1.0 MB and has a folder 8.0 days old, more than 7 days: `weir compact"),
+        (1, 10**6, "the quarantine takes 4.2 MB, more than 1.0 MB: `weir compact sales` deletes 1 folder"),
+        (8, 10**6, "takes 4.2 MB, more than 1.0 MB and has a folder 8.0 days old, more than 7 days: `weir compact"),
         (6, 10**7, ""),
     ],
 )
 def test_beyond_its_limit_the_way_out_is_named_and_works(place, monkeypatch, age_days, max_bytes, sentence):
-    put(place.state_dir / "sales", "a", age_s=age_days * DAY_S, mib=3)
+    put(place.state_dir / "sales", "a", age_s=age_days * DAY_S, mib=4)
     if max_bytes is not None:
         monkeypatch.setenv("WEIR_QUARANTINE_MAX_BYTES", str(max_bytes))
     assert sentence in shown(place)["sales"]["over_limit"]
@@ -96,13 +96,13 @@ def test_beyond_its_limit_the_way_out_is_named_and_works(place, monkeypatch, age
 
 def test_beyond_its_limit_with_nothing_to_delete_yet_the_reason_is_named(place, monkeypatch):
     monkeypatch.setenv("WEIR_QUARANTINE_MAX_BYTES", "1000000")
-    put(place.state_dir / "shop", "a", age_s=60, mib=3)
+    put(place.state_dir / "shop", "a", age_s=60, mib=4)
     with quarantined_while_open(place.state_dir / "sales", "used") as used:
         assert shown(place)["sales"]["over_limit"].endswith(
             f" old, more than 7 days: {used} has to stay, a process has it open"
         )
     assert shown(place)["shop"]["over_limit"] == (
-        "the quarantine takes 3.2 MB, more than 1.0 MB: "
+        "the quarantine takes 4.2 MB, more than 1.0 MB: "
         "what is left is the newest of each task, which stays for an hour"
     )
     weir(place, "compact", "shop")
