@@ -22,6 +22,7 @@ from weir.pipelines.spark.brokers import Brokers
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.slots import SlotPool
+from weir.pipelines.spark.spread import spread
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.pipelines.tasks.tables import application_tables
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
     committer = Committer(
         settings.warehouse, application.id, application_tables(topology), fingerprint=topology.fingerprint
     )
-    slots = SlotPool(spark, SLOTS, worker, tasks)
+    slots = SlotPool(spark, SLOTS, worker, spread(tasks, SLOTS, {}))
     coordinator = Coordinator(application, settings.warehouse, committer, slots)
     coordinator.start(counts, Brokers(settings, bootstrap_servers, application))
     ends = admin.end_offsets([(topic, p) for topic, count in counts.items() for p in range(count)])

@@ -17,6 +17,7 @@ import polars as pl
 from weir.pipelines.operators.aggregates import STORED, Accumulator
 from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.operators.states import ColumnStates, FunctionStates, States
+from weir.pipelines.operators.time_limit import check_time
 from weir.pipelines.serdes.row_type import RowType
 
 PLACE = ("_partition", "_offset")
@@ -237,6 +238,7 @@ class FunctionFold:
     ) -> Any:
         """What ``function`` returns for the record at ``index`` of ``rows``."""
         try:
+            check_time()
             return function(key, one, other)
         except Exception as error:
             raise self._named.failed(f"{type(error).__name__}: {error}", self._records(rows), index) from error

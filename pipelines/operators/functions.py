@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.errors import RecordPlace, UserFunctionError
+from weir.pipelines.operators.time_limit import check_time
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.values import as_datetimes
 
@@ -99,6 +100,7 @@ class UserFunction:
         try:
             for each in arguments:
                 results.append(call(*each))
+                check_time()
         except Exception as error:
             raise self.failed(f"{type(error).__name__}: {error}", records, len(results)) from error
         return results

@@ -13,6 +13,7 @@ from weir.pipelines.errors import RecordPlace, UserFunctionError
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.functions import KeyType, Records
 from weir.pipelines.operators.process import CHILD, Process
+from weir.pipelines.operators.time_limit import check_time
 from weir.pipelines.processors.forwarding import RESERVED, Cause, Forwarded
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.records import FixedKeyRecord, Record
@@ -83,6 +84,7 @@ class ProcessRecords(Process):
             running.cause(Cause(given.partition, given.offset, given.time_ms, True))
             try:
                 running.processor.process(given.record)
+                check_time()
             except Exception as error:
                 place = RecordPlace(
                     partition=given.partition,
@@ -102,6 +104,7 @@ class ProcessRecords(Process):
             running.cause(Cause(*given[1:], True))
             try:
                 process(given.record)
+                check_time()
             except Exception as error:
                 raise self._failed("process", error, Records(rows, self.key.names), index) from error
             if index + 1 < len(records) and records[index + 1][1:3] == given[1:3]:

@@ -151,6 +151,7 @@ def run_shadow(
             warehouse=shadow.warehouse,
             state_folder=shadow.state_folder,
             limits=limits_of(settings, application, counts),
+            slots=settings.slots,
         )
         worker = WorkerSettings(
             reference=reference,
@@ -161,8 +162,8 @@ def run_shadow(
             tasks=spec.task_settings,
             names=application.topology.names,
         )
-        listeners = Listeners(control=ControlPanel(control, settings.slots), on_progress=on_progress)
-        with spark_driver(context, settings.slots, worker, spec, listeners) as driver:
+        listeners = Listeners(control=ControlPanel(control), on_progress=on_progress)
+        with spark_driver(context, worker, spec, listeners) as driver:
             try:
                 summary = driver.run(stop, until_caught_up=True, end_time_ms=backfill.end_time_ms)
             except OffsetsLostError as error:  # what the program is told of a live run does not help here

@@ -14,7 +14,6 @@ from weir.pipelines.errors import naming
 from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import Progress
-from weir.pipelines.spark.slots import slot_of
 from weir.pipelines.spark.task import Task, TaskState
 from weir.state.types import TopicPartition
 
@@ -26,8 +25,8 @@ LAST_STATES = ("stopped", "caught_up")
 class ControlPanel:
     """Turns tasks and progress into rows of the control database; implements ``weir.pipelines.spark.parts.Control``."""
 
-    def __init__(self, control: DriverControl, slots: int) -> None:
-        self._control, self._slots = control, slots
+    def __init__(self, control: DriverControl) -> None:
+        self._control = control
 
     def requests(self) -> list[RequestRow]:
         return self._control.requests()
@@ -63,7 +62,7 @@ class ControlPanel:
         is_uncommitted = task.current != task.committed
         return TaskStatusRow(
             task=str(task.id),
-            slot=slot_of(task.id, self._slots),
+            slot=task.slot,
             state=str(task.current) if task.current else None,
             status="paused" if is_paused and task.state is TaskState.RUNNING else task.state.value,
             positions=task.positions,

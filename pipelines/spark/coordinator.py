@@ -21,6 +21,7 @@ from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.spark.admission import admit
 from weir.pipelines.spark.beginnings import Beginnings, unlogged_of
 from weir.pipelines.spark.frontiers import Frontiers
+from weir.pipelines.spark.pace import NO_SHARES, Share, Took
 from weir.pipelines.spark.parts import Slots, Source
 from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
 from weir.pipelines.spark.restore_jobs import Restored
@@ -73,6 +74,8 @@ class EpochResult:
     """Whether a task stopped early because the uncommitted state is at its limit."""
     moved: bool = False
     """Whether there is something new to commit."""
+    took: dict[TaskId, Took] = field(default_factory=dict)
+    """What each task's part took, of those that took part."""
     bad_record: BadRecord | None = None
     stopped_early: set[TopicPartition] = field(default_factory=set)
     """Topic partitions whose next record is after the time to stop at."""
@@ -287,16 +290,17 @@ class Coordinator:
         is_live: bool = False,
         end_time_ms: int | None = None,
         upto_ms: int | None = None,
+        shares: Mapping[TaskId, Share] = NO_SHARES,
     ) -> EpochResult | None:
         """One step of every task that has something to do, stage by stage; None when none has.
 
         ``is_live``: whether topics without further records count as idle, for operators to which that matters.
         ``end_time_ms``: the input has ended, and stream time moves to this. ``upto_ms``: no record after this time is
-        read, not even one.
+        read, not even one. ``shares``: what tasks may take within ``limits``.
         """
         running = [task for task in self.tasks.values() if task.state is TaskState.RUNNING]
-        until_ms = self._until(running, ends, limits) if upto_ms is None else dict.fromkeys(self.tasks, upto_ms)
-        is_all_read = not until_ms and reads_all(self.tasks.values(), ends, limits)
+        until_ms = self._until(running, ends, limits, shares) if upto_ms is None else dict.fromkeys(self.tasks, upto_ms)
+        is_all_read = not until_ms and reads_all(self.tasks.values(), ends, limits, shares)
         state = StateId(self.generation, self.epoch + 1)
         given_up = self._stalls.given_up(self.tasks, now_ms)
         result = None
@@ -316,6 +320,7 @@ class Coordinator:
                 ends=ends,
                 frontiers=frontiers,
                 limits=limits,
+                shares=shares,
                 now_ms=now_ms,
                 is_strict=upto_ms is not None,
                 is_live=is_live,
@@ -603,6 +608,11 @@ class Coordinator:
                 result.moved |= task.accept(receipt)
                 self.metrics.epoch(str(task.id), receipt.metrics, receipt.counts)
                 result.wants_commit |= receipt.wants_commit
+                result.took[task.id] = Took(
+                    records=receipt.counts.get("records_in", 0) if task.topics else 0,
+                    seconds=receipt.seconds,
+                    ran_out_of_time=receipt.ran_out_of_time,
+                )
                 result.records_in += receipt.counts.get("records_in", 0) if task.topics else 0
                 result.bad_record = result.bad_record or receipt.bad_record
                 result.stopped_early |= {(topic, task.id.partition) for topic in receipt.stopped_early}
@@ -615,7 +625,13 @@ class Coordinator:
             case _:
                 result.failures.append(receipt)
 
-    def _until(self, running: Sequence[Task], ends: Mapping[TopicPartition, int], limits: Limits) -> dict[TaskId, int]:
+    def _until(
+        self,
+        running: Sequence[Task],
+        ends: Mapping[TopicPartition, int],
+        limits: Limits,
+        shares: Mapping[TaskId, Share],
+    ) -> dict[TaskId, int]:
         """By task, the time that its topics should not pass in this epoch; empty for no such time."""
         if limits.max_skew_ms is not None:
             until_ms = aligned_until(running, ends, limits.max_skew_ms)
@@ -625,7 +641,7 @@ class Coordinator:
         found: dict[TaskId, int] = {}
         for together in self._meetings:
             tasks = [task for task in running if task.id.sub_topology in together]
-            if (until_ms := paced_until(tasks, ends, limits.max_records)) is not None:
+            if (until_ms := paced_until(tasks, ends, limits, shares)) is not None:
                 found |= {task.id: until_ms for task in tasks}
         return found
 

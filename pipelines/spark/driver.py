@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
 from typing import TypeVar
@@ -68,6 +68,8 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
     for folder in before:
         if folder not in named:  # another program's, or one of a restore that died
             quarantine(folder, "no task of the newest commit uses it")
+    for task in coordinator.tasks.values():
+        task.slot = spec.slot_of[task.id]
     return Driver(coordinator, spec, executors, listeners)
 
 
@@ -95,7 +97,7 @@ class Driver:
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
-        self._pace = Pace(self._interval_s)
+        self._pace = Pace(self._interval_s, spec.slot_of)
         self._uncommitted_max_bytes = application.uncommitted_max_bytes
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
@@ -189,10 +191,11 @@ class Driver:
 
     def _run_epoch(self) -> EpochResult | None:
         started = time.monotonic()
-        behind = sum(total_lag([task], self._ends) > 0 for task in self._coordinator.tasks.values())
-        limits = replace(self._limits, max_records=min(self._limits.max_records, self._pace.share(behind)))
-        result = self._coordinator.run_epoch(self._ends, limits, time.time_ns() // 1_000_000, self._is_live)
-        self._pace.took(result.records_in if result else 0, time.monotonic() - started)
+        lags = {task.id: total_lag([task], self._ends) for task in self._coordinator.tasks.values()}
+        result = self._coordinator.run_epoch(
+            self._ends, self._limits, time.time_ns() // 1_000_000, self._is_live, shares=self._pace.shares(lags, {})
+        )
+        self._pace.took(time.monotonic() - started, result.took if result else {})
         if result is not None and result.records_in and self._clock.first_input is None:
             self._clock.first_input = started
         return result

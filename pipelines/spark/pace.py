@@ -1,31 +1,80 @@
-"""How fast a run reads, and how many records its next epoch may take."""
+"""How fast a run reads, and how many records each task may take in the next epoch."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from weir.state.types import TaskId
 
 RATE_S = 10.0
 """The rate covers the epochs that ended within this many seconds."""
 COMMIT_SHARE = 0.8
 """The share of the commit interval that an epoch aims at while input is behind: one large epoch combines more records
 per key than several small ones, and pays for starting only once."""
-MIN_EPOCH_RECORDS = 25_000
-"""Smaller epochs would spend most of their time on starting."""
+SHORTEST_S = 0.05
+"""No epoch aims at less."""
+FIRST_RECORDS = 100_000
+"""What the tasks share in their first epochs, before anything is known of them."""
+FEWEST_RECORDS = 1_000
+"""A task that has taken no longer than its time is never asked for fewer: starting would take most of the epoch."""
+LEAST_BUDGET = 0.25
+"""The share of the time of an epoch that is left to the tasks at least, whatever else an epoch takes."""
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a task's part of an epoch took."""
+
+    records: int
+    seconds: float
+    ran_out_of_time: bool = False
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a task may take in the next epoch."""
+
+    records: int
+    budget_ms: int
+    batch_rows: int | None
+    """How many records fit into half of the budget; None if that is not known."""
+    is_behind: bool
+    """Whether the task has records to read."""
+
+
+NO_SHARES: Mapping[TaskId, Share] = {}
+"""Each task may take what the limits allow."""
 
 
 class Pace:
     """What the epochs so far say about the next one."""
 
-    def __init__(self, commit_interval_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        commit_interval_s: float,
+        slot_of: Mapping[TaskId, int],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``slot_of``: the slot of each task."""
+
         self.records_in = 0
         """Records read in this run."""
         self.seconds = 0.0
         """How long the newest epoch took, with or without input."""
-        self._interval_s = commit_interval_s
-        self._epoch_records = MIN_EPOCH_RECORDS * 4
-        self._now_s = now_s
+        self._interval_s, self._slot_of, self._now_s = commit_interval_s, slot_of, now_s
+        slots = 1 + max(slot_of.values(), default=0)
+        self._target_s = max(SHORTEST_S, COMMIT_SHARE * commit_interval_s)
+        self._records: dict[TaskId, int] = {}
+        """What each task may take, once it has taken all that it might."""
+        self._costs_s: dict[TaskId, float] = {}
+        """What a record of each task takes, by its newest epoch with many."""
+        self._beside_s = [0.0] * slots
+        """What the newest epoch took beside the work of tasks that were behind, by slot."""
+        self._shares: Mapping[TaskId, Share] = {}
         self._epochs: deque[tuple[float, int, float]] = deque()
         """When the newest epochs with input ended, their records and seconds."""
 
@@ -37,20 +86,75 @@ class Pace:
         seconds = sum(seconds for _, _, seconds in self._epochs)
         return sum(records for _, records, _ in self._epochs) / seconds if seconds else 0.0
 
-    def share(self, tasks: int) -> int:
-        """How many records each of ``tasks`` tasks may take in the next epoch."""
-        return self._epoch_records // max(1, tasks) + 1
+    def shares(self, lags: Mapping[TaskId, int], priorities: Mapping[TaskId, int]) -> Mapping[TaskId, Share]:
+        """What each task may take in the next epoch, by how many records it is behind.
 
-    def took(self, records: int, seconds: float) -> None:
-        """An epoch has read ``records`` records in ``seconds`` seconds."""
+        Those behind divide the time of their slot by their ``priorities`` (1 if not given); what one does not need goes
+        to the others. The rest, which may have rows of other tasks to process, are only kept from taking for ever.
+        """
+        behind = {task: lag for task, lag in lags.items() if lag}
+        budgets = dict.fromkeys(lags, self._target_s / 2)
+        for slot, beside_s in enumerate(self._beside_s):
+            tasks = [task for task in behind if self._slot_of[task] == slot]
+            budgets |= divided(
+                max(LEAST_BUDGET * self._target_s, self._target_s - beside_s),
+                {task: behind[task] * self._costs_s.get(task, math.inf) for task in tasks},
+                {task: priorities.get(task, 1) for task in tasks},
+            )
+        first = FIRST_RECORDS // max(1, len(behind)) + 1
+        self._shares = {
+            task: Share(
+                records=self._records.get(task, first),
+                budget_ms=max(1, round(1000 * budget_s)),
+                batch_rows=max(1, int(budget_s / 2 / cost_s)) if (cost_s := self._costs_s.get(task)) else None,
+                is_behind=task in behind,
+            )
+            for task, budget_s in budgets.items()
+        }
+        return self._shares
+
+    def took(self, seconds: float, tasks: Mapping[TaskId, Took]) -> None:
+        """An epoch has taken ``seconds``, and each of its tasks its part of that in its slot."""
         self.seconds = seconds
-        if not records:
+        working_s, behind_s = [0.0] * len(self._beside_s), [0.0] * len(self._beside_s)
+        for task, each in tasks.items():
+            slot, share = self._slot_of[task], self._shares.get(task)
+            working_s[slot] += each.seconds
+            if share is not None and share.is_behind:
+                behind_s[slot] += each.seconds
+                self._learn(task, each, share)
+        driving_s = max(0.0, seconds - max(working_s))
+        self._beside_s = [driving_s + work - read for work, read in zip(working_s, behind_s, strict=True)]
+        if records := sum(each.records for each in tasks.values()):
+            self.records_in += records
+            self._epochs.append((self._now_s(), records, seconds))
+
+    def _learn(self, task: TaskId, took: Took, share: Share) -> None:
+        if not took.records:
             return
-        is_first = not self.records_in
-        self.records_in += records
-        self._epochs.append((self._now_s(), records, seconds))
-        if is_first and seconds < 2 * self._interval_s:  # cold: connections, imports; it says little about the next
-            self._epoch_records *= 4
-        elif records >= self._epoch_records * 0.8:
-            scale = min(4.0, max(0.5, self._interval_s * COMMIT_SHARE / seconds))
-            self._epoch_records = max(MIN_EPOCH_RECORDS, int(records * scale))
+        budget_s, seconds = share.budget_ms / 1000, max(1e-6, took.seconds)
+        if took.ran_out_of_time:
+            self._costs_s[task] = seconds / took.records
+            self._records[task] = max(1, int(took.records * budget_s / seconds))
+            return
+        is_full = took.records >= 0.8 * share.records
+        if task not in self._records and seconds < 2 * self._interval_s:
+            # Cold: connections, imports. It says little about the next.
+            self._records[task] = share.records * 4
+        elif is_full:
+            self._costs_s[task] = seconds / took.records
+            scale = min(4.0, max(0.5, budget_s / seconds))
+            self._records[task] = max(min(share.records, FEWEST_RECORDS), int(took.records * scale))
+
+
+def divided(total_s: float, needs_s: Mapping[TaskId, float], weights: Mapping[TaskId, int]) -> dict[TaskId, float]:
+    """``total_s`` by weight, where what one does not need goes to those that need more."""
+    found, left_s, wanting = dict[TaskId, float](), total_s, dict(needs_s)
+    while wanting:
+        unit_s = left_s / sum(weights[task] for task in wanting)
+        content = [task for task, need_s in wanting.items() if need_s <= unit_s * weights[task]]
+        found |= {task: unit_s * weights[task] for task in content or wanting}
+        if not content:
+            break
+        left_s -= sum(wanting.pop(task) for task in content)
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest
 from weir.pipelines.spark.snapshot_jobs import Published, SnapshotRequest
+from weir.pipelines.spark.spread import spread
 from weir.pipelines.spark.task import Task
 from weir.pipelines.spark.topic_logs import TopicLogs
 from weir.pipelines.spark.worker import SettleRequest
@@ -27,6 +29,7 @@ from weir.pipelines.tasks.plan import Receipt, TaskPlan
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord
 from weir.state.types import TaskId, TopicPartition
 
 
@@ -130,6 +133,9 @@ class RunSpec:
     state_folder: Path
     """The folder with the state of the application's tasks."""
     limits: Limits
+    slots: int = 1
+    newest: CommitRecord | None = None
+    """The newest commit before the run, whose tasks say what they have cost."""
     snapshot_rows: int = 0
     """How many rows a task's changelogs grow by before its next snapshot is due; 0 for never."""
     accept_state_loss: bool = False
@@ -144,6 +150,14 @@ class RunSpec:
         """Every task of the run."""
         counts = self.application.topology.partition_counts(self.source_counts)
         return [TaskId(index, partition) for index, count in counts.items() for partition in range(count)]
+
+    @cached_property
+    def slot_of(self) -> Mapping[TaskId, int]:
+        """The slot of each task."""
+        names = {self.application.topology.task_name(task): task for task in self.tasks}
+        committed = {} if self.newest is None else self.newest.tasks
+        costs = {task: committed[name].busy_s for name, task in names.items() if name in committed}
+        return spread(self.tasks, self.slots, costs)
 
     @property
     def task_settings(self) -> TaskSettings:

@@ -12,11 +12,12 @@ from itertools import accumulate
 
 from weir.pipelines.application import Application
 from weir.pipelines.spark.frontiers import Frontiers
+from weir.pipelines.spark.pace import NO_SHARES, Share
 from weir.pipelines.spark.task import BEFORE_ALL_MS, Task, TaskState
 from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import OffsetRange, TaskPlan
-from weir.state.types import StateId, TopicPartition
+from weir.state.types import StateId, TaskId, TopicPartition
 
 AHEAD = 1.5
 """How much further than the slowest partition the others may come in one epoch: their pace is only an estimate."""
@@ -43,6 +44,10 @@ class Limits:
     passes_wall_clock: bool = True
     """Whether what processors do by the wall clock is due."""
 
+    def records_of(self, task: TaskId, shares: Mapping[TaskId, Share]) -> int:
+        """How many records of a topic ``task`` may take."""
+        return min(self.max_records, shares[task].records) if task in shares else self.max_records
+
     @classmethod
     def of(cls, application: Application, *, max_records: int, max_bytes: int) -> Limits:
         """The limits of a run of ``application``, which itself says how its topics are aligned in time."""
@@ -63,6 +68,7 @@ def plan_task(
     limits: Limits,
     now_ms: int,
     until_time_ms: int | None,
+    shares: Mapping[TaskId, Share] = NO_SHARES,
     is_strict: bool = False,
     is_visit: bool = False,
     is_live: bool = False,
@@ -94,7 +100,7 @@ def plan_task(
         partition = task.id.partition
         start = task.positions[topic][partition]
         available = ends.get((topic, partition), start)
-        end = min(available, start + limits.max_records)
+        end = min(available, start + limits.records_of(task.id, shares))
         is_ahead = (
             until_time_ms is not None
             and (is_strict or limits.max_skew_ms is None)
@@ -132,6 +138,8 @@ def plan_task(
         blobs=blobs,
         marks=marks,
         max_bytes=limits.max_bytes,
+        budget_ms=share.budget_ms if (share := shares.get(task.id)) else None,
+        batch_rows=share.batch_rows if share else None,
         end_time_ms=end_time_ms,
         sought=task.sought,
         to_log=task.to_log,
@@ -159,16 +167,21 @@ def aligned_until(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], max
     return min(times) + max_skew_ms
 
 
-def paced_until(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], max_records: int) -> int | None:
+def paced_until(
+    tasks: Iterable[Task],
+    ends: Mapping[TopicPartition, int],
+    limits: Limits,
+    shares: Mapping[TaskId, Share] = NO_SHARES,
+) -> int | None:
     """The merge time that no partition should pass in this epoch, where rows of all meet downstream: about as far as
-    the slowest of them will come with ``max_records``, so that little waits.
+    the slowest of them will come, so that little waits.
 
     Only partitions with lag count. None while the merge time of one of them is not known, or no pace is.
     """
     behind = [(task, topic) for task in tasks for topic in task.topics if partition_lag(task, topic, ends) > 0]
     times = [task.clocks.get(merge_clock(topic)) for task, topic in behind]
     reached = [
-        time_ms + int(AHEAD * task.pace_ms[topic] * max_records)
+        time_ms + int(AHEAD * task.pace_ms[topic] * limits.records_of(task.id, shares))
         for (task, topic), time_ms in zip(behind, times, strict=True)
         if time_ms is not None and topic in task.pace_ms
     ]
@@ -181,10 +194,15 @@ def partition_lag(task: Task, topic: str, ends: Mapping[TopicPartition, int]) ->
     return max(0, ends.get((topic, task.id.partition), position) - position)
 
 
-def reads_all(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], limits: Limits) -> bool:
+def reads_all(
+    tasks: Iterable[Task],
+    ends: Mapping[TopicPartition, int],
+    limits: Limits,
+    shares: Mapping[TaskId, Share] = NO_SHARES,
+) -> bool:
     """Whether an epoch of ``tasks`` within ``limits`` reads everything that their topics hold."""
     return all(
-        task.state is TaskState.RUNNING and partition_lag(task, topic, ends) <= limits.max_records
+        task.state is TaskState.RUNNING and partition_lag(task, topic, ends) <= limits.records_of(task.id, shares)
         for task in tasks
         for topic in task.topics
     )

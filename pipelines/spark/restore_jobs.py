@@ -23,7 +23,7 @@ from pyspark import SparkContext
 
 from weir.pipelines.application import Application
 from weir.pipelines.spark.background import BackgroundJobs, first_line
-from weir.pipelines.spark.slots import SlotPool, slot_of
+from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.worker import WorkerSettings, worker_for
 from weir.pipelines.tasks.epoch import Reader, TaskSettings, task_rows
 from weir.pipelines.tasks.rebuilding import rebuilt
@@ -228,7 +228,7 @@ class RestoreJobs:
             return
         of_slots: dict[int, list[RestoreRequest]] = {}
         for request in requests:
-            of_slots.setdefault(slot_of(request.task, self._slots.count), []).append(request)
+            of_slots.setdefault(self._slots.slot_of[request.task], []).append(request)
         for slot, group in of_slots.items():
             self._jobs.watch([request.task for request in group], self._slots.ask(slot, run_restores, group))
 

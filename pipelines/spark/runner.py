@@ -115,6 +115,8 @@ def run(
             warehouse=settings.warehouse,
             state_folder=state_folder,
             limits=limits_of(settings, application, counts),
+            slots=settings.slots,
+            newest=newest,
             snapshot_rows=settings.snapshot_rows,
             accept_state_loss=accept_state_loss,
             accept_lost_records=accept_lost_records,
@@ -129,14 +131,14 @@ def run(
             names=application.topology.names,
         )
         upserts, publishers = refreshing(application, app_folder), Publishers()
-        panel = ControlPanel(control, settings.slots)
+        panel = ControlPanel(control)
         listeners = Listeners(
             control=panel,
             on_progress=report,
             on_commit=stack.enter_context(_afterwards(application, settings, bootstrap_servers, upserts)),
             publishing=publishers,
         )
-        with spark_driver(context, settings.slots, worker, spec, listeners) as driver, closing(publishers):
+        with spark_driver(context, worker, spec, listeners) as driver, closing(publishers):
             starting.close()
             if application.topology.outside_sinks:
                 publishers.start(
@@ -160,14 +162,14 @@ def run(
 
 @contextmanager
 def spark_driver(
-    context: SparkContext, slots: int, worker: WorkerSettings, spec: RunSpec, listeners: Listeners
+    context: SparkContext, worker: WorkerSettings, spec: RunSpec, listeners: Listeners
 ) -> Iterator[Driver]:
-    """A started driver whose tasks run in ``slots`` of ``context``, with its workers ready.
+    """A started driver whose tasks run in slots of ``context``, with its workers ready.
 
     Raises what ``Coordinator.start`` raises.
     """
     with (
-        closing(SlotPool(context, slots, worker, spec.tasks)) as pool,
+        closing(SlotPool(context, spec.slots, worker, spec.slot_of)) as pool,
         closing(RestoreJobs(context, worker, pool, spec.application.topology.task_name)) as restores,
         closing(SnapshotJobs(context, worker)) as snapshots,
         closing(spec.committer(load_step_hook(worker.on_step))) as committer,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from multiprocessing import AuthenticationError
@@ -62,12 +62,6 @@ class SlotFailedError(SlotError):
         super().__init__(f"slot {slot}: {reason}")
 
 
-def slot_of(task: TaskId, slots: int) -> int:
-    """The slot that a task belongs to: each sub-topology is spread evenly, and a task always gets the same answer, so
-    state stays where it is."""
-    return (task.partition + task.sub_topology) % slots
-
-
 class SlotPool:
     """The slots of an application.
 
@@ -75,8 +69,9 @@ class SlotPool:
     """
 
     def __init__(
-        self, spark_context: SparkContext, slots: int, settings: WorkerSettings, tasks: Sequence[TaskId]
+        self, spark_context: SparkContext, slots: int, settings: WorkerSettings, slot_of: Mapping[TaskId, int]
     ) -> None:
+        self.slot_of = slot_of
         key = secrets.token_bytes(32)
         self._listener = Listener((LOOPBACK, 0), backlog=slots, authkey=key)
         self._slots = []
@@ -92,7 +87,7 @@ class SlotPool:
         self._accepting.start()
         try:
             started = [
-                self.ask(slot, run_warm_up, [task for task in tasks if slot_of(task, slots) == slot])
+                self.ask(slot, run_warm_up, [task for task, its_slot in slot_of.items() if its_slot == slot])
                 for slot in range(slots)
             ]
             for each in started:
@@ -133,7 +128,7 @@ class SlotPool:
     def _each(self, work: Work[Item, Answer], items: Sequence[Item], task_of: Callable[[Item], TaskId]) -> list[Answer]:
         shares: dict[int, list[Item]] = {}
         for item in items:
-            shares.setdefault(slot_of(task_of(item), self.count), []).append(item)
+            shares.setdefault(self.slot_of[task_of(item)], []).append(item)
         answers = [self.ask(slot, work, share) for slot, share in sorted(shares.items())]
         return [answer for future in answers for answer in future.result()]
 

@@ -51,6 +51,8 @@ class Task:
     instance: str
     topics: tuple[str, ...]
     """The topics that it reads; of each, the partition with the task's number."""
+    slot: int = 0
+    """Where it runs."""
     state: TaskState = TaskState.RUNNING
     reason: str = ""
     """Why it is not running, or why it was last restored."""
@@ -86,6 +88,8 @@ class Task:
     """The newest snapshot, which the next commit lists."""
     listed_snapshot: SnapshotRef | None = None
     """The snapshot that the last commit lists."""
+    busy_s: float = 0.0
+    """What its accepted epochs have taken in its slot."""
     rows_since_snapshot: int = 0
     """Rows of accepted epochs in the task's changelogs that no snapshot holds."""
     without_log: tuple[str, ...] = ()
@@ -131,6 +135,7 @@ class Task:
             next_punctuation_ms=committed.next_punctuation_ms,
             snapshot=committed.snapshot if has_snapshot else None,
             listed_snapshot=committed.snapshot,
+            busy_s=committed.busy_s,
             rows_since_snapshot=committed.rows_since_snapshot,
             without_log=without_log,
             unlogged=committed.unlogged,
@@ -205,6 +210,7 @@ class Task:
         self.gauges, self.next_punctuation_ms = receipt.gauges, receipt.next_punctuation_ms
         for name, time_ms in receipt.source_times_ms.items():
             self.source_times_ms[name] = max(time_ms, self.source_times_ms.get(name, BEFORE_ALL_MS))
+        self.busy_s += receipt.seconds
         self.files += receipt.files
         self.unlogged = self.without_log
         self.rows_since_snapshot += sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
@@ -249,6 +255,7 @@ class Task:
             totals={**self.totals, OPEN_WINDOWS: self.gauges.get(OPEN_WINDOWS, 0)},
             next_punctuation_ms=self.next_punctuation_ms,
             snapshot=self.snapshot,
+            busy_s=round(self.busy_s, 3),
             rows_since_snapshot=self.rows_since_snapshot,
             unlogged=self.unlogged,
             beginnings=self.beginnings,

@@ -25,6 +25,8 @@ from weir.pipelines.tasks.output import EpochOutput
 from weir.pipelines.topology.sub_topology import Edge
 from weir.state.engine.session import EpochSession, Savepoint
 
+Mark = tuple[Savepoint, int, int]
+
 
 class Run(Protocol):
     """Runs rows after those that ran before."""
@@ -88,6 +90,16 @@ class Attempts:
                 outputs.append(output)
                 clocks = output.clocks
         return outputs
+
+    def mark(self) -> Mark:
+        """Where the attempts are, for ``back_to``."""
+        return self.session.savepoint(), len(self.dead), len(self.left_out)
+
+    def back_to(self, mark: Mark) -> None:
+        """Forget everything since ``mark``."""
+        savepoint, dead, left_out = mark
+        self._roll_back(savepoint)
+        del self.dead[dead:], self.left_out[left_out:]
 
     def _leave_out(self, turn: Turns, clocks: Mapping[str, int], place: int, error: ProcessingError) -> None:
         (name,) = (name for name, frame in turn.frames.items() if frame.height)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,9 +20,11 @@ import msgspec
 import polars as pl
 
 from weir.pipelines.on_error import FAIL, ErrorHandling
+from weir.pipelines.operators.time_limit import OutOfTimeError, time_limit
 from weir.pipelines.serdes.source import BadRecord, FetchedRecords, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
 from weir.pipelines.tasks.attempts import Attempts
+from weir.pipelines.tasks.batch_sizes import BatchSizes
 from weir.pipelines.tasks.blobs import BLOBS, key_at, read_blob, write_blob
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame, replay_marks
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
@@ -62,8 +66,6 @@ Row = TypeVar("Row")
 """A task's positions or clocks."""
 DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT)
 POSITIONS_KEY, CLOCKS_KEY = b"positions", b"clocks"
-BATCH_ROWS = 10_000
-"""Records in the first batch where a plan limits uncommitted bytes; later batches are as large as the limit allows."""
 
 
 class Reader(Protocol):
@@ -112,6 +114,8 @@ class _Input:
     """Those that the last parts of ``arrivals`` come from."""
     was_cut: bool = False
     """Whether rows are left for the next epoch because of ``max_uncommitted_bytes``."""
+    ran_out_of_time: bool = False
+    """Whether rows are left for the next epoch because of ``budget_ms``."""
     stopped_early: set[str] = field(default_factory=set)
     next_merge_ms: dict[str, int] = field(default_factory=dict)
     """By topic, the merge time of the next record, of those that were read and left."""
@@ -178,6 +182,7 @@ class EpochRunner:
 
     def run(self, plan: TaskPlan) -> Receipt:
         """Carry out ``plan`` once, however often it arrives: the same plan again gets the stored receipt."""
+        started_s = time.monotonic()
         try:
             store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
             if (stored := _stored_receipt(plan, store)) is not None:
@@ -199,7 +204,7 @@ class EpochRunner:
                 self._on_step("rolled back")
             elif store.base != base:
                 self._on_step("undo dropped")
-            return self._run_settled(plan, store)
+            return self._run_settled(plan, store, started_s)
         except TaskCorruptedError as error:
             TaskStoreCache.discard(self._folder_of(plan.task, plan.instance))
             return _refusal(plan, ReceiptStatus.NEEDS_RESTORE, error.reason)
@@ -288,7 +293,7 @@ class EpochRunner:
     def _sub_topology(self, task: TaskId) -> SubTopology:
         return self._topology.sub_topology(task.sub_topology)
 
-    def _run_settled(self, plan: TaskPlan, store: TaskStore) -> Receipt:
+    def _run_settled(self, plan: TaskPlan, store: TaskStore, started_s: float) -> Receipt:
         sub_topology = self._sub_topology(plan.task)
         with store.session() as session:
             topics = {source.topic for source in sub_topology.sources}
@@ -313,7 +318,7 @@ class EpochRunner:
             if at != plan.expected:  # they have seen other epochs
                 instances = {}
             attempts = self._attempts(plan, read.raws, session, instances, self._handling)
-            output = self._process(plan, read, attempts, clocks)
+            output = self._process(plan, read, attempts, clocks, started_s)
             dead = read.dead + attempts.dead
             if plan.letters:
                 output, dead = self._replay(plan, session, instances, output)
@@ -358,6 +363,8 @@ class EpochRunner:
                 replayed=len(plan.letters),
                 bad_record=next(iter(read.stopped_at.values()), None),
                 wants_commit=read.was_cut or output.wants_commit,
+                seconds=time.monotonic() - started_s,
+                ran_out_of_time=read.ran_out_of_time,
             )
 
             def make_receipt(uncommitted: Uncommitted) -> bytes:
@@ -527,31 +534,44 @@ class EpochRunner:
             partition=plan.task.partition,
         )
 
-    def _process(self, plan: TaskPlan, read: _Input, attempts: Attempts, clocks: Mapping[str, int]) -> EpochOutput:
-        """Run the operators; in batches if the plan limits uncommitted bytes, which may leave rows for later."""
-        turns, sinks = read.arrivals.turns, self._sub_topology(plan.task).sinks
-        if plan.max_uncommitted_bytes is None or not len(turns):
-            return joined(attempts.process(turns, clocks, is_last=True), sinks)
+    def _process(
+        self, plan: TaskPlan, read: _Input, attempts: Attempts, clocks: Mapping[str, int], started_s: float
+    ) -> EpochOutput:
+        """Run the operators; in batches if the plan limits uncommitted bytes or time, which may leave rows for
+        later."""
+        sub_topology, turns = self._sub_topology(plan.task), read.arrivals.turns
+        budget_s = plan.budget_ms / 1000 if plan.budget_ms is not None and sub_topology.calls_functions else None
+        batches = BatchSizes(
+            max_bytes=plan.max_uncommitted_bytes, budget_s=budget_s, first=plan.batch_rows, started_s=started_s
+        )
+        if batches.are_unlimited or not len(turns):
+            return joined(attempts.process(turns, clocks, is_last=True), sub_topology.sinks)
         outputs: list[EpochOutput] = []
-        taken, batch = 0, BATCH_ROWS
+        taken = 0
         while True:
-            outputs += attempts.process(
-                turns[taken : taken + batch],
-                outputs[-1].clocks if outputs else clocks,
-                first=taken,
-                is_last=taken + batch >= len(turns),
-            )
-            taken += batch
-            if taken >= len(turns):
-                return joined(outputs, sinks)
-            written = attempts.session.approximate_num_uncommitted_bytes()
-            room = plan.max_uncommitted_bytes - written
-            if room <= 0:
+            rows = min(batches.next, len(turns) - taken)
+            before = attempts.mark()
+            try:
+                with time_limit(batches.stop_at_s if rows > 1 else math.inf):
+                    outputs += attempts.process(
+                        turns[taken : taken + rows],
+                        outputs[-1].clocks if outputs else clocks,
+                        first=taken,
+                        is_last=taken + rows == len(turns),
+                    )
+            except OutOfTimeError:
+                attempts.back_to(before)
+                batches.took_too_long(rows)
+                continue
+            taken += rows
+            if taken == len(turns):
+                return joined(outputs, sub_topology.sinks)
+            batches.took(rows, taken, attempts.session.approximate_num_uncommitted_bytes())
+            if batches.next == 0:
                 read.arrivals.take(taken)
                 self._cut_to_taken(read, plan.task.partition)
-                read.was_cut = True
-                return joined(outputs, sinks)
-            batch = max(BATCH_ROWS, taken * room // (2 * max(1, written)))
+                read.was_cut, read.ran_out_of_time = batches.are_too_large, batches.are_late
+                return joined(outputs, sub_topology.sinks)
 
     def _replay(
         self, plan: TaskPlan, session: EpochSession, instances: dict[str, object], output: EpochOutput

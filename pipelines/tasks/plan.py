@@ -78,6 +78,10 @@ class TaskPlan:
     """Dead letters to process again; a plan with some reads nothing else."""
     max_uncommitted_bytes: int | None = None
     """Stop after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
+    budget_ms: int | None = None
+    """Stop after the batch of records at which this much time has passed; only where functions of the program run."""
+    batch_rows: int | None = None
+    """How many records fit into half of that time, as far as is known."""
 
     @property
     def plan_hash(self) -> str:
@@ -124,6 +128,10 @@ class Receipt:
     metrics: EpochMetrics = field(default_factory=EpochMetrics)
     wants_commit: bool = False
     """Whether it stopped early at ``max_uncommitted_bytes``."""
+    seconds: float = 0.0
+    """How long it took."""
+    ran_out_of_time: bool = False
+    """Whether it stopped early at ``budget_ms``."""
     stopped_early: tuple[str, ...] = ()
     """Topics whose next record is after the time to stop at."""
     replayed: int = 0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
 import polars as pl
 
+from weir.pipelines.operators.fold import FunctionFold
+from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.windows import TimeWindows
@@ -100,6 +102,11 @@ class SubTopology:
     def record_by_record(self) -> RecordByRecord | None:
         """The part of it that runs record by record; None if it has none."""
         return record_by_record(self.nodes)
+
+    @cached_property
+    def calls_functions(self) -> bool:
+        """Whether it calls functions or processors of the program, of which a single call may take any time."""
+        return any(isinstance(node, ProcessorNode) or _holds_function(vars(node)) for node in self.nodes)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -253,3 +260,16 @@ def _grouping_of(node: Node) -> str:
 
 def columns_of(schema: pl.Schema) -> list[list[str]]:
     return [[name, str(dtype)] for name, dtype in schema.items()]
+
+
+def _holds_function(value: Any) -> bool:
+    match value:
+        case UserFunction() | FunctionFold():
+            return True
+        case Node():
+            return False
+        case Mapping():
+            return any(map(_holds_function, value.values()))
+        case list() | tuple():
+            return any(map(_holds_function, value))
+    return is_dataclass(value) and not isinstance(value, type) and _holds_function(vars(value))

@@ -71,6 +71,8 @@ class TaskCommit:
     get the rows (PROTOCOL 37)."""
     beginnings: Mapping[str, Beginning] = field(default_factory=dict)
     """By store, of those in ``unlogged`` that are computed again if they are lost (PROTOCOL 38)."""
+    busy_s: float = 0.0
+    """What its epochs have taken in its slot since the first one."""
 
 
 @dataclass(frozen=True, kw_only=True)

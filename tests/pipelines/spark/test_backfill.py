@@ -52,7 +52,7 @@ def test_the_workers_are_told_of_the_schema_registry(tmp_path, monkeypatch):
     class GivenError(Exception):
         """Raised instead of starting a driver."""
 
-    def given(context, slots, worker, *_):
+    def given(context, worker, *_):
         raise GivenError(worker.schema_registry)
 
     monkeypatch.setattr(backfill, "spark_driver", given)

@@ -13,7 +13,7 @@ from weir import Application, FailOnInvalidTimestamp, Json, StreamsBuilder, Stri
 from weir.pipelines.spark import driver as driver_module
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.task import TaskState
-from weir.pipelines.tasks import epoch as epoch_module
+from weir.pipelines.tasks import batch_sizes
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
 from weir.state.types import TaskId
@@ -67,7 +67,7 @@ def bounded(driver, epochs=200):
 )
 def test_a_drain_takes_rows_in_the_order_in_which_a_run_does(tmp_path, monkeypatch, application, later_ms):
     """All rows of partition 1 wait for partition 0, which has as much again behind them."""
-    monkeypatch.setattr(epoch_module, "BATCH_ROWS", 80)
+    monkeypatch.setattr(batch_sizes, "FIRST_ROWS", 80)
     dense, thin = range(0, 1_000, 2), range(1, 500, 30)
     topics = Topics({("clicks", 0): clicks(dense, later_ms), ("clicks", 1): clicks(thin, later_ms)})
     place = Place(application, topics, tmp_path, max_records=100)

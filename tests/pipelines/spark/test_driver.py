@@ -118,8 +118,8 @@ def test_partitions_stay_together_in_event_time_while_they_catch_up(place):
     coordinator, skews = driver._coordinator, []
     accept = coordinator.run_epoch
 
-    def watched(*args):
-        result = accept(*args)
+    def watched(*args, **others):
+        result = accept(*args, **others)
         times = {name: time for task in coordinator.tasks.values() for name, time in task.source_times_ms.items()}
         behind = [task for task in coordinator.tasks.values() if task.positions["sales"][task.id.partition] < 100]
         if len(times) == len(behind) == 2:

@@ -53,8 +53,8 @@ def test_partitions_stay_together_in_extracted_time_while_they_catch_up(tmp_path
     coordinator = driver._coordinator
     run_epoch = coordinator.run_epoch
 
-    def watched(*args):
-        result = run_epoch(*args)
+    def watched(*args, **others):
+        result = run_epoch(*args, **others)
         read = {task.id.partition: task.positions["sales"][task.id.partition] for task in coordinator.tasks.values()}
         if 0 < read[0] < 100 and 0 < read[1] < 100:
             ahead.append(times[1][read[1] - 1] - times[0][read[0] - 1])

@@ -1,57 +1,114 @@
-"""How large the next epoch may be, given the ones before."""
+"""How much each task may take in the next epoch, given the ones before."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from weir.pipelines.spark.pace import MIN_EPOCH_RECORDS, RATE_S, Pace
+from weir.pipelines.spark.pace import FEWEST_RECORDS, FIRST_RECORDS, RATE_S, Pace, Took, divided
+from weir.state.types import TaskId
 
-START = MIN_EPOCH_RECORDS * 4
+A, B, C = TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)
+APART, TOGETHER = {A: 0, B: 1}, {A: 0, B: 0}
+MANY = 10_000_000
 
 
 def after(*epochs: tuple[int, float]) -> Pace:
-    """The pace for a commit interval of one second after epochs of these records and seconds."""
-    pace = Pace(1.0)
+    """The pace for one task and a commit interval of one second after epochs of these records and seconds."""
+    pace = Pace(1.0, {A: 0})
     for records, seconds in epochs:
-        pace.took(records, seconds)
+        pace.shares({A: MANY}, {})
+        pace.took(seconds, {A: Took(records, seconds)})
     return pace
 
 
-def test_the_tasks_that_are_behind_share_an_epochs_records():
-    assert [after().share(tasks) for tasks in (0, 1, 4)] == [START + 1, START + 1, START // 4 + 1]
+def records(pace: Pace) -> int:
+    return pace.shares({A: MANY}, {})[A].records
+
+
+def test_tasks_of_which_nothing_is_known_share_what_an_epoch_takes():
+    for tasks in (1, 4):
+        pace = Pace(1.0, {TaskId(0, number): 0 for number in range(tasks)})
+        shares = pace.shares({TaskId(0, number): MANY for number in range(tasks)}, {})
+        assert {share.records for share in shares.values()} == {FIRST_RECORDS // tasks + 1}
+        assert {share.batch_rows for share in shares.values()} == {None}
+        assert sum(share.budget_ms for share in shares.values()) == 800
 
 
 def test_the_first_epoch_is_cold_and_says_little_about_the_next():
-    assert after((10, 1.9)).share(1) == START * 4 + 1
-    assert after((START, 2.0)).share(1) == START * 0.5 + 1, "it took long, cold or not"
+    assert records(after((10, 1.9))) == (FIRST_RECORDS + 1) * 4
+    assert records(after((FIRST_RECORDS, 2.0))) == FIRST_RECORDS * 0.5, "it took long, cold or not"
 
 
 @pytest.mark.parametrize(("seconds", "scale"), [(0.4, 2), (0.8, 1), (1.0, 0.8), (0.01, 4), (60.0, 0.5)])
 def test_after_a_full_epoch_the_next_approaches_a_share_of_the_commit_interval(seconds, scale):
-    assert after((1, 1.0), (START * 4, seconds)).share(1) == START * 4 * scale + 1
+    full = (FIRST_RECORDS + 1) * 4
+    assert records(after((1, 1.0), (full, seconds))) == int(full * scale)
 
 
-def test_epochs_never_become_so_small_that_starting_them_dominates():
-    assert after((1, 1.0), *[(START * 4, 60.0)] * 9, *[(MIN_EPOCH_RECORDS, 60.0)] * 9).share(1) == (
-        START * 4 * 0.5 + 1
-    ), "an epoch that was not full changes nothing"
-    slow = after((START, 2.0))
-    for _ in range(9):
-        slow.took(slow.share(1), 60.0)
-    assert slow.share(1) == MIN_EPOCH_RECORDS + 1
+def test_a_task_that_was_in_time_is_never_asked_for_few_records():
+    full = (FIRST_RECORDS + 1) * 4
+    assert records(after((1, 1.0), *[(full, 60.0)] * 9, *[(2, 60.0)] * 9)) == full * 0.5, "only full epochs count"
+    slow = after((FIRST_RECORDS, 2.0))
+    for _ in range(19):
+        slow.took(60.0, {A: Took(slow.shares({A: MANY}, {})[A].records, 60.0)})
+    assert records(slow) == FEWEST_RECORDS
+
+
+def test_a_task_that_ran_out_of_time_gets_what_fits():
+    pace = Pace(1.0, APART)
+    pace.shares({A: MANY, B: MANY}, {})
+    pace.took(0.9, {A: Took(800, 0.8, ran_out_of_time=True), B: Took(50_000, 0.05)})
+    shares = pace.shares({A: MANY, B: MANY}, {})
+    assert (shares[A].records, shares[A].budget_ms) == (800, 700), "0.1 s of the epoch went elsewhere"
+    assert shares[A].batch_rows == 350
+    assert shares[B].records == 4 * (FIRST_RECORDS // 2 + 1), "another slot's task is none the worse"
+
+
+def test_tasks_of_one_slot_divide_its_time_and_leave_each_other_what_they_do_not_need():
+    pace = Pace(1.0, TOGETHER)
+    pace.shares({A: MANY, B: MANY}, {})
+    pace.took(0.8, {A: Took(400, 0.4, ran_out_of_time=True), B: Took(400, 0.4, ran_out_of_time=True)})
+    both = pace.shares({A: MANY, B: MANY}, {})
+    assert (both[A].budget_ms, both[B].budget_ms) == (400, 400)
+    light = pace.shares({A: MANY, B: 100}, {})
+    assert light[A].budget_ms == 700
+    preferred = pace.shares({A: MANY, B: MANY}, {A: 3})
+    assert (preferred[A].budget_ms, preferred[B].budget_ms) == (600, 200)
+
+
+@given(
+    st.floats(0.01, 10),
+    st.lists(st.tuples(st.one_of(st.floats(0, 20), st.just(math.inf)), st.integers(1, 9)), min_size=1, max_size=8),
+)
+def test_time_is_divided_so_that_none_wants_while_another_has_more_by_weight(total_s, wishes):
+    tasks = [TaskId(0, number) for number in range(len(wishes))]
+    needs = dict(zip(tasks, (need for need, _ in wishes), strict=True))
+    weights = dict(zip(tasks, (weight for _, weight in wishes), strict=True))
+    found = divided(total_s, needs, weights)
+    used = {task: min(needs[task], found[task]) for task in tasks}
+    assert sum(used.values()) <= total_s * (1 + 1e-9)
+    wanting = [task for task in tasks if used[task] < needs[task]]
+    if wanting:
+        assert sum(used.values()) == pytest.approx(total_s)
+        least = min(used[task] / weights[task] for task in wanting)
+        assert all(used[task] / weights[task] <= least * (1 + 1e-9) for task in tasks)
 
 
 def test_the_rate_covers_the_epochs_that_had_input_and_is_zero_without_any():
     now_s = 0.0
-    pace = Pace(1.0, lambda: now_s)
+    pace = Pace(1.0, {A: 0}, lambda: now_s)
     assert pace.records_per_s == 0
-    for records, seconds in ((150, 0.5), (300, 1.5), (0, 0.1), (0, 0.2)):
+    for count, seconds in ((150, 0.5), (300, 1.5), (0, 0.1), (0, 0.2)):
         now_s += seconds
-        pace.took(records, seconds)
+        pace.took(seconds, {A: Took(count, seconds)})
     assert (pace.records_in, pace.seconds, pace.records_per_s) == (450, 0.2, 225)
     now_s = 0.5 + RATE_S + 0.1
     assert pace.records_per_s == 200, "the first one no longer counts: 300 in 1.5 s"
-    pace.took(50, 0.25)
+    pace.took(0.25, {A: Took(50, 0.25)})
     assert pace.records_per_s == 200
     now_s += RATE_S + 0.1
     assert (pace.records_in, pace.records_per_s) == (500, 0)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, StreamsBuilder, String
-from weir.pipelines.tasks import epoch
+from weir.pipelines.tasks import batch_sizes
 from weir.state.commit.tables import read_table
 
 
@@ -35,7 +35,7 @@ def written(place: Place, table: str = "out") -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("uncommitted_max_bytes", [-1, 40])
 def test_topics_of_different_pace_are_taken_in_time_order(tmp_path, monkeypatch, uncommitted_max_bytes):
-    monkeypatch.setattr(epoch, "BATCH_ROWS", 3)
+    monkeypatch.setattr(batch_sizes, "FIRST_ROWS", 3)
 
     def program(builder):
         merged = stream(builder, "sparse").merge(stream(builder, "dense"))

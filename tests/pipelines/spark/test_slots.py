@@ -28,7 +28,7 @@ def make(spark, tmp_path):
                 application_folder=str(tmp_path / "app"), state_folder=str(tmp_path / "state"), partition_counts={}
             ),
         )
-        return SlotPool(spark, 2, settings, [])
+        return SlotPool(spark, 2, settings, {})
 
     return make
 

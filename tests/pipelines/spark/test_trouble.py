@@ -258,7 +258,7 @@ def test_a_restore_reports_its_progress_and_the_status_shows_it(place, monkeypat
     monkeypatch.setattr(InlineRestores, "finished", one_look_later)
     monkeypatch.setattr(module, "REPORT_EVERY_S", 0.0)
     place.desk.report = lambda progress, tasks, ends: rows.extend(
-        ControlPanel(None, slots=1)._row(task, ends, is_paused=False) for task in tasks
+        ControlPanel(None)._row(task, ends, is_paused=False) for task in tasks
     )
     place.topics.rows["sales", 0] += sales(30, 0)
     place.run()
@@ -315,8 +315,8 @@ def test_a_busy_run_lets_idle_tasks_hear_of_a_commit(place):
     coordinator, stores = driver._coordinator, []
     run_epoch = coordinator.run_epoch
 
-    def watched(*args):
-        result = run_epoch(*args)
+    def watched(*args, **others):
+        result = run_epoch(*args, **others)
         stores.append((coordinator.tasks[TaskId(0, 1)].has_undo, coordinator.commits))
         return result
 

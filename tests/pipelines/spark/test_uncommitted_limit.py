@@ -11,7 +11,7 @@ import pytest
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, totals
 from weir.pipelines.application import NO_LIMIT
-from weir.pipelines.tasks import epoch
+from weir.pipelines.tasks import batch_sizes
 
 ROW_BYTES = 40
 """Roughly the size of a shop's state, including its key."""
@@ -20,7 +20,7 @@ ROW_BYTES = 40
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """1,500 shops in each of two partitions, one sale each; batches of 50 records."""
-    monkeypatch.setattr(epoch, "BATCH_ROWS", 50)
+    monkeypatch.setattr(batch_sizes, "FIRST_ROWS", 50)
     topics = Topics(
         {
             ("sales", partition): [
@@ -39,8 +39,8 @@ def run(place: Place) -> list[int]:
     coordinator, seen = driver._coordinator, []
     run_epoch = coordinator.run_epoch
 
-    def watched(*args):
-        result = run_epoch(*args)
+    def watched(*args, **others):
+        result = run_epoch(*args, **others)
         seen.append(coordinator.uncommitted_bytes)
         return result
 

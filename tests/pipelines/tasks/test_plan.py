@@ -37,6 +37,8 @@ OTHER = {
     "stops": True,
     "letters": (LETTER,),
     "max_uncommitted_bytes": 3,
+    "budget_ms": 800,
+    "batch_rows": 12,
 }
 
 

@@ -1,0 +1,27 @@
+"""Which slot each task runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from weir.state.types import TaskId
+
+
+def spread(tasks: Iterable[TaskId], slots: int, costs: Mapping[TaskId, float]) -> dict[TaskId, int]:
+    """The slot of each task: numbers of tasks differ by one at most, and ``costs``, as far as they are known, by as
+    little as that leaves room for.
+
+    >>> slots = spread([TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)], 2, {TaskId(0, 1): 9.0, TaskId(0, 0): 2.0})
+    >>> {str(task): slot for task, slot in slots.items()}
+    {'0_1': 0, '0_0': 1, '1_0': 1}
+    """
+    waiting = sorted(tasks, key=lambda task: (-costs.get(task, 0.0), task.sub_topology, task.partition))
+    loads, found = [0.0] * slots, dict[TaskId, int]()
+    for first in range(0, len(waiting), slots):  # each slot gets one task, the costliest where least is
+        free = set(range(slots))
+        for task in waiting[first : first + slots]:
+            slot = min(free, key=lambda slot: (loads[slot], slot))
+            free.remove(slot)
+            loads[slot] += costs.get(task, 0.0)
+            found[task] = slot
+    return found

@@ -1,0 +1,64 @@
+"""How many records the next batch of an epoch takes, where its plan limits uncommitted bytes or time."""
+
+from __future__ import annotations
+
+import math
+import time
+
+FIRST_ROWS = 10_000
+"""Records in the first batch where only bytes are limited."""
+UNKNOWN_ROWS = 100
+"""Records in the first batch where time is limited and what a record takes is not known."""
+MOST_GROWTH = 8
+LESS = 16
+"""By how much a batch that took too long is divided."""
+PATIENCE = 2.0
+"""A batch is given up when this many budgets have passed since it began."""
+
+
+class BatchSizes:
+    """The sizes of one epoch's batches."""
+
+    def __init__(
+        self, *, max_bytes: int | None, budget_s: float | None, first: int | None = None, started_s: float = 0.0
+    ) -> None:
+        """``first``: how many records fit into half of the budget, if known. ``started_s``: when the epoch began, by
+        the monotonic clock."""
+        self._max_bytes, self._budget_s = max_bytes, budget_s
+        self._end_s = math.inf if budget_s is None else started_s + budget_s
+        self._began_s = time.monotonic()
+        self.next = FIRST_ROWS if budget_s is None else max(1, first or UNKNOWN_ROWS)
+        """Records in the next batch; 0 when the epoch takes no more."""
+        self.are_too_large = self.are_late = False
+        """Why ``next`` is 0."""
+
+    @property
+    def are_unlimited(self) -> bool:
+        """Whether all records may be one batch."""
+        return self._max_bytes is None and self._budget_s is None
+
+    @property
+    def stop_at_s(self) -> float:
+        """When a batch that begins now is given up, by the monotonic clock."""
+        return math.inf if self._budget_s is None else time.monotonic() + PATIENCE * self._budget_s
+
+    def took(self, rows: int, taken: int, written_bytes: int) -> None:
+        """A batch of ``rows`` records has ended, the epoch's first ``taken``, which have written ``written_bytes``."""
+        now_s = time.monotonic()
+        seconds, self._began_s = max(1e-6, now_s - self._began_s), now_s
+        sizes = []
+        if self._max_bytes is not None:
+            room = self._max_bytes - written_bytes
+            self.are_too_large = room <= 0
+            sizes.append(max(FIRST_ROWS, taken * room // (2 * max(1, written_bytes))))
+        if self._budget_s is not None:
+            left_s = self._end_s - now_s
+            fitting = int(rows * left_s / seconds)
+            self.are_late = fitting < 1 or left_s < 0.1 * self._budget_s
+            sizes.append(min(fitting, MOST_GROWTH * rows))
+        self.next = 0 if self.are_too_large or self.are_late else min(sizes)
+
+    def took_too_long(self, rows: int) -> None:
+        """A batch of ``rows`` records was given up."""
+        self._began_s = time.monotonic()
+        self.next = max(1, rows // LESS)

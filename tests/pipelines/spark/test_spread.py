@@ -1,0 +1,55 @@
+"""Which slot each task runs in."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.pipelines.spark.spread import spread
+from weir.state.types import TaskId
+
+COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
+"""Partitions by sub-topology."""
+
+
+def tasks_of(counts: list[int]) -> list[TaskId]:
+    return [TaskId(index, partition) for index, count in enumerate(counts) for partition in range(count)]
+
+
+@given(COUNTS, st.integers(1, 12), st.data())
+def test_slots_differ_by_one_task_at_most(counts, slots, data):
+    tasks = tasks_of(counts)
+    costs = data.draw(st.dictionaries(st.sampled_from(tasks), st.floats(0, 1e6)))
+    found = spread(tasks, slots, costs)
+    assert found.keys() == set(tasks)
+    sizes = Counter(found.values())
+    assert max(sizes.values()) - min(sizes[slot] for slot in range(slots)) <= 1
+    assert set(sizes) <= set(range(slots))
+
+
+@given(COUNTS, st.integers(1, 12))
+def test_each_sub_topology_is_spread_too_while_no_cost_is_known(counts, slots):
+    found = spread(tasks_of(counts), slots, {})
+    for index, count in enumerate(counts):
+        sizes = Counter(found[TaskId(index, partition)] for partition in range(count))
+        assert max(sizes.values()) - min(sizes[slot] for slot in range(slots)) <= 1
+
+
+@given(COUNTS, st.integers(1, 6), st.data())
+def test_loads_differ_by_no_more_than_the_costliest_task(counts, slots, data):
+    """The bound of dealing in rounds: each round evens out what the one before left."""
+    tasks = tasks_of(counts)
+    costs = {task: data.draw(st.integers(0, 1_000)) for task in tasks}
+    loads = [0] * slots
+    for task, slot in spread(tasks, slots, costs).items():
+        loads[slot] += costs[task]
+    assert max(loads) - min(loads) <= max(costs.values())
+
+
+def test_the_tasks_that_cost_most_are_in_slots_of_their_own():
+    tasks = tasks_of([4, 2, 2])
+    found = spread(tasks, 5, {TaskId(0, 0): 50.0, TaskId(0, 1): 40.0, TaskId(1, 1): 30.0})
+    assert len({found[TaskId(0, 0)], found[TaskId(0, 1)], found[TaskId(1, 1)]}) == 3
+    assert sorted(Counter(found.values()).values()) == [1, 1, 2, 2, 2]
