@@ -10,8 +10,8 @@ from polars import col
 
 from weir import (
     Application,
+    BatchProcessor,
     Count,
-    FixedKeyBatchProcessor,
     FixedKeyProcessor,
     Json,
     StreamsBuilder,
@@ -32,7 +32,7 @@ class Passes(FixedKeyProcessor[str, Click, Click]):
         pass
 
 
-class PassesBatches(FixedKeyBatchProcessor[str, Click, Click]):
+class PassesBatches(BatchProcessor[str, Click, str, Click]):
     def process_batch(self, rows):
         return rows
 
@@ -73,7 +73,7 @@ BY_FUNCTIONS = {
     "aggregate": lambda clicks: clicks.group_by_key().aggregate("sums", lambda: 0, add),
     "windows": lambda clicks: clicks.group_by_key().windowed_by(MINUTES).aggregate("minutes", lambda: 0, add),
     "processor": lambda clicks: clicks.process_values(Passes, name="passes"),
-    "batches": lambda clicks: clicks.process_values(PassesBatches, name="passes"),
+    "batches": lambda clicks: clicks.process(PassesBatches, name="passes"),
 }
 
 
