@@ -55,8 +55,8 @@ class Application:
             on_error: What to do with a record that cannot be read: stop the run ("fail"), leave it out and count it
                 ("continue"), or put it into the dead letters ("dead_letter"); or a function that is given each such
                 record, a ``BadRecord``, and returns one of these.
-            on_processing_error: The same for a record on which an operator or a sink's serde fails. A record that is
-                left out leaves no trace in the stores and results of the task that it failed in.
+            on_processing_error: The same for a record on which an operator or a sink's serde fails, or a ``Retry``. A
+                record that is left out leaves no trace in the stores and results of the task that it failed in.
             start: Where to begin in a topic without a committed offset.
             max_skew: How far one partition may run ahead of another in event time while a run catches up. By default,
                 partitions whose rows meet downstream keep about the same pace, and others any.

@@ -47,6 +47,15 @@ def test_the_function_decides(page):
         driver.create_input_topic("orders").pipe_input("ann", "x")
 
 
+def test_the_record_is_tried_again(page):
+    retry = page["patient"].on_processing_error
+    assert [retry.wait_ms(tried) // 1000 for tried in range(1, retry.attempts)] == [2, 4, 8, 16, 32]
+    with TopologyTestDriver(page["patient"]) as driver:
+        driver.create_input_topic("orders").pipe_key_value_list([("ann", "x"), ("ann", "700")])
+        assert (driver.counts["dead_letters"], driver.counts["retries"]) == (1, 5)
+        assert driver.create_output_table("spent").read_key_values_to_list() == [("ann", {"cents": 700})]
+
+
 def test_the_columns_and_fields_are_those_that_are_there():
     (listed,) = re.findall(r"one row per record: (.*?)\. Rows", TEXT, re.DOTALL)
     assert set(re.findall(r"`(\w+)`", listed)) == DEAD_LETTERS.schema.keys() - {"_epoch"}

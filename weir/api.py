@@ -33,6 +33,7 @@ from weir.pipelines.errors import (
     UserFunctionError,
 )
 from weir.pipelines.migrate.serdes import StoreSerdes
+from weir.pipelines.on_error import Retry
 from weir.pipelines.operators.aggregates import Count, First, Last, Max, Mean, Min, Sum
 from weir.pipelines.operators.functions import Windowed
 from weir.pipelines.operators.join_windows import JoinWindows
@@ -157,6 +158,7 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "RefusedError",
+    "Retry",
     "SchemaRegistryError",
     "SessionStore",
     "SessionWindowed",

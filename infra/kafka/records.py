@@ -6,9 +6,9 @@ The ingest reads with ``weir.infra.kafka.reader``, in columns.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import (
     OFFSET_END,
@@ -27,6 +27,9 @@ SEND_LIMIT_S = 30.0
 POLL_S = 0.2
 _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
+Pairs = tuple[tuple[str, bytes | None], ...]
+"""Headers: a name may occur more than once."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
@@ -37,6 +40,7 @@ class Record:
     time_ms: int | None
     key: bytes | None
     value: bytes | None
+    headers: Pairs = ()
 
 
 def send(
@@ -47,11 +51,12 @@ def send(
     *,
     partition: int | None = None,
     timestamp_ms: int | None = None,
+    headers: Sequence[tuple[str, bytes]] = (),
 ) -> int:
     """Send keys and values, in order, and return their number once all are acknowledged.
 
     Keys are placed as Java's producers place them, unless ``partition`` or ``properties`` say otherwise. The time of
-    the records is ``timestamp_ms``, by default the present.
+    the records is ``timestamp_ms``, by default the present. Each has ``headers``.
 
     Raises:
         UnknownTopicError: The topic or the partition does not exist.
@@ -76,6 +81,7 @@ def send(
     options: dict[str, Any] = {"on_delivery": lambda error, _: failures.append(error) if error is not None else None}
     options |= {} if partition is None else {"partition": partition}
     options |= {} if timestamp_ms is None else {"timestamp": timestamp_ms}
+    options |= {"headers": list(headers)} if headers else {}
     sent = 0
     try:
         for key, value in records:
@@ -181,6 +187,7 @@ def _record(message: Message) -> Record:
         time_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else time_ms,
         key=_bytes(message.key()),
         value=_bytes(message.value()),
+        headers=tuple((name, _bytes(value)) for name, value in cast(Pairs, message.headers() or ())),
     )
 
 

@@ -184,6 +184,10 @@ def produce(
         str | None,
         typer.Option(metavar="TIME", help="The records' time, such as 2024-01-31T12:00:00Z; by default, now."),
     ] = None,
+    headers: Annotated[
+        list[str] | None,
+        typer.Option("--header", metavar="NAME=VALUE", help="A header for each record; may be repeated."),
+    ] = None,
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
     directory: DirOption = None,
@@ -199,6 +203,7 @@ def produce(
     from weir.pipelines.operations.records import records_of, time_ms_of
 
     timestamp_ms = None if timestamp is None else time_ms_of(timestamp, "--timestamp")
+    pairs = parse_assignments(headers or [], option="--header", example="source=shop")
     try:
         source = nullcontext(sys.stdin) if file is None else file.open(encoding="utf-8")
     except OSError as error:
@@ -213,6 +218,7 @@ def produce(
             records_of(lines, key_field=key_field),
             partition=partition,
             timestamp_ms=timestamp_ms,
+            headers=[(name, value.encode()) for name, value in pairs.items()],
         )
     console.print(
         f"{counted(sent, 'record')} sent to the topic {topic!r} at {admin.bootstrap_servers}",
@@ -235,6 +241,7 @@ def consume(
     limit: Annotated[int, typer.Option(min=0, help="Stop after this many records; 0 for no limit.")] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new records until Ctrl-C.")] = False,
     partition: Annotated[int | None, typer.Option(min=0, help="Read this partition only.")] = None,
+    with_headers: Annotated[bool, typer.Option("--headers", help="Print each record's headers too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
@@ -257,7 +264,7 @@ def consume(
         printed = 0
         widest = max(len(str(end)) for end in ends.values())
         for record in read(admin, settings.kafka, topic, starts, ends=None if is_endless else ends):
-            _print(record, widest, as_json=as_json, is_first=not printed)
+            _print(record, widest, with_headers=with_headers, as_json=as_json, is_first=not printed)
             printed += 1
             if printed == limit:
                 break
@@ -297,19 +304,25 @@ def _starts(admin: KafkaAdmin, topic: str, begin: str, ends: dict[int, int]) -> 
     return {each: ends[each] if found[topic, each] is None else found[topic, each] for each in ends}
 
 
-def _print(record: Record, widest: int, *, as_json: bool, is_first: bool) -> None:
+def _print(record: Record, widest: int, *, with_headers: bool, as_json: bool, is_first: bool) -> None:
     from weir.pipelines.operations.records import iso_time, plain, shown
 
     time = iso_time(record.time_ms)
     if as_json:
         line: dict[str, Any] = {"partition": record.partition, "offset": record.offset, "time": time}
+        if with_headers:
+            line["headers"] = [{"name": name} | plain("value", value) for name, value in record.headers]
         print_json_line(line | plain("key", record.key) | plain("value", record.value))
         return
     width = max(widest, len("offset"))
+    headers = ", ".join(f"{name}={shown(value)}" for name, value in record.headers) or "-"
+    shown_headers = f"{headers}  " if with_headers else ""
     if is_first:
-        console.print(f"partition  {'offset':>{width}}  {'time':24}  key  value", style="bold", soft_wrap=True)
+        title = "headers  " if with_headers else ""
+        console.print(f"partition  {'offset':>{width}}  {'time':24}  {title}key  value", style="bold", soft_wrap=True)
     console.print(
-        f"{record.partition:9}  {record.offset:{width}}  {time or '-':24}  {shown(record.key)}  {shown(record.value)}",
+        f"{record.partition:9}  {record.offset:{width}}  {time or '-':24}  {shown_headers}"
+        f"{shown(record.key)}  {shown(record.value)}",
         markup=False,
         soft_wrap=True,
     )

@@ -341,7 +341,7 @@ class Coordinator:
                 result = result or EpochResult()
                 plans = self._with_global_tables(self._bounded(plans), ends)
                 for receipt in self._job(self.slots.run, plans):
-                    self._accept(receipt, result)
+                    self._accept(receipt, result, now_ms)
                     if receipt.status is ReceiptStatus.DONE and end_time_ms is not None:
                         self._ended.add(receipt.task)
         self._stalls.note(Frontiers(self.application.topology, self.tasks, ends, given_up), self.tasks, now_ms)
@@ -380,7 +380,7 @@ class Coordinator:
             return
         self.epoch, result = state.epoch, EpochResult()
         for receipt in self._job(self.slots.run, self._with_global_tables(plans, ends)):
-            self._accept(receipt, result)
+            self._accept(receipt, result, now_ms)
         for receipt in result.failures:
             log.warning("task %s: its processors were not closed: %s", receipt.task, receipt.error)
         self._has_uncommitted |= result.moved
@@ -601,11 +601,13 @@ class Coordinator:
             for plan in plans
         ]
 
-    def _accept(self, receipt: Receipt, result: EpochResult) -> None:
+    def _accept(self, receipt: Receipt, result: EpochResult, now_ms: int) -> None:
         task = self.tasks[receipt.task]
         match receipt.status:
             case ReceiptStatus.DONE:
-                result.moved |= task.accept(receipt)
+                result.moved |= task.accept(receipt, now_ms)
+                if receipt.waiting is not None:
+                    log.warning("task %s waits %s ms and %s", task.id, receipt.waiting.wait_ms, task.retrying)
                 self.metrics.epoch(str(task.id), receipt.metrics, receipt.counts)
                 result.wants_commit |= receipt.wants_commit
                 result.took[task.id] = Took(

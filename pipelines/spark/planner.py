@@ -79,7 +79,8 @@ def plan_task(
     """The task's next epoch, or None when it has nothing to do.
 
     With ``is_visit``, ``stops`` or ``end_time_ms`` there always is one; the last is where stream time moves once the
-    input has ended, and with ``stops`` it reads nothing and closes the processors. ``is_strict``: whether no record is
+    input has ended, and with ``stops`` it reads nothing and closes the processors. A task that waits to try a record
+    again takes no row, but what is due by the wall clock happens. ``is_strict``: whether no record is
     read beyond ``until_time_ms``, not even one. ``is_live``: whether a topic without further records counts as idle.
     ``is_all_read``: whether this epoch leaves no records in any topic, so that a task downstream of others is idle too.
     """
@@ -95,8 +96,9 @@ def plan_task(
             letters=_first(task.letters),
         )
     waits = limits.max_task_idle_ms is not None
+    takes_rows = not stops and now_ms >= task.waits_until_ms
     ranges = []
-    for topic in () if stops else task.topics:
+    for topic in task.topics if takes_rows else ():
         partition = task.id.partition
         start = task.positions[topic][partition]
         available = ends.get((topic, partition), start)
@@ -120,7 +122,7 @@ def plan_task(
     if task.waits_for_idle_topics(busy, now_ms, limits.max_task_idle_ms or 0):
         ranges = []
     marks = frontiers.marks(task, reads={wanted.topic for wanted in ranges}) if waits else ()
-    blobs = () if stops else frontiers.takeable(task, marks)
+    blobs = frontiers.takeable(task, marks) if takes_rows else ()
     is_due = task.next_punctuation_ms is not None and task.next_punctuation_ms <= now_ms
     if not (ranges or blobs or is_due or is_visit or stops or not task.visited or end_time_ms is not None):
         return None
@@ -140,6 +142,7 @@ def plan_task(
         max_bytes=limits.max_bytes,
         budget_ms=share.budget_ms if (share := shares.get(task.id)) else None,
         batch_rows=share.batch_rows if share else None,
+        tried=task.waiting.tried if takes_rows and task.waiting is not None else 0,
         end_time_ms=end_time_ms,
         sought=task.sought,
         to_log=task.to_log,

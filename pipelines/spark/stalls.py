@@ -69,4 +69,6 @@ def _place(task: Task) -> object:
 
 
 def _what(task: Task) -> str:
-    return "is being restored" if task.state is TaskState.RESTORING else "has not moved"
+    if task.state is TaskState.RESTORING:
+        return "is being restored"
+    return "waits to try a record again" if task.waiting is not None else "has not moved"

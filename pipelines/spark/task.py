@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from weir.pipelines.tasks.attempts import Waiting
 from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import Receipt
@@ -78,6 +79,10 @@ class Task:
     """Blobs for this task of which rows are left."""
     takes: int = 0
     """How many epochs have taken rows from other tasks."""
+    waiting: Waiting | None = None
+    """The record that it is to try again."""
+    waits_until_ms: int = BEFORE_ALL_MS
+    """Until when, by the wall clock, it takes no row because of that."""
     waits: str = ""
     """What rows that it may not take yet have been waiting for, if for long."""
     files: list[FileEntry] = field(default_factory=list)
@@ -148,6 +153,17 @@ class Task:
         return tuple(name for name in self.unlogged if name not in self.without_log)
 
     @property
+    def retrying(self) -> str:
+        """Which record it tries again, and why; empty if none."""
+        if self.waiting is None:
+            return ""
+        record, waiting = self.waiting.record, self.waiting
+        return (
+            f"tries {record.topic}-{record.partition} offset {record.offset} again, which has failed in "
+            f"{record.operator} {waiting.tried} of {waiting.attempts} times: {record.reason}"
+        )
+
+    @property
     def owes_settling(self) -> bool:
         """Whether it still holds the undo log of a commit, not having heard of it."""
         return self.has_undo and self.committed == self.current and self.state is TaskState.RUNNING
@@ -162,6 +178,7 @@ class Task:
     def lost(self, reason: str) -> None:
         """Its local state is gone or in doubt: it is back at the last commit, and restores."""
         self.state, self.reason, self.current, self.has_undo = TaskState.RESTORING, reason, self.committed, False
+        self.waiting, self.waits_until_ms = None, BEFORE_ALL_MS
 
     def restoring(self, progress: str) -> None:
         """Its restore has made this progress."""
@@ -190,7 +207,7 @@ class Task:
         """Its next restore reads the changelog alone, and the next commit lists no snapshot."""
         self.snapshot = None
 
-    def accept(self, receipt: Receipt) -> bool:
+    def accept(self, receipt: Receipt, now_ms: int) -> bool:
         """Apply a ``DONE`` receipt; True when it changed anything worth a commit.
 
         A task's very first epoch always does: its commit records where the task began, whatever ``start`` says later.
@@ -211,6 +228,7 @@ class Task:
         for name, time_ms in receipt.source_times_ms.items():
             self.source_times_ms[name] = max(time_ms, self.source_times_ms.get(name, BEFORE_ALL_MS))
         self.busy_s += receipt.seconds
+        self._wait(receipt, now_ms)
         self.files += receipt.files
         self.unlogged = self.without_log
         self.rows_since_snapshot += sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
@@ -223,6 +241,13 @@ class Task:
             self.totals[name] = self.totals.get(name, 0) + count
         self.visited, self.is_restored, self.has_undo = True, False, receipt.gauges.get("uncommitted_records", 0) > 0
         return moved
+
+    def _wait(self, receipt: Receipt, now_ms: int) -> None:
+        if now_ms < self.waits_until_ms or receipt.replayed:  # no row was offered
+            return
+        self.waiting = receipt.waiting
+        if self.waiting is not None:
+            self.waits_until_ms = now_ms + round(1000 * receipt.seconds) + self.waiting.wait_ms
 
     def _note_pace(self, receipt: Receipt) -> None:
         for topic in self.topics:

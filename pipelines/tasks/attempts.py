@@ -1,4 +1,4 @@
-"""Runs the rows of an epoch, and leaves out records on which an operator fails (KIP-1033).
+"""Runs the rows of an epoch, and leaves out records on which an operator fails (KIP-1033), or waits with them.
 
 The rows run all at once. If that fails, what they wrote is rolled back, and parts of them run one after another, down
 to single records: a record is left out if it fails alone, after all records before it that are not left out. So the
@@ -17,7 +17,7 @@ import msgspec
 import polars as pl
 
 from weir.pipelines.errors import ProcessingError
-from weir.pipelines.on_error import ErrorHandling
+from weir.pipelines.on_error import ErrorHandling, Retry
 from weir.pipelines.serdes.headers import HEADERS, headers_of
 from weir.pipelines.serdes.source import BadRecord, RawRecords
 from weir.pipelines.tasks.order import Turns
@@ -26,6 +26,20 @@ from weir.pipelines.topology.sub_topology import Edge
 from weir.state.engine.session import EpochSession, Savepoint
 
 Mark = tuple[Savepoint, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A record that is to be tried again; nothing behind it is taken before."""
+
+    record: BadRecord
+    place: int
+    """Its place among the rows of the epoch."""
+    tried: int
+    """How often it has been tried."""
+    attempts: int
+    """How often it is tried at most."""
+    wait_ms: int
 
 
 class Run(Protocol):
@@ -55,6 +69,10 @@ class Attempts:
     """By topic, the records as they were read."""
     edges: Iterable[Edge]
     partition: int
+    tried: int = 0
+    """How often the first row has been tried before."""
+    waiting: Waiting | None = None
+    """The record to try again, after which no row has been taken."""
     dead: list[BadRecord] = field(default_factory=list)
     """Left out so far, and to be put into the dead letters."""
     left_out: list[BadRecord] = field(default_factory=list)
@@ -62,6 +80,8 @@ class Attempts:
 
     def process(self, turns: Turns, clocks: Mapping[str, int], *, first: int = 0, is_last: bool) -> list[EpochOutput]:
         """Process rows, the first of which has the place ``first`` in the epoch; the outputs in order, at least one.
+
+        They end before the record that is ``waiting``, if one is.
 
         Raises:
             ProcessingError: A record fails on which the application wants to fail, or what fails is not caused by a
@@ -80,10 +100,15 @@ class Attempts:
                 self._roll_back(before)
                 if start == stop:
                     raise
-                if stop - start > 1:
+                if stop - start > 1 and error.turn != 0:
                     waiting += reversed(_parts(start, stop, error.turn))
                     continue
+                if start + 1 < stop:  # nothing came before the first row: alone it fails too
+                    waiting.append((start + 1, stop))
+                    stop = start + 1
                 self._leave_out(_part(turns, start, stop), clocks, first + start, error)
+                if self.waiting is not None:
+                    return outputs or [self.run(Turns(), clocks, is_last=False)]
                 if not waiting:  # what follows the rows is still to come
                     waiting.append((stop, stop))
             else:
@@ -110,7 +135,20 @@ class Attempts:
         finally:
             self._roll_back(before)
         record = self._bad_record(name, row, place, error)
-        match self.handling.decide(record):
+        decision = self.handling.decide(record)
+        if isinstance(decision, Retry):
+            tried = 1 + (self.tried if place == 0 else 0)
+            if tried < decision.attempts:
+                self.waiting = Waiting(
+                    record=record,
+                    place=place,
+                    tried=tried,
+                    attempts=decision.attempts,
+                    wait_ms=decision.wait_ms(tried),
+                )
+                return
+            decision = decision.then
+        match decision:
             case "fail":
                 raise error
             case "continue":

@@ -318,6 +318,7 @@ class EpochRunner:
             if at != plan.expected:  # they have seen other epochs
                 instances = {}
             attempts = self._attempts(plan, read.raws, session, instances, self._handling)
+            attempts.tried = plan.tried
             output = self._process(plan, read, attempts, clocks, started_s)
             dead = read.dead + attempts.dead
             if plan.letters:
@@ -347,6 +348,7 @@ class EpochRunner:
                     **output.counts,
                     "dead_letters": len(dead),
                     "failed_records": len(read.left_out) + len(attempts.left_out),
+                    "retries": int(attempts.waiting is not None),
                     "invalid_timestamps": len(read.skipped) + output.counts.get("invalid_timestamps", 0),
                     "records_in": (
                         sum(frame.height for frame in read.frames.values())
@@ -363,6 +365,7 @@ class EpochRunner:
                 replayed=len(plan.letters),
                 bad_record=next(iter(read.stopped_at.values()), None),
                 wants_commit=read.was_cut or output.wants_commit,
+                waiting=attempts.waiting,
                 seconds=time.monotonic() - started_s,
                 ran_out_of_time=read.ran_out_of_time,
             )
@@ -537,22 +540,21 @@ class EpochRunner:
     def _process(
         self, plan: TaskPlan, read: _Input, attempts: Attempts, clocks: Mapping[str, int], started_s: float
     ) -> EpochOutput:
-        """Run the operators; in batches if the plan limits uncommitted bytes or time, which may leave rows for
-        later."""
+        """Run the operators; in batches if the plan limits uncommitted bytes or time. That may leave rows for later,
+        and so does a record that is to be tried again."""
         sub_topology, turns = self._sub_topology(plan.task), read.arrivals.turns
         budget_s = plan.budget_ms / 1000 if plan.budget_ms is not None and sub_topology.calls_functions else None
         batches = BatchSizes(
             max_bytes=plan.max_uncommitted_bytes, budget_s=budget_s, first=plan.batch_rows, started_s=started_s
         )
-        if batches.are_unlimited or not len(turns):
-            return joined(attempts.process(turns, clocks, is_last=True), sub_topology.sinks)
+        is_one_batch = batches.are_unlimited or not len(turns)
         outputs: list[EpochOutput] = []
         taken = 0
         while True:
-            rows = min(batches.next, len(turns) - taken)
+            rows = len(turns) if is_one_batch else min(batches.next, len(turns) - taken)
             before = attempts.mark()
             try:
-                with time_limit(batches.stop_at_s if rows > 1 else math.inf):
+                with time_limit(batches.stop_at_s if rows > 1 and not is_one_batch else math.inf):
                     outputs += attempts.process(
                         turns[taken : taken + rows],
                         outputs[-1].clocks if outputs else clocks,
@@ -563,11 +565,12 @@ class EpochRunner:
                 attempts.back_to(before)
                 batches.took_too_long(rows)
                 continue
-            taken += rows
+            taken = taken + rows if attempts.waiting is None else attempts.waiting.place
             if taken == len(turns):
                 return joined(outputs, sub_topology.sinks)
-            batches.took(rows, taken, attempts.session.approximate_num_uncommitted_bytes())
-            if batches.next == 0:
+            if attempts.waiting is None:
+                batches.took(rows, taken, attempts.session.approximate_num_uncommitted_bytes())
+            if batches.next == 0 or attempts.waiting is not None:
                 read.arrivals.take(taken)
                 self._cut_to_taken(read, plan.task.partition)
                 read.was_cut, read.ran_out_of_time = batches.are_too_large, batches.are_late

@@ -14,6 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from weir.pipelines.serdes.source import BadRecord
+from weir.pipelines.tasks.attempts import Waiting
 from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.tasks.order import Mark
@@ -82,6 +83,8 @@ class TaskPlan:
     """Stop after the batch of records at which this much time has passed; only where functions of the program run."""
     batch_rows: int | None = None
     """How many records fit into half of that time, as far as is known."""
+    tried: int = 0
+    """How often the first row has been tried before, where it failed and is to be tried again."""
 
     @property
     def plan_hash(self) -> str:
@@ -121,13 +124,15 @@ class Receipt:
     """Greatest record timestamp seen, by ``topic-partition``; the basis of aligned catch-up."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Counts of this epoch: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``,
-    ``failed_records``."""
+    ``failed_records``, ``retries``."""
     gauges: Mapping[str, int] = field(default_factory=dict)
     """Current values: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
     next_punctuation_ms: int | None = None
     metrics: EpochMetrics = field(default_factory=EpochMetrics)
     wants_commit: bool = False
     """Whether it stopped early at ``max_uncommitted_bytes``."""
+    waiting: Waiting | None = None
+    """The record before which it stopped, to try it again."""
     seconds: float = 0.0
     """How long it took."""
     ran_out_of_time: bool = False

@@ -121,10 +121,17 @@ class _Task:
                 edges=self.sub_topology.edges_in,
                 partition=0,
             )
-            outputs = attempts.process(Arrivals(parts).turns, self._clocks, is_last=True)
+            retries, turns = 0, Arrivals(parts).turns
+            outputs = attempts.process(turns, self._clocks, is_last=True)
+            while (waiting := attempts.waiting) is not None:  # a retry comes at once
+                retries += 1
+                turns = turns[waiting.place :]
+                attempts.tried, attempts.waiting = waiting.tried, None
+                outputs += attempts.process(turns, outputs[-1].clocks, is_last=True)
             output = joined(outputs, self.sub_topology.sinks)
             output.counts["dead_letters"] = len(attempts.dead)
             output.counts["failed_records"] = len(attempts.left_out)
+            output.counts["retries"] = retries
             applied = self.store.apply(
                 session,
                 state=state,
@@ -219,7 +226,8 @@ class TopologyTestDriver:
     def counts(self) -> dict[str, int]:
         """Totals over all tasks since the start, 0 where nothing was counted: ``records_in``, ``rows_out``,
         ``late_records``, ``null_keys``, ``null_values``, ``expired_records``, ``out_of_order_records``,
-        ``invalid_timestamps``, ``dead_letters``, ``failed_records`` (left out, not put aside).
+        ``invalid_timestamps``, ``dead_letters``, ``failed_records`` (left out, not put aside),
+        ``retries``.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -241,6 +249,7 @@ class TopologyTestDriver:
             "invalid_timestamps",
             "dead_letters",
             "failed_records",
+            "retries",
         )
         return {name: self._counts[name] for name in names}
 

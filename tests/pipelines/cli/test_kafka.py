@@ -67,6 +67,33 @@ def test_lines_of_standard_input_are_keys_and_values(weir, topic):
 
 
 @pytest.mark.broker
+def test_headers_are_sent_and_shown_where_they_are_asked_for(weir, topic, broker):
+    name = topic(1)
+    sent = weir("produce", name, "--header", "source=shop", "--header", "trace=a=b", input="ann\t5\n")
+    assert sent.exit_code == 0, sent.output
+    producer = Producer({"bootstrap.servers": broker})
+    producer.produce(name, b"6", b"bob", headers=[("n", None), ("n", b"\xff")])
+    producer.produce(name, b"7", b"cid")
+    assert producer.flush(10) == 0
+    assert [each["headers"] for each in records(weir, name, "--headers")] == [
+        [{"name": "source", "value": "shop"}, {"name": "trace", "value": "a=b"}],
+        [{"name": "n", "value": None}, {"name": "n", "value_base64": "/w=="}],
+        [],
+    ]
+    assert all("headers" not in each for each in records(weir, name))
+    lines = [line.split()[3:] for line in weir("consume", name, "--headers").stdout.splitlines()]
+    assert lines == [
+        ["headers", "key", "value"],
+        ["source=shop,", "trace=a=b", "ann", "5"],
+        ["n=-,", "n=base64:/w==", "bob", "6"],
+        ["-", "cid", "7"],
+    ]
+    assert "--header takes KEY=VALUE, for example --header source=shop" in flat(
+        weir("produce", name, "--header", "source", input="a\tb\n").stderr
+    )
+
+
+@pytest.mark.broker
 def test_consume_begins_where_it_is_told(weir, topic):
     name = topic(1)
     for day in range(1, 6):

@@ -121,7 +121,7 @@ def test_until_every_partition_was_read_once_each_takes_a_single_record():
 def test_accepting_a_receipt_moves_the_task_and_settling_forgets_what_is_durable():
     task = source_task()
     file = FileEntry(table="out", path="f", size_bytes=1, rows=1)
-    moved = task.accept(receipt(task, positions={"in": {0: 20}}, files=(file,), counts={"records_in": 10}))
+    moved = task.accept(receipt(task, positions={"in": {0: 20}}, files=(file,), counts={"records_in": 10}), now_ms=0)
     assert moved
     assert (task.current, task.positions, task.files, task.totals) == (
         STATE,
@@ -135,8 +135,8 @@ def test_accepting_a_receipt_moves_the_task_and_settling_forgets_what_is_durable
 
 def test_an_epoch_that_changed_nothing_is_no_reason_to_commit():
     task = source_task()
-    assert not task.accept(receipt(task))
-    assert not task.accept(receipt(task, positions={})), "a fresh store does not know any positions yet"
+    assert not task.accept(receipt(task), now_ms=0)
+    assert not task.accept(receipt(task, positions={}), now_ms=0), "a fresh store does not know any positions yet"
     assert task.positions == {"in": {0: 10}}
 
 

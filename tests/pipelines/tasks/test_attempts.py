@@ -204,7 +204,10 @@ def test_a_handler_that_decides_nothing_stops_the_run_and_another_setting_is_ref
     program = Program([[MapWithFunction((2, 0))]])
     with (
         TopologyTestDriver(program.application(on_processing_error=lambda record: None)) as driver,
-        pytest.raises(TopologyError, match='the handler returned None for a record; return "fail", "continue" or'),
+        pytest.raises(
+            TopologyError,
+            match='the handler returned None for a record; return "fail", "continue", "dead_letter" or a Retry',
+        ),
     ):
         driver.create_input_topic("numbers").pipe_input("ann", Number(2))
     with pytest.raises(TopologyError, match='on_processing_error is \'skip\'; it must be "fail", "continue"'):

@@ -39,6 +39,7 @@ OTHER = {
     "max_uncommitted_bytes": 3,
     "budget_ms": 800,
     "batch_rows": 12,
+    "tried": 2,
 }
 
 
