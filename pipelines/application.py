@@ -11,6 +11,7 @@ import importlib
 import re
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -18,8 +19,11 @@ from typing import Literal
 
 from weir.pipelines.arguments import not_negative_ms, positive_ms
 from weir.pipelines.dsl.builder import StreamsBuilder
+from weir.pipelines.dsl.graph import check_name
 from weir.pipelines.errors import ApplicationLoadError, TopologyError
 from weir.pipelines.on_error import ErrorHandling, OnError, checked
+from weir.pipelines.sinks.dead_letters import dead_letter_sink
+from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.topology.naming import names_over
 from weir.state.commit.record import CommitRecord
 from weir.state.stores.custom import FollowingStore
@@ -39,6 +43,7 @@ class Application:
         commit_interval: timedelta = timedelta(seconds=1),
         on_error: OnError = "fail",
         on_processing_error: OnError = "fail",
+        dead_letter_topic: str | None = None,
         start: Literal["earliest", "latest"] = "earliest",
         max_skew: timedelta | None = None,
         max_task_idle: timedelta | None = timedelta(0),
@@ -57,6 +62,8 @@ class Application:
                 record, a ``BadRecord``, and returns one of these.
             on_processing_error: The same for a record on which an operator or a sink's serde fails, or a ``Retry``. A
                 record that is left out leaves no trace in the stores and results of the task that it failed in.
+            dead_letter_topic: A Kafka topic that gets each dead letter too, exactly once, with its key, value, time
+                and headers, and headers that say what happened (KIP-1034).
             start: Where to begin in a topic without a committed offset.
             max_skew: How far one partition may run ahead of another in event time while a run catches up. By default,
                 partitions whose rows meet downstream keep about the same pace, and others any.
@@ -114,6 +121,8 @@ class Application:
         self.uncommitted_max_bytes = uncommitted_max_bytes
         self.state_isolation = IsolationLevel(state_isolation)
         self.topology = builder.build()
+        if dead_letter_topic is not None:
+            self.topology = replace(self.topology, dead_letters=self._dead_letters(dead_letter_topic))
         self.own_stores = dict(own_stores or {})
         stores = [store for sub_topology in self.topology.sub_topologies for store in sub_topology.stores]
         known = {store.name for store in stores}
@@ -148,6 +157,27 @@ class Application:
     def error_handling(self) -> ErrorHandling:
         """Its decisions about records that fail."""
         return ErrorHandling(deserialization=self.on_error, processing=self.on_processing_error)
+
+    def _dead_letters(self, topic: str) -> KafkaTopic:
+        if not any(
+            callable(each) or "dead_letter" in (each, getattr(each, "then", ""))
+            for each in (self.on_error, self.on_processing_error)
+        ):
+            raise TopologyError(
+                f"dead_letter_topic={topic!r} would get nothing, since no record becomes a dead letter; write "
+                'on_error="dead_letter", on_processing_error="dead_letter" or both, or leave it out'
+            )
+        if topic in (*self.topology.topics(), *(table.source.topic for table in self.topology.global_tables)):
+            raise TopologyError(
+                f"dead_letter_topic={topic!r} is a topic that the program reads, so a record that fails would come "
+                "again for ever; name another topic"
+            )
+        if topic in {sink.name for sink in self.topology.outside_sinks}:
+            raise TopologyError(
+                f"dead_letter_topic={topic!r} is also the name of a sink; name another topic, or give the sink "
+                'another name: to(..., name="...")'
+            )
+        return dead_letter_sink(check_name("topic", topic))
 
     def over(self, committed: CommitRecord | None) -> Application:
         """The same, with the names that its stores have in a commit where its own are made up."""

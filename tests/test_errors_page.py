@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from weir.testing import TopologyTestDriver
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
 TEXT = PAGE.read_text()
+ORDER = ("exception", "stacktrace", "message", "topic", "partition", "offset")
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,21 @@ def test_the_record_is_tried_again(page):
         driver.create_input_topic("orders").pipe_key_value_list([("ann", "x"), ("ann", "700")])
         assert (driver.counts["dead_letters"], driver.counts["retries"]) == (1, 5)
         assert driver.create_output_table("spent").read_key_values_to_list() == [("ann", {"cents": 700})]
+
+
+def test_the_letter_goes_to_the_topic_with_headers_that_say_what_happened(page):
+    """By KIP-1034, but for the last."""
+    with TopologyTestDriver(page["announced"]) as driver:
+        orders = driver.create_input_topic("orders")
+        orders.pipe_input("ann", b"\xff", timestamp=datetime(2024, 1, 1, tzinfo=UTC))
+        (record,) = driver.create_output_topic("shop-dead-letters").read_records()
+    assert (record.key, record.value, record.timestamp) == (b"ann", b"\xff", datetime(2024, 1, 1, tzinfo=UTC))
+    headers = {name: value.decode() for name, value in record.headers}
+    named = re.findall(r"`(?:__streams\.errors)?(\.\w+)`", TEXT[TEXT.index("# A topic of dead letters") :])
+    assert [*headers] == [*(f"__streams.errors.{name}" for name in ORDER), "__weir.dead_letter"]
+    assert set(named) == {f".{name}" for name in ORDER}
+    assert (headers["__streams.errors.topic"], headers["__streams.errors.offset"]) == ("orders", "0")
+    assert "UTF-8" in headers["__streams.errors.message"]
 
 
 def test_the_columns_and_fields_are_those_that_are_there():

@@ -23,10 +23,11 @@ from weir.pipelines.on_error import FAIL, ErrorHandling
 from weir.pipelines.operators.time_limit import OutOfTimeError, time_limit
 from weir.pipelines.serdes.source import BadRecord, FetchedRecords, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
+from weir.pipelines.sinks.dead_letters import dead_letter_records
 from weir.pipelines.tasks.attempts import Attempts
 from weir.pipelines.tasks.batch_sizes import BatchSizes
 from weir.pipelines.tasks.blobs import BLOBS, key_at, read_blob, write_blob
-from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame, replay_marks
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame, letter_id, replay_marks
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
 from weir.pipelines.tasks.order import MERGE, Arrivals, Mark, Part, Turns, merge_clock, topic_mark, with_keys
 from weir.pipelines.tasks.output import EpochOutput, joined
@@ -37,7 +38,7 @@ from weir.pipelines.tasks.replay import PUT_ASIDE, failed_again
 from weir.pipelines.tasks.replay import batches as replay_batches
 from weir.pipelines.topology import SourceNode, SubTopology, Topology
 from weir.pipelines.topology.changes import partition_of_task
-from weir.pipelines.topology.topology import table_spec
+from weir.pipelines.topology.topology import outbox_spec, table_spec
 from weir.state.changelog.reading import TaskChangelog, encoded
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from weir.state.changelog.whole import whole_changelog_frame
@@ -621,6 +622,9 @@ class EpochRunner:
                 files.append(self._write(changelog_spec(store), changes, epoch, partition))
         if dead:
             files.append(write_file(self._folder, DEAD_LETTERS, dead_letter_frame(dead, epoch)))
+            if (sink := self._topology.dead_letters) is not None:
+                records = dead_letter_records(sink, dead, [letter_id(record, epoch) for record in dead])
+                files.append(self._write(outbox_spec(sink), records, epoch))
         if plan.letters:
             marks = replay_marks(plan.letters, failed_again(plan.letters, dead), epoch)
             files.append(write_file(self._folder, DEAD_LETTERS, marks))

@@ -28,9 +28,11 @@ from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.sinks.batched import BatchedSink
+from weir.pipelines.sinks.dead_letters import dead_letter_records
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.sinks.sql import SqlTable
 from weir.pipelines.tasks.attempts import Attempts
+from weir.pipelines.tasks.dead_letters import letter_id
 from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.metrics import Reading, RunMetrics
 from weir.pipelines.tasks.order import Arrivals, Part, Turns, with_keys
@@ -339,7 +341,7 @@ class TopologyTestDriver:
             ...     driver.create_output_topic("all-orders").read_key_values_to_list()
             [('ann', 500), ('bob', 700)]
         """
-        topics = [sink.topic for sink in self._sinks.values() if isinstance(sink, KafkaTopic)]
+        topics = [sink.topic for sink in self._topology.outside_sinks if isinstance(sink, KafkaTopic)]
         known = [each for each in topics if isinstance(each, str)]
         if topic not in known and len(known) == len(topics):
             raise LookupError(f"the topology does not write {topic!r}; it writes {', '.join(known) or 'no topics'}")
@@ -515,7 +517,7 @@ class TopologyTestDriver:
                 case "fail":
                     raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
                 case "dead_letter":
-                    self.dead_letters.append(bad)
+                    self._put_aside([bad])
                     dropped["dead_letters"] += 1
                 case "continue":
                     dropped["failed_records"] += 1
@@ -537,7 +539,7 @@ class TopologyTestDriver:
             index, task = next((index, task) for index, task in self._tasks.items() if index in waiting)
             order = task.sub_topology.inputs.index
             output, dead = task.run(sorted(waiting.pop(index), key=lambda part: order(part.input)), self._now_ms, raws)
-            self.dead_letters += dead
+            self._put_aside(dead)
             self._counts.update(output.counts)
             self._metrics.epoch(f"{index}_0", output.metrics, Counter(output.counts) + Counter(dropped or {}))
             dropped = None
@@ -558,6 +560,13 @@ class TopologyTestDriver:
                     rank = self._tasks[edge.target].sub_topology.ranks[edge.name]
                     part = Part(input=edge.name, rank=rank, partition=0, frame=output.edges[edge.name], batch="epoch")
                     waiting.setdefault(edge.target, []).append(part)
+
+    def _put_aside(self, bad: Sequence[BadRecord]) -> None:
+        self.dead_letters += bad
+        if bad and (sink := self._topology.dead_letters) is not None:
+            rows = dead_letter_records(sink, bad, [letter_id(record, _GENERATION) for record in bad])
+            for topic, sent in records_of(sink, rows):
+                self._sent[topic].append(sent)
 
     def _view(self, name: str, kind: StoreKind) -> tuple[Callable[[], pl.DataFrame], RecordType]:
         """How to read a store, and the type of the records that it holds."""

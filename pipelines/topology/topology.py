@@ -44,6 +44,7 @@ from weir.pipelines.topology.rebuilding import (
     why_not_rebuilt,
 )
 from weir.pipelines.topology.sub_topology import Edge, SubTopology, columns_of, inputs_of
+from weir.state.commit.outbox import outbox_name
 from weir.state.commit.record import CommittedTopology, Lineage
 from weir.state.commit.upserts import updates_name
 from weir.state.types import StoreSpec, TableSpec, TaskId
@@ -58,6 +59,8 @@ class Topology:
     names: Mapping[str, str] = field(default_factory=dict)
     """The names under which stores and edges go on from another program, by the made-up name that this one has for
     them; only those that differ."""
+    dead_letters: KafkaTopic | None = None
+    """Where dead letters go to besides their table."""
     program: Topology = field(init=False, repr=False)
     """The topology as the program describes it; itself if ``names`` is empty."""
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
@@ -94,7 +97,7 @@ class Topology:
         """The same program with its made-up names replaced; ``names`` holds those that differ."""
         if not names:
             return self.program
-        renamed = Topology(_renamed(self.program.nodes, names), names)
+        renamed = Topology(_renamed(self.program.nodes, names), names, self.dead_letters)
         renamed.program = self.program
         return renamed
 
@@ -181,7 +184,8 @@ class Topology:
     @property
     def outside_sinks(self) -> tuple[Sink, ...]:
         """Where rows leave the warehouse for."""
-        return tuple(node.sink for node in self.sinks if node.sink is not None)
+        found = [node.sink for node in self.sinks if node.sink is not None]
+        return (*found, self.dead_letters) if self.dead_letters else tuple(found)
 
     @property
     def topics_written(self) -> list[str]:
@@ -195,8 +199,8 @@ class Topology:
         return tuple(table_spec(sink) for sink in self.sinks if sink.sink is None)
 
     def outbox_specs(self) -> tuple[TableSpec, ...]:
-        """The outbox of each output that leaves the warehouse."""
-        return tuple(table_spec(sink) for sink in self.sinks if sink.sink is not None)
+        """The outbox of each sink outside the warehouse."""
+        return tuple(map(outbox_spec, self.outside_sinks))
 
     def partition_counts(self, source_counts: Mapping[str, int]) -> dict[int, int]:
         """Tasks by sub-topology index, from the topics' partition counts.
@@ -244,7 +248,10 @@ class Topology:
                 sub_topology.stored_name: tuple(store.name for store in sub_topology.stores)
                 for sub_topology in self.sub_topologies
             },
-            outputs=tuple(sink.table for sink in self.sinks),
+            outputs=(
+                *(sink.table for sink in self.sinks),
+                *([outbox_name(self.dead_letters.name)] if self.dead_letters else []),
+            ),
             settings={store: settings for node in self.nodes for store, settings in node.settings.items()},
             identities={
                 store: identity
@@ -287,13 +294,14 @@ class Topology:
     def fingerprint(self) -> str:
         """Identifies the structure: nodes and how they are joined, schemas, stores, windows; not the code of
         functions. Names under which stores go on from another program are no part of it."""
+        specs = [*map(table_spec, self.sinks), *([outbox_spec(self.dead_letters)] if self.dead_letters else [])]
         return digest(
             [
                 [
                     [sub_topology.shape, [_joined(node) for node in sub_topology.nodes]]
                     for sub_topology in self.program.sub_topologies
                 ],
-                [[spec.name, columns_of(spec.schema), list(spec.keys)] for spec in map(table_spec, self.sinks)],
+                [[spec.name, columns_of(spec.schema), list(spec.keys)] for spec in specs],
             ],
             16,
         )
@@ -302,7 +310,7 @@ class Topology:
 def table_spec(sink: TableSinkNode) -> TableSpec:
     """The Delta table that commits write for ``sink``."""
     if sink.sink is not None:
-        return TableSpec(name=sink.table, schema=pl.Schema({**sink.sink.columns, "_epoch": pl.Int64()}))
+        return outbox_spec(sink.sink)
     schema = pl.Schema(
         {**sink.record.columns, "_ts": TIME, "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}
     )
@@ -313,6 +321,11 @@ def table_spec(sink: TableSinkNode) -> TableSpec:
         schema=schema,
         keys=tuple(sink.record.key_columns) if sink.is_updates else (),
     )
+
+
+def outbox_spec(sink: Sink) -> TableSpec:
+    """The outbox of ``sink``."""
+    return TableSpec(name=outbox_name(sink.name), schema=pl.Schema({**sink.columns, "_epoch": pl.Int64()}))
 
 
 def _joined(node: Node) -> list[Any]:
