@@ -66,13 +66,13 @@ def sum_per_key(topic: str) -> Application:
 
 
 def sum_to_topic(topic: str) -> Application:
-    """The running sum of ``amount`` per user, as updates in the topic that the environment names."""
+    """The running sum of ``amount`` per user, in the topic that the environment names: of each key the newest update of
+    an epoch, as Kafka Streams' record cache lets through."""
     builder = StreamsBuilder()
     (
         builder.stream(topic, key=String("user"), value=Json(Event))
         .group_by_key()
         .agg("sums", total=Sum("amount"))
-        .to_stream()
         .to(os.environ.get(OUTPUT, "totals"), value=Int64("total"), name="totals")
     )
     return Application(

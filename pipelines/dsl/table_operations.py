@@ -16,12 +16,14 @@ from weir.pipelines.arguments import positive_ms
 from weir.pipelines.dsl.foreign_key import ForeignKey, add_foreign_key_join
 from weir.pipelines.dsl.graph import Graph, Materialized, check_name, store_spec
 from weir.pipelines.dsl.joins import JoinFunction, add_table_table_join
+from weir.pipelines.dsl.sinks import kafka_topic
 from weir.pipelines.dsl.sql_sinks import sql_table
 from weir.pipelines.dsl.stateless import add_filter, add_kept, add_map_values
 from weir.pipelines.dsl.suppressed import StrictBufferConfig, Suppressed
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.suppression_order import BufferLimits
 from weir.pipelines.operators.table_table_join import JoinKind
+from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.sinks.sql import SqlMode
 from weir.pipelines.topology.joins import NewestToStreamNode, versioned_store
 from weir.pipelines.topology.lineage import SUPPRESSION, operator_of
@@ -332,8 +334,7 @@ class TableOperations:
             >>> driver.create_output_table("stock_now").read_rows()
             [{'item': 'tea', 'pieces': 2}, {'item': 'tea', 'pieces': 7}]
         """
-        if emit not in ("newest", "record"):
-            raise TopologyError(f'emit is {emit!r}; it must be "newest" or "record"')
+        _check_emit(emit)
         refresh_ms = self._refresh_ms(table, emit, mode, refresh)
         parent = self._add_to_stream(ToStreamNode if versioned_store(self._node) is None else NewestToStreamNode)
         name = self._graph.new_name("KSTREAM-SINK-")
@@ -346,6 +347,56 @@ class TableOperations:
                 is_updates=not self._is_final,
                 keeps_all=emit == "record",
                 refresh_ms=refresh_ms,
+            )
+        )
+
+    def to(
+        self,
+        topic: str | pl.Expr,
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+        partition: pl.Expr | None = None,
+        name: str | None = None,
+        emit: Literal["newest", "record"] = "newest",
+    ) -> None:
+        """Write the updates to a Kafka topic: the newest per key and epoch, as Kafka Streams with its record cache, and
+        each final result once.
+
+        With ``emit="record"`` every update is written, as by ``to_stream().to(...)``. Otherwise as ``KStream.to``.
+
+        Raises:
+            TopologyError: As ``KStream.to``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.to("stock-now")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("tea", None)])
+            >>> driver.create_output_topic("stock-now").read_key_values_to_list()
+            [('tea', 2), ('tea', None)]
+        """
+        _check_emit(emit)
+        parent = self._add_to_stream(ToStreamNode if versioned_store(self._node) is None else NewestToStreamNode)
+        sink = kafka_topic(
+            self._node.record,
+            topic,
+            key=key,
+            value=value,
+            partition=partition,
+            name=name,
+            has_headers=parent.has_headers,
+        )
+        self._graph.add(
+            TableSinkNode(
+                name=self._graph.new_name("KSTREAM-SINK-"),
+                parent=parent,
+                record=self._node.record,
+                table=outbox_name(sink.name),
+                is_updates=not self._is_final,
+                keeps_all=emit == "record",
+                sink=sink,
             )
         )
 
@@ -383,7 +434,7 @@ class TableOperations:
                 parent=parent,
                 record=self._node.record,
                 table=outbox_name(sink.name),
-                is_updates=False,
+                is_updates=not self._is_final and sink.key == tuple(self._node.record.key_columns),
                 sink=sink,
             )
         )
@@ -466,3 +517,8 @@ def add_table(
             is_in_memory=spec.is_in_memory,
         )
     return graph.add(TableNode(name=name, parent=parent, record=record, store=spec))
+
+
+def _check_emit(emit: str) -> None:
+    if emit not in ("newest", "record"):
+        raise TopologyError(f'emit is {emit!r}; it must be "newest" or "record"')

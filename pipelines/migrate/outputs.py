@@ -35,7 +35,7 @@ def output_rows(
     """
     made = rows_after(sub_topology, store, rows)
     for node in sub_topology.nodes:
-        if isinstance(node, TableSinkNode) and node.is_updates and node.parent in made:
+        if isinstance(node, TableSinkNode) and node.sink is None and node.is_updates and node.parent in made:
             yield table_spec(node), sink_rows(node, made[node.parent].filter(~pl.col("_deleted")))
 
 

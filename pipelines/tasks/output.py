@@ -50,7 +50,7 @@ def joined(outputs: Sequence[EpochOutput], sinks: Iterable[TableSinkNode]) -> Ep
         rows = pl.concat(parts)
         if sink.collapses:
             counts["rows_out"] -= rows.height
-            rows = rows.unique(list(sink.record.key_columns), keep="last", maintain_order=True)
+            rows = rows.unique(sink.key_columns, keep="last", maintain_order=True)
             counts["rows_out"] += rows.height
         written[sink.table] = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"))
     edges = {
@@ -69,10 +69,10 @@ def joined(outputs: Sequence[EpochOutput], sinks: Iterable[TableSinkNode]) -> Ep
 
 def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
     """What a sink's table gets from the rows that reach it in an epoch: its columns except ``_epoch``."""
-    if node.sink is not None:
-        return node.sink.outgoing(rows)
     if node.collapses:
         rows = rows.unique(list(node.record.key_columns), keep="last", maintain_order=True)
+    if node.sink is not None:
+        return node.sink.outgoing(rows)
     return rows.select(
         *node.record.columns,
         pl.col("_ts").cast(TIME),

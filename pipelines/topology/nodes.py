@@ -27,6 +27,7 @@ from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.serdes.timestamps import TimestampExtractor
+from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.sinks.sink import Sink
 from weir.state.stores.specs import BOOKKEEPING, SHOWN
 from weir.state.types import StoreSpec
@@ -505,6 +506,11 @@ class TableSinkNode(ChildNode):
     @property
     def collapses(self) -> bool:
         return self.is_updates and not self.keeps_all
+
+    @property
+    def key_columns(self) -> list[str]:
+        """The columns of the table, or of the outbox, by which the newest update counts."""
+        return ["key"] if isinstance(self.sink, KafkaTopic) else list(self.record.key_columns)
 
 
 def renamed(store: StoreSpec, names: Mapping[str, str]) -> StoreSpec:
