@@ -83,7 +83,8 @@ class FileEntry:
     """Relative to the table's folder."""
     size_bytes: int
     rows: int
-    partition_values: Mapping[str, str] = field(default_factory=dict)
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    """As Delta writes them."""
     stats: str = ""
     """Delta's file statistics as JSON: the row count, and the range of numbers, times and short strings."""
 
@@ -118,6 +119,9 @@ class TableSpec:
     schema: pl.Schema
     """All columns, partition columns included, in order."""
     partition_by: tuple[str, ...] = ()
+    has_partition_columns: bool = False
+    """Whether files have the partition columns too, and can be read by themselves, and no folders of their own, since a
+    value may be longer than a folder's name; Delta's readers take the values from its log."""
     keys: tuple[str, ...] = ()
     """Set for a table of updates, where the newest row per key (by ``_epoch``, ``_seq``) is the current one. Empty for
     facts, where every row counts."""

@@ -241,7 +241,7 @@ def _tasks(live: CommitRecord, made: CommitRecord, state: StateId, files: Iterab
     """The shadow's tasks, at a state that no local store holds."""
     rows = Counter[str]()
     for file in files:
-        rows[file.partition_values["task"]] += file.rows
+        rows[str(file.partition_values["task"])] += file.rows
     epochs = {  # the offsets are the live ones
         (topic, partition): epoch
         for task in live.tasks.values()

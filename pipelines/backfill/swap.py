@@ -24,15 +24,14 @@ from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.merging import merged_updates
 from weir.state.changelog.upserts import refresh_at_rest
 from weir.state.commit.columns import differences
-from weir.state.commit.files import read_files, write_file
+from weir.state.commit.files import read_files, write_files
 from weir.state.commit.log import COMMITS, newest_of
 from weir.state.commit.protocol import Committer, newest_commit, redo_appends
 from weir.state.commit.record import TableSwap
-from weir.state.commit.swap import of_days
+from weir.state.commit.swap import of_days, output_spec
 from weir.state.commit.tables import AppendTable, file_actions, key_columns
 from weir.state.engine.environment import replace_file
 from weir.state.errors import SwapRefusedError
-from weir.state.types import TableSpec
 
 HELD_ROWS = 1_000_000
 _PREPARED = "swap.json"
@@ -91,10 +90,11 @@ def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None, 
 def with_files(shadow: Shadow, swap: TableSwap) -> TableSwap:
     """The same swap with the shadow's standing rows, of its days, in new files in the live table's folder."""
     app_folder = shadow.warehouse.parent
-    spec = TableSpec(name=swap.table, schema=pl.scan_delta(shadow.folder / swap.table).collect_schema())
+    spec = output_spec(swap.table, DeltaTable(shadow.folder / swap.table))
     epoch = pl.lit(swap.cut_epoch, pl.Int64()).alias("_epoch")
     parts = standing_parts(shadow.folder / swap.table, of_days(swap))
-    return replace(swap, files=tuple(write_file(app_folder, spec, rows.with_columns(epoch)) for rows in parts))
+    files = (file for rows in parts for file in write_files(app_folder, spec, rows.with_columns(epoch)))
+    return replace(swap, files=tuple(files))
 
 
 def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared:

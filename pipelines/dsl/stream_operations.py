@@ -17,6 +17,7 @@ from weir.pipelines.dsl.graph import Graph, check_name
 from weir.pipelines.dsl.grouped import repartition
 from weir.pipelines.dsl.mapping import add_flat_map, add_flat_map_values, add_map, add_select_key
 from weir.pipelines.dsl.merging import add_merge
+from weir.pipelines.dsl.partitions import partition_columns
 from weir.pipelines.dsl.sinks import kafka_topic
 from weir.pipelines.dsl.sql_sinks import sql_table
 from weir.pipelines.dsl.stateless import add_filter, add_map_values, add_peek, add_with_timestamp
@@ -276,13 +277,24 @@ class StreamOperations:
             add_merge(self._graph, self._node, other._node), has_new_key=self._has_new_key or other._has_new_key
         )
 
-    def to_delta(self, table: str, *, mode: Literal["append"] = "append", headers: bool = False) -> None:
+    def to_delta(
+        self,
+        table: str,
+        *,
+        mode: Literal["append"] = "append",
+        headers: bool = False,
+        partition_by: str | Sequence[str] = (),
+    ) -> None:
         """Append every record to the Delta table ``table``: key columns, value columns, then ``_ts``, ``_epoch``,
         ``_seq`` and ``_deleted``; with ``headers``, also ``_headers``: a list of structs of ``key`` and ``value``.
 
+        ``partition_by`` names columns of few different values, of text, whole numbers, dates or booleans: readers that
+        filter by them read only the files of these values. Each epoch of a task writes a file for each partition that
+        it has rows of, and compaction merges those of a partition. An empty text is null there, as in any Delta table.
+
         Raises:
-            TopologyError: The mode is another one (``KTable.to_delta`` has ``mode="upsert"``), or the stream has no
-                headers.
+            TopologyError: The mode is another one (``KTable.to_delta`` has ``mode="upsert"``), the stream has no
+                headers, or a table cannot be partitioned by the columns.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -311,6 +323,7 @@ class StreamOperations:
                 record=self._node.record,
                 table=check_name("table", table),
                 is_updates=False,
+                partition_by=partition_columns(table, self._node.record, partition_by),
                 keeps_headers=headers,
             )
         )

@@ -16,6 +16,7 @@ from weir.pipelines.arguments import positive_ms
 from weir.pipelines.dsl.foreign_key import ForeignKey, add_foreign_key_join
 from weir.pipelines.dsl.graph import Graph, Materialized, check_name, store_spec
 from weir.pipelines.dsl.joins import JoinFunction, add_table_table_join
+from weir.pipelines.dsl.partitions import partition_columns
 from weir.pipelines.dsl.sinks import kafka_topic
 from weir.pipelines.dsl.sql_sinks import sql_table
 from weir.pipelines.dsl.stateless import add_filter, add_kept, add_map_values
@@ -310,6 +311,7 @@ class TableOperations:
         emit: Literal["newest", "record"] = "newest",
         mode: Literal["append", "upsert"] = "append",
         refresh: timedelta | None = None,
+        partition_by: str | Sequence[str] = (),
     ) -> None:
         """Append the updates to the Delta table ``table``: the newest per key and epoch, and each final result once.
 
@@ -321,9 +323,11 @@ class TableOperations:
         any reader of Delta sees the table as it is: key columns, value columns and ``_ts``. It follows the commits in
         the background, at most every ``refresh`` (5 seconds), and at the end of a run it has them all (docs/sql.md).
 
+        ``partition_by`` is that of ``KStream.to_delta``; it goes with ``mode="append"``.
+
         Raises:
-            TopologyError: The results are final, so each key is written once already; or ``refresh`` or ``emit`` do not
-                go with the mode.
+            TopologyError: The results are final, so each key is written once already; ``refresh``, ``emit`` or
+                ``partition_by`` do not go with the mode; or a table cannot be partitioned by the columns.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -336,6 +340,12 @@ class TableOperations:
         """
         _check_emit(emit)
         refresh_ms = self._refresh_ms(table, emit, mode, refresh)
+        partitions = partition_columns(table, self._node.record, partition_by)
+        if partitions and refresh_ms is not None:
+            raise TopologyError(
+                f'the table {table!r} got mode="upsert" and partition_by=: its rows move as their keys are updated; '
+                'leave partition_by out, or use mode="append", whose readers take the newest row of each key'
+            )
         parent = self._add_to_stream(ToStreamNode if versioned_store(self._node) is None else NewestToStreamNode)
         name = self._graph.new_name("KSTREAM-SINK-")
         self._graph.add(
@@ -347,6 +357,7 @@ class TableOperations:
                 is_updates=not self._is_final,
                 keeps_all=emit == "record",
                 refresh_ms=refresh_ms,
+                partition_by=partitions,
             )
         )
 

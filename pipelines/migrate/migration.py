@@ -22,7 +22,7 @@ from weir.pipelines.migrate.errors import MigrationError
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
 from weir.state.changelog.upserts import refresh_at_rest
-from weir.state.commit.files import write_file
+from weir.state.commit.files import write_file, write_files
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.engine.instances import new_instance
@@ -168,9 +168,10 @@ class Migration:
                 }
                 files.append(write_file(app_folder, changelog_spec(each.store), rows, partition))
         files += [
-            write_file(app_folder, table, rows.with_columns(_epoch=epoch))
+            file
             for table, rows in self.outputs
             if rows.height
+            for file in write_files(app_folder, table, rows.with_columns(_epoch=epoch))
         ]
         return tuple(files)
 

@@ -42,7 +42,7 @@ from weir.pipelines.topology.topology import outbox_spec, table_spec
 from weir.state.changelog.reading import TaskChangelog, encoded
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from weir.state.changelog.whole import whole_changelog_frame
-from weir.state.commit.files import write_file
+from weir.state.commit.files import write_file, write_files
 from weir.state.engine.backing import suppliers_of
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import Settlement, StateSession, StateView
@@ -59,7 +59,7 @@ from weir.state.errors import (
     StateError,
     TaskCorruptedError,
 )
-from weir.state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, TaskId
+from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
 log = logging.getLogger(__name__)
 
@@ -605,11 +605,11 @@ class EpochRunner:
         output: EpochOutput,
         dead: Sequence[BadRecord],
     ) -> tuple[FileEntry, ...]:
-        epoch = plan.state.epoch
-        files = []
+        epoch, files = plan.state.epoch, list[FileEntry]()
+        of_epoch = pl.lit(epoch, pl.Int64()).alias("_epoch")
         for name, frame in output.sinks.items():
             if frame.height:
-                files.append(self._write(self._tables[name], frame, epoch))
+                files += write_files(self._folder, self._tables[name], frame.with_columns(of_epoch))
         partition = {"task": self._topology.task_name(plan.task), "segment": str(epoch // SEGMENT_EPOCHS)}
         for store in sub_topology.stores:
             if not store.is_logged:
@@ -619,23 +619,16 @@ class EpochRunner:
             else:
                 changes = changelog_frame(store, session)
             if changes.height:
-                files.append(self._write(changelog_spec(store), changes, epoch, partition))
+                files.append(write_file(self._folder, changelog_spec(store), changes.with_columns(of_epoch), partition))
         if dead:
             files.append(write_file(self._folder, DEAD_LETTERS, dead_letter_frame(dead, epoch)))
             if (sink := self._topology.dead_letters) is not None:
                 records = dead_letter_records(sink, dead, [letter_id(record, epoch) for record in dead])
-                files.append(self._write(outbox_spec(sink), records, epoch))
+                files += write_files(self._folder, outbox_spec(sink), records.with_columns(of_epoch))
         if plan.letters:
             marks = replay_marks(plan.letters, failed_again(plan.letters, dead), epoch)
             files.append(write_file(self._folder, DEAD_LETTERS, marks))
         return tuple(files)
-
-    def _write(
-        self, spec: TableSpec, frame: pl.DataFrame, epoch: int, partition: Mapping[str, str] | None = None
-    ) -> FileEntry:
-        stored = [name for name in spec.schema if name not in spec.partition_by]
-        frame = frame.with_columns(pl.lit(epoch, pl.Int64()).alias("_epoch")).select(stored)
-        return write_file(self._folder, spec, frame, partition)
 
     def _write_blobs(self, plan: TaskPlan, output: EpochOutput) -> tuple[BlobRef, ...]:
         """Write the rows for other tasks."""

@@ -498,6 +498,8 @@ class TableSinkNode(ChildNode):
     """Whether every update is written, not only the newest per key and epoch."""
     refresh_ms: int | None = None
     """For a table of upserts, how often it is brought up to date at most; None for a table that commits append to."""
+    partition_by: tuple[str, ...] = ()
+    """The columns by which a table in Delta is partitioned."""
     keeps_headers: bool = False
     """Whether a table in Delta has the column ``_headers``."""
     sink: Sink | None = None

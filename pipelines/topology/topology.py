@@ -301,7 +301,7 @@ class Topology:
                     [sub_topology.shape, [_joined(node) for node in sub_topology.nodes]]
                     for sub_topology in self.program.sub_topologies
                 ],
-                [[spec.name, columns_of(spec.schema), list(spec.keys)] for spec in specs],
+                [[spec.name, columns_of(spec.schema), list(spec.keys), *spec.partition_by] for spec in specs],
             ],
             16,
         )
@@ -319,6 +319,8 @@ def table_spec(sink: TableSinkNode) -> TableSpec:
     return TableSpec(
         name=sink.table if sink.refresh_ms is None else updates_name(sink.table),
         schema=schema,
+        partition_by=sink.partition_by,
+        has_partition_columns=True,
         keys=tuple(sink.record.key_columns) if sink.is_updates else (),
     )
 

@@ -23,7 +23,7 @@ from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
 from weir.state.commit.columns import differences
 from weir.state.commit.delta_log import replace_files
 from weir.state.commit.evolution import TOMBSTONE_HORIZON, is_upserts
-from weir.state.commit.files import MERGED, read_files, write_file
+from weir.state.commit.files import MERGED, file_columns, read_files, write_file, write_files
 from weir.state.commit.log import COMMITS, commit_times, newest_of
 from weir.state.commit.outbox import OUTBOX_FOLDER, REFUSED_FOLDER
 from weir.state.commit.protocol import redo_appends
@@ -170,6 +170,7 @@ class Compaction:
             schema=pl.scan_delta(table).collect_schema(),
             keys=tuple(keys),
             partition_by=tuple(table.metadata().partition_columns),
+            has_partition_columns=not is_changelog(name),
         )
         merges = [merge for merge in merges if _has_columns_of(folder, merge.files, spec.schema)]
         done, total = 0, sum(int(merge.files["num_records"].sum()) for merge in merges)
@@ -183,7 +184,7 @@ class Compaction:
     def _merge(self, spec: TableSpec, merge: _Merge) -> None:
         # 4. Rows merged
         folder = self._app_folder / spec.name
-        columns = pl.Schema({name: dtype for name, dtype in spec.schema.items() if name not in spec.partition_by})
+        columns = pl.Schema(file_columns(spec))
         added: list[FileEntry] = []
         forgotten = 0
         if spec.keys:
@@ -191,10 +192,10 @@ class Compaction:
                 is_old = pl.col("_deleted") & (pl.col("_epoch") <= self._deletions_through)
                 forgotten = max(forgotten, *rows.filter(is_old)["_epoch"], 0)
                 if (kept := rows.filter(~is_old)).height:
-                    added.append(write_file(self._app_folder, spec, kept, merge.partition, is_merged=True))
+                    added += self._written(spec, merge, kept)
         else:
             rows = read_files([folder / path for path in merge.files["path"]], columns)
-            added.append(write_file(self._app_folder, spec, rows, merge.partition, is_merged=True))
+            added += self._written(spec, merge, rows)
         self._on_step("rows written")
         # 5. The horizon raised
         if forgotten:
@@ -204,13 +205,20 @@ class Compaction:
         replace_files(folder, merge.files, added, is_data_changed=bool(spec.keys))
         self._on_step("files replaced")
 
+    def _written(self, spec: TableSpec, merge: _Merge, rows: pl.DataFrame) -> list[FileEntry]:
+        if merge.partition:
+            return [write_file(self._app_folder, spec, rows, merge.partition, is_merged=True)]
+        return write_files(self._app_folder, spec, rows, is_merged=True)
+
     def _merges(self, name: str, table: DeltaTable, files: pl.DataFrame) -> list[_Merge]:
         is_waiting = name.partition("/")[0] in _WAITING
         if files.is_empty() or is_waiting or is_upserts(table):  # whose refreshes merge its files
             return []
         if not key_columns(table):
-            return [_Merge(files=pack, partition={}) for pack in packs(files)]
-        if "partition.segment" not in files.columns:
+            partitions = [column for column in files.columns if column.startswith("partition.")]
+            parts = files.partition_by(partitions) if partitions else [files]
+            return [_Merge(files=pack, partition={}) for part in parts for pack in packs(part)]
+        if not is_changelog(name):
             return [_Merge(files=files, partition={})] if _has_news(files) else []
         closed = files if self._is_whole else files.filter(pl.col("partition.segment") < self._open_segment(table))
         return [
@@ -239,6 +247,11 @@ class Compaction:
             table.checkpoint()
         self._on_step("cleaned")
         return _report(name, before, after, deleted)
+
+
+def is_changelog(table: str) -> bool:
+    """Whether a table is a changelog, whose partitions are tasks and segments of epochs."""
+    return table.partition("/")[0] == CHANGELOG_FOLDER
 
 
 def _has_columns_of(folder: Path, files: pl.DataFrame, columns: pl.Schema) -> bool:

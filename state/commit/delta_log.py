@@ -22,6 +22,7 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable, Schema
 
+from weir.state.commit.files import partition_text
 from weir.state.engine.environment import sync_folder
 from weir.state.errors import TableFeatureError
 from weir.state.types import FileEntry
@@ -287,7 +288,7 @@ def _transaction(id: str, version: int, now_ms: int) -> dict[str, Any]:
 def _removes(files: pl.DataFrame, now_ms: int, *, is_data_changed: bool) -> Iterator[dict[str, Any]]:
     partition_by = [name for name in files.columns if name.startswith("partition.")]
     for row in files.iter_rows(named=True):
-        values = {name.removeprefix("partition."): str(row[name]) for name in partition_by}
+        values = {name.removeprefix("partition."): partition_text(row[name]) for name in partition_by}
         yield {
             "remove": {
                 "path": _quoted(row["path"]),

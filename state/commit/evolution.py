@@ -91,6 +91,9 @@ def _needed(app_folder: Path, table: DeltaTable, spec: TableSpec, *, is_shown: b
     keys = table.metadata().configuration.get(KEYS_PROPERTY, "")
     wanted, found = stored_schema(spec), pl.scan_delta(table).collect_schema()
     changed = differences(found, wanted)
+    if (partitions := tuple(table.metadata().partition_columns)) != spec.partition_by:
+        reason = f"it is {_divided(partitions)}, and the program writes one that is {_divided(spec.partition_by)}"
+        raise TableSchemaError(app_folder.name, shown_name(spec.name), reason)
     has_other_keys = keys != ",".join(spec.keys) or any(each.path in spec.keys for each in changed)
     if spec.evolves_freely:
         # What is left out goes from the rows, too: a later program may have a column of that name again.
@@ -171,6 +174,10 @@ def _write_anew(app_folder: Path, table: DeltaTable, spec: TableSpec, needed: Ev
         written.append(write_file(app_folder, goal, fitted(rows, columns), values))
     properties[KEYS_PROPERTY] = ",".join(spec.keys)
     rewrite(folder, table, delta_schema(needed.schema), properties, files, written)
+
+
+def _divided(partition_by: tuple[str, ...]) -> str:
+    return f"partitioned by {', '.join(partition_by)}" if partition_by else "not partitioned"
 
 
 def _keyed(keys: str) -> str:

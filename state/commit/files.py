@@ -10,7 +10,7 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -61,7 +61,7 @@ def write_file(
     app_folder: Path,
     spec: TableSpec,
     frame: pl.DataFrame,
-    partition_values: Mapping[str, str] | None = None,
+    partition_values: Mapping[str, str | None] | None = None,
     *,
     is_merged: bool = False,
 ) -> FileEntry:
@@ -78,12 +78,13 @@ def write_file(
         raise ValueError(
             f"table {spec.name!r} is partitioned by {spec.partition_by}, but the file's values are {values}"
         )
-    columns = {name: dtype for name, dtype in stored_schema(spec).items() if name not in values}
+    columns = file_columns(spec)
     if missing := columns.keys() - set(frame.columns):
         raise ValueError(f"table {spec.name!r}: the rows to be written lack the columns {sorted(missing)}")
     rows = frame.select(pl.col(name).cast(spec.schema[name]).cast(dtype) for name, dtype in columns.items())
     table = app_folder / spec.name
-    folder = table.joinpath(*(f"{name}={quote(values[name], safe='')}" for name in spec.partition_by))
+    apart = {name: str(values[name]) for name in spec.partition_by if not spec.has_partition_columns}
+    folder = table.joinpath(*(f"{name}={quote(value, safe='')}" for name, value in apart.items()))
     _make_folders(folder)
     path = folder / f"{MERGED if is_merged else ''}{uuid.uuid4().hex}.parquet"
     # 1. Files written and synced
@@ -97,8 +98,45 @@ def write_file(
         size_bytes=path.stat().st_size,
         rows=rows.height,
         partition_values=values,
-        stats=_stats(rows),
+        stats=_stats(rows.drop(values, strict=False)),
     )
+
+
+def write_files(app_folder: Path, spec: TableSpec, frame: pl.DataFrame, *, is_merged: bool = False) -> list[FileEntry]:
+    """Write rows as ``write_file``, into a file for each partition that they belong to.
+
+    Delta knows no empty text as a partition's value, so it becomes null.
+    """
+    if not spec.partition_by:
+        return [write_file(app_folder, spec, frame, is_merged=is_merged)]
+    parts = frame.with_columns(_without_empty_text(spec)).partition_by(spec.partition_by, as_dict=True)
+    return [
+        write_file(
+            app_folder,
+            spec,
+            rows,
+            {name: partition_text(value) for name, value in zip(spec.partition_by, values, strict=True)},
+            is_merged=is_merged,
+        )
+        for values, rows in parts.items()
+    ]
+
+
+def _without_empty_text(spec: TableSpec) -> list[pl.Expr]:
+    return [pl.col(name).replace("", None) for name in spec.partition_by if spec.schema[name] == pl.String]
+
+
+def file_columns(spec: TableSpec) -> dict[str, pl.DataType]:
+    """The columns that a table's files have, as stored."""
+    apart = () if spec.has_partition_columns else spec.partition_by
+    return {name: dtype for name, dtype in stored_schema(spec).items() if name not in apart}
+
+
+def partition_text(value: str | int | bool | date | None) -> str | None:
+    """A partition's value as Delta writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.isoformat() if isinstance(value, date) else None if value is None else str(value)
 
 
 def stored_type(dtype: pl.DataType) -> pl.DataType:

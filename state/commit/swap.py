@@ -16,7 +16,7 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.commit.files import read_files, write_file
+from weir.state.commit.files import read_files, write_files
 from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
 from weir.state.errors import SwapRefusedError
 from weir.state.types import FileEntry, TableSpec
@@ -41,7 +41,7 @@ def taken_out(
     may_touch = reduce(or_, (_may_be_old(files, swap) & may_be_of_days(files, swap) for swap in swaps))
     goes_whole = reduce(or_, (_lies_within(files, swap) for swap in swaps))
     removed = [files.filter(goes_whole)]
-    spec = TableSpec(name=name, schema=pl.scan_delta(table).collect_schema())
+    spec = output_spec(name, table)
     app_folder = folder.parents[len(Path(name).parts) - 1]
     are_replaced = reduce(or_, map(replaced, swaps))
     kept: list[FileEntry] = []
@@ -54,11 +54,21 @@ def taken_out(
         removed.append(file)
         held.append(stay)
         if sum(part.height for part in held) >= _HELD_ROWS:
-            kept.append(write_file(app_folder, spec, pl.concat(held)))
+            kept += write_files(app_folder, spec, pl.concat(held))
             held = []
     if any(part.height for part in held):
-        kept.append(write_file(app_folder, spec, pl.concat(held)))
+        kept += write_files(app_folder, spec, pl.concat(held))
     return pl.concat(removed), kept
+
+
+def output_spec(name: str, table: DeltaTable) -> TableSpec:
+    """What new files of an output need to know of the table that is there."""
+    return TableSpec(
+        name=name,
+        schema=pl.scan_delta(table).collect_schema(),
+        partition_by=tuple(table.metadata().partition_columns),
+        has_partition_columns=True,
+    )
 
 
 def notes_of(record: CommitRecord) -> tuple[SwapNote, ...]:

@@ -42,7 +42,7 @@ def build(least: int = 500) -> Application:
     builder = StreamsBuilder()
     readings = builder.stream("readings", key=String("sensor"), value=Json(Reading))
     high = Sum(col("value") >= least)
-    readings.filter(col("value") >= least).to_delta("raised")
+    readings.filter(col("value") >= least).to_delta("raised", partition_by="kind")
     hour = TimeWindows.of_size_and_grace(timedelta(hours=1), timedelta(minutes=30))
     final = Suppressed.until_window_closes(BufferConfig.unbounded())
     (
@@ -56,7 +56,7 @@ def build(least: int = 500) -> Application:
         readings.group_by_key()
         .windowed_by(hour.advance_by(timedelta(minutes=30)))
         .agg("by_half", readings=Count(), high=high)
-        .to_delta("overlapping")
+        .to_delta("overlapping", partition_by=["high", "sensor"])
     )
     patient = TimeWindows.of_size_and_grace(
         timedelta(hours=1), timedelta(hours=20)
