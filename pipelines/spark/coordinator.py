@@ -304,7 +304,7 @@ class Coordinator:
         state = StateId(self.generation, self.epoch + 1)
         given_up = self._stalls.given_up(self.tasks, now_ms)
         result = None
-        for stage in self._stages:
+        for number, stage in enumerate(self._stages, 1):
             frontiers = Frontiers(self.application.topology, self.tasks, ends, given_up)
             blocked = self._blocked(frontiers, limits.max_pending_bytes)
             ready = [
@@ -339,7 +339,10 @@ class Coordinator:
                 ]
                 self.epoch = state.epoch
                 result = result or EpochResult()
-                plans = self._with_global_tables(self._bounded(plans), ends)
+                to_follow = sum(
+                    any(task.id.sub_topology in later for later in self._stages[number:]) for task in running
+                )
+                plans = self._with_global_tables(self._bounded(plans, to_follow), ends)
                 for receipt in self._job(self.slots.run, plans):
                     self._accept(receipt, result, now_ms)
                     if receipt.status is ReceiptStatus.DONE and end_time_ms is not None:
@@ -564,13 +567,15 @@ class Coordinator:
                 )
         raise AssertionError("unreachable")
 
-    def _bounded(self, plans: list[TaskPlan]) -> list[TaskPlan]:
-        """Divide what may still be written before a commit among the plans that read, and so among the slots."""
-        limit, reading = self.application.uncommitted_max_bytes, sum(bool(plan.ranges) for plan in plans)
-        if limit == NO_LIMIT or not reading:
+    def _bounded(self, plans: list[TaskPlan], to_follow: int) -> list[TaskPlan]:
+        """Divide what may still be written before a commit among the plans that take rows and ``to_follow`` tasks of
+        later stages of the epoch, which may take some."""
+        limit = self.application.uncommitted_max_bytes
+        taking = sum(bool(plan.ranges or plan.blobs) for plan in plans)
+        if limit == NO_LIMIT or not taking:
             return plans
-        share = max(1, (limit - self.uncommitted_bytes) // reading)
-        return [replace(plan, max_uncommitted_bytes=share) if plan.ranges else plan for plan in plans]
+        share = max(1, (limit - self.uncommitted_bytes) // (taking + to_follow))
+        return [replace(plan, max_uncommitted_bytes=share) if plan.ranges or plan.blobs else plan for plan in plans]
 
     def _with_global_tables(self, plans: list[TaskPlan], ends: Mapping[TopicPartition, int]) -> list[TaskPlan]:
         """Add to the plans of tasks that join with global tables how far those are to be read."""

@@ -6,7 +6,11 @@ import math
 import time
 
 FIRST_ROWS = 10_000
-"""Records in the first batch where only bytes are limited."""
+"""Records in the first batch where only bytes are limited, at most."""
+LEAST_ROWS = 100
+"""No batch has fewer because of bytes."""
+FIRST_ROW_BYTES = 100
+"""What a record is taken to write before anything is known."""
 UNKNOWN_ROWS = 100
 """Records in the first batch where time is limited and what a record takes is not known."""
 MOST_GROWTH = 8
@@ -27,7 +31,10 @@ class BatchSizes:
         self._max_bytes, self._budget_s = max_bytes, budget_s
         self._end_s = math.inf if budget_s is None else started_s + budget_s
         self._began_s = time.monotonic()
-        self.next = FIRST_ROWS if budget_s is None else max(1, first or UNKNOWN_ROWS)
+        self._least = min(FIRST_ROWS, LEAST_ROWS)
+        within_bytes = FIRST_ROWS if max_bytes is None else max(self._least, max_bytes // (2 * FIRST_ROW_BYTES))
+        within_time = FIRST_ROWS if budget_s is None else max(1, first or UNKNOWN_ROWS)
+        self.next = min(within_bytes, within_time, FIRST_ROWS) if max_bytes is not None else within_time
         """Records in the next batch; 0 when the epoch takes no more."""
         self.are_too_large = self.are_late = False
         """Why ``next`` is 0."""
@@ -50,7 +57,7 @@ class BatchSizes:
         if self._max_bytes is not None:
             room = self._max_bytes - written_bytes
             self.are_too_large = room <= 0
-            sizes.append(max(FIRST_ROWS, taken * room // (2 * max(1, written_bytes))))
+            sizes.append(max(self._least, taken * room // (2 * max(1, written_bytes))))
         if self._budget_s is not None:
             left_s = self._end_s - now_s
             fitting = int(rows * left_s / seconds)

@@ -9,18 +9,21 @@ from threading import Event
 import pytest
 
 from tests.pipelines.spark.inline import Place, Topics
-from tests.pipelines.spark.sales import application, expected, totals
+from tests.pipelines.spark.sales import Sale, application, expected, totals
+from weir import Application, Count, Json, StreamsBuilder, String
 from weir.pipelines.application import NO_LIMIT
 from weir.pipelines.tasks import batch_sizes
+from weir.state.commit.tables import read_table
 
 ROW_BYTES = 40
 """Roughly the size of a shop's state, including its key."""
+BATCH_ROWS = batch_sizes.LEAST_ROWS
+"""With limits as low as here."""
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    """1,500 shops in each of two partitions, one sale each; batches of 50 records."""
-    monkeypatch.setattr(batch_sizes, "FIRST_ROWS", 50)
+def place(tmp_path):
+    """1,500 shops in each of two partitions, one sale each."""
     topics = Topics(
         {
             ("sales", partition): [
@@ -54,9 +57,22 @@ def test_no_epoch_passes_the_limit_by_more_than_a_batch_of_each_task(place):
     place.application.uncommitted_max_bytes = 20_000
     seen = run(place)
     assert max(seen) > 20_000 * 0.8
-    assert max(seen) < 20_000 + 2 * 50 * ROW_BYTES
+    assert max(seen) < 20_000 + 2 * BATCH_ROWS * ROW_BYTES
     assert len(seen) > 3
     assert totals(place) == expected(place)
+
+
+@pytest.mark.slow
+def test_tasks_behind_a_repartition_keep_to_it_too(place):
+    """Each sale moves to the task of its amount; the tasks that send it write nothing that would limit them."""
+    builder = StreamsBuilder()
+    sales = builder.stream("sales", key=String("shop"), value=Json(Sale))
+    sales.group_by("amount").agg("by_amount", sold=Count()).to_delta("by_amount")
+    place.application = Application("sales", builder, commit_interval=timedelta(hours=1), uncommitted_max_bytes=20_000)
+    seen = run(place)
+    assert 20_000 * 0.8 < max(seen) < 20_000 + 2 * BATCH_ROWS * ROW_BYTES
+    sold = read_table(place.warehouse / "sales" / "by_amount").select("amount", "sold").rows()
+    assert sorted(sold) == [(number, 2) for number in range(1500)]
 
 
 def test_without_a_limit_the_interval_alone_decides(place):
