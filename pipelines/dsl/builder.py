@@ -36,6 +36,7 @@ class StreamsBuilder:
         timestamp: TimestampExtractor | None = None,
         idle_after: timedelta | None = None,
         headers: bool = False,
+        priority: int = 1,
     ) -> KStream:
         """The records of ``topic``, including null keys and null values.
 
@@ -52,8 +53,11 @@ class StreamsBuilder:
         and set others (``record.headers``), and ``to(...)`` writes them. Reading them takes time, so by default they
         are left where they are.
 
+        Where several topics are behind, ``priority`` shares out a slot's time: a task that reads a topic of priority 3
+        gets three times what one of priority 1 gets, as long as it has that much to read. It changes no results.
+
         Raises:
-            TopologyError: A schema does not fit, or the name is not a valid topic name.
+            TopologyError: A schema does not fit, the name is not a valid topic name, or the priority is none.
 
         Examples:
             >>> @dataclass(frozen=True)
@@ -73,12 +77,24 @@ class StreamsBuilder:
         if len(topics) == 1:
             return KStream(
                 self._graph,
-                add_source(self._graph, topics[0], key, value, timestamp, idle_after, headers=headers),
+                add_source(
+                    self._graph, topics[0], key, value, timestamp, idle_after, headers=headers, priority=priority
+                ),
                 has_new_key=False,
             )
         name = self._graph.new_name("KSTREAM-SOURCE-")
         first, *others = (
-            add_source(self._graph, each, key, value, timestamp, idle_after, name=f"{name}-{each}", headers=headers)
+            add_source(
+                self._graph,
+                each,
+                key,
+                value,
+                timestamp,
+                idle_after,
+                name=f"{name}-{each}",
+                headers=headers,
+                priority=priority,
+            )
             for each in topics
         )
         return KStream(
@@ -100,12 +116,13 @@ class StreamsBuilder:
         timestamp: TimestampExtractor | None = None,
         idle_after: timedelta | None = None,
         headers: bool = False,
+        priority: int = 1,
     ) -> KTable:
         """The newest value of each key of ``topic``, by offset; a null value deletes the row. Null keys are dropped.
 
         ``store`` names the state, or is a ``Materialized``. With ``ttl`` the store drops a row that long after its last
         record, by the table's stream time or by the wall clock, and forwards no tombstone. ``timestamp``,
-        ``idle_after`` and ``headers`` work as for ``stream``: an update has the headers of its record.
+        ``idle_after``, ``headers`` and ``priority`` work as for ``stream``: an update has the headers of its record.
 
         With ``history_retention`` the table is versioned (KIP-889, KIP-914): a row is valid from its record's
         timestamp, whenever the record arrives, and earlier rows are kept for that much of the table's stream time. A
@@ -123,7 +140,7 @@ class StreamsBuilder:
             >>> store.get("salt"), store.get("tea")
             (1, None)
         """
-        source = add_source(self._graph, topic, key, value, timestamp, idle_after, headers=headers)
+        source = add_source(self._graph, topic, key, value, timestamp, idle_after, headers=headers, priority=priority)
         node = add_table(
             self._graph, source, store, "KTABLE-SOURCE-", ttl=ttl, ttl_by=ttl_by, history_retention=history_retention
         )

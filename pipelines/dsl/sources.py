@@ -16,6 +16,7 @@ from weir.pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampEx
 from weir.pipelines.serdes.windowed import WindowedSerde
 from weir.pipelines.topology.nodes import RecordType, SourceNode
 
+MOST_PRIORITY = 1000
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -30,13 +31,18 @@ def add_source(
     is_global: bool = False,
     name: str = "",
     headers: bool = False,
+    priority: int = 1,
 ) -> SourceNode:
     """The records of ``topic``.
 
     Raises:
-        TopologyError: A schema does not fit, or the name is not a valid topic name.
+        TopologyError: A schema does not fit, the name is not a valid topic name, or the priority is none.
     """
     _check_topic(topic, key, value)
+    if not isinstance(priority, int) or isinstance(priority, bool) or not 1 <= priority <= MOST_PRIORITY:
+        raise TopologyError(
+            f"topic {topic!r}: priority is {priority!r}; it must be a whole number from 1 to {MOST_PRIORITY}"
+        )
     name = name or graph.new_name("KSTREAM-SOURCE-")
     record = graph.record(
         f"topic {topic!r}", key.row_type("key"), value.row_type("value"), is_windowed=isinstance(key, WindowedSerde)
@@ -50,6 +56,7 @@ def add_source(
         timestamp=_checked(topic, record, timestamp),
         idle_after_ms=idle_ms(idle_after),
         has_headers=headers,
+        priority=priority,
     )
     return source if is_global else graph.add(source)
 

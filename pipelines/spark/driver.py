@@ -97,7 +97,7 @@ class Driver:
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
-        self._pace = Pace(self._interval_s, spec.slot_of)
+        self._pace, self._priorities = Pace(self._interval_s, spec.slot_of), spec.priorities
         self._uncommitted_max_bytes = application.uncommitted_max_bytes
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
@@ -193,7 +193,11 @@ class Driver:
         started = time.monotonic()
         lags = {task.id: total_lag([task], self._ends) for task in self._coordinator.tasks.values()}
         result = self._coordinator.run_epoch(
-            self._ends, self._limits, time.time_ns() // 1_000_000, self._is_live, shares=self._pace.shares(lags, {})
+            self._ends,
+            self._limits,
+            time.time_ns() // 1_000_000,
+            self._is_live,
+            shares=self._pace.shares(lags, self._priorities),
         )
         self._pace.took(time.monotonic() - started, result.took if result else {})
         if result is not None and result.records_in and self._clock.first_input is None:

@@ -159,6 +159,16 @@ class RunSpec:
         costs = {task: committed[name].busy_s for name, task in names.items() if name in committed}
         return spread(self.tasks, self.slots, costs)
 
+    @cached_property
+    def priorities(self) -> Mapping[TaskId, int]:
+        """Of each task that reads topics, the greatest of theirs."""
+        of_sources = {
+            sub_topology.index: max(source.priority for source in sub_topology.sources)
+            for sub_topology in self.application.topology.sub_topologies
+            if sub_topology.sources
+        }
+        return {task: of_sources[task.sub_topology] for task in self.tasks if task.sub_topology in of_sources}
+
     @property
     def task_settings(self) -> TaskSettings:
         """What every task of the run is told."""

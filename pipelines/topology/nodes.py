@@ -177,6 +177,8 @@ class SourceNode(Node):
     idle_after_ms: int | None = None
     has_headers: bool = False
     """Whether the program asked for the records' headers."""
+    priority: int = 1
+    """How many times the time of a source of priority 1 its tasks get where they share a slot."""
 
     @property
     def key(self) -> RowType:

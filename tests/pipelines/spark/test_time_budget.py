@@ -14,7 +14,7 @@ import pytest
 
 from tests.examples import combined
 from tests.pipelines.spark.inline import InlineSlots, Place, Topics
-from weir import Application, Count, FixedKeyProcessor, Json, StreamsBuilder, String
+from weir import Application, Count, FixedKeyProcessor, Json, StreamsBuilder, String, TopologyError
 from weir.pipelines.operators import time_limit
 from weir.pipelines.tasks import batch_sizes, epoch
 from weir.state.commit.tables import read_table
@@ -147,3 +147,38 @@ def test_every_record_counts_once_whatever_each_takes(tmp_path, monkeypatch, pro
     if costs == "each takes a millisecond":
         assert all(seconds <= 1.0 for _, seconds in took), took
         assert sum(seconds >= 0.5 for _, seconds in took) >= 2, "the time is used"
+
+
+def test_a_topic_with_priority_gets_as_many_times_the_time_of_another(tmp_path, monkeypatch):
+    """Two tasks share a slot; how far the other one is when the preferred one has read everything."""
+    builder = StreamsBuilder()
+    for topic, priority in (("urgent", 4), ("bulk", 1)):
+        stream = builder.stream(topic, key=String("user"), value=Json(Click), priority=priority)
+        stream.map_values(works).group_by_key().agg(topic, clicks=Count()).to_delta(topic)
+    application = Application("shop", builder, commit_interval=timedelta(seconds=1))
+    topics = Topics({(topic, 0): clicks(lambda number: 1.0) for topic in ("urgent", "bulk")})
+    place = Place(application, topics, tmp_path, max_records=RECORDS)
+    bulk_read, read, run = 0, dict.fromkeys(("urgent", "bulk"), 0), InlineSlots.run
+
+    def noted(slots, plans):
+        nonlocal bulk_read
+        receipts = run(slots, plans)
+        is_done = read["urgent"] == RECORDS
+        read.update((topic, offsets[0]) for each in receipts for topic, offsets in each.positions.items())
+        bulk_read = bulk_read if is_done else read["bulk"]
+        return receipts
+
+    monkeypatch.setattr(InlineSlots, "run", noted)
+    place.run()
+    assert 0.15 * RECORDS < bulk_read < 0.45 * RECORDS
+    for topic in ("urgent", "bulk"):
+        rows = read_table(place.warehouse / "shop" / topic)
+        assert dict(rows.select("user", "clicks").iter_rows()) == {
+            f"user-{user}": len(range(user, RECORDS, USERS)) for user in range(USERS)
+        }
+
+
+@pytest.mark.parametrize("priority", [0, -1, 1.5, True, 1001, "high"])
+def test_a_priority_is_a_whole_number(priority):
+    with pytest.raises(TopologyError, match="it must be a whole number from 1 to 1000"):
+        StreamsBuilder().stream("clicks", key=String("user"), value=Json(Click), priority=priority)
