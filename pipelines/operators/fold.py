@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from weir.pipelines.errors import UserFunctionError
+from weir.pipelines.operators import calls
 from weir.pipelines.operators.aggregates import STORED, Accumulator
 from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.operators.states import ColumnStates, FunctionStates, States
@@ -237,11 +239,15 @@ class FunctionFold:
         self, rows: pl.DataFrame, function: Callable[[Any, Any, Any], Any], index: int, key: Any, one: Any, other: Any
     ) -> Any:
         """What ``function`` returns for the record at ``index`` of ``rows``."""
+        calls.running = self._called, rows, index
         try:
             check_time()
             return function(key, one, other)
         except Exception as error:
             raise self._named.failed(f"{type(error).__name__}: {error}", self._records(rows), index) from error
+
+    def _called(self, rows: pl.DataFrame, index: int) -> UserFunctionError:
+        return self._named.failed("", self._records(rows), index)
 
     def _frame(self, rows: pl.DataFrame, states: list[Any], times: list[int], made_by: Sequence[int]) -> pl.DataFrame:
         """States that records of ``rows`` produced, each record given by its index."""

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.errors import RecordPlace, UserFunctionError
+from weir.pipelines.operators import calls
 from weir.pipelines.operators.time_limit import check_time
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.values import as_datetimes
@@ -97,6 +98,7 @@ class UserFunction:
     def over(self, arguments: Iterable[tuple[Any, ...]], records: Records) -> list[Any]:
         """The result of each call, one per record, in order; raises ``UserFunctionError`` if one raises."""
         call, results = self.call, list[Any]()
+        calls.running = self._called, records, results
         try:
             for each in arguments:
                 results.append(call(*each))
@@ -104,6 +106,9 @@ class UserFunction:
         except Exception as error:
             raise self.failed(f"{type(error).__name__}: {error}", records, len(results)) from error
         return results
+
+    def _called(self, records: Records, results: Sequence[Any]) -> UserFunctionError:
+        return self.failed("", records, len(results))
 
     def over_each(self, arguments: Iterable[tuple[Any, ...]], records: Records) -> list[list[Any]]:
         """All results of each call, for a function that gives any number of them; errors as for ``over``."""

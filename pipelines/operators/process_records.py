@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from weir.pipelines.errors import RecordPlace, UserFunctionError
+from weir.pipelines.operators import calls
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.functions import KeyType, Records
 from weir.pipelines.operators.process import CHILD, Process
@@ -82,17 +83,12 @@ class ProcessRecords(Process):
         with self.at_work(epoch) as running:
             time_ms = running.clocks[self.clock] = max(given.time_ms, running.clocks.get(self.clock, given.time_ms))
             running.cause(Cause(given.partition, given.offset, given.time_ms, True))
+            calls.running = self._called_for, given, None
             try:
                 running.processor.process(given.record)
                 check_time()
             except Exception as error:
-                place = RecordPlace(
-                    partition=given.partition,
-                    offset=given.offset,
-                    time_ms=given.time_ms,
-                    key=self._named_key(given.record.key),
-                )
-                raise self._failed_at("process", error, place) from error
+                raise self._failed_at("process", error, self._place_of(given)) from error
             self._call_due(given, time_ms, running, epoch)
 
     def _take(self, rows: pl.DataFrame, running: Running, epoch: Epoch) -> None:
@@ -102,6 +98,7 @@ class ProcessRecords(Process):
         for index, (given, time_ms) in enumerate(zip(records, times.to_list(), strict=True)):
             clocks[clock] = time_ms
             running.cause(Cause(*given[1:], True))
+            calls.running = self._called, rows, index
             try:
                 process(given.record)
                 check_time()
@@ -110,6 +107,20 @@ class ProcessRecords(Process):
             if index + 1 < len(records) and records[index + 1][1:3] == given[1:3]:
                 continue  # the record that caused it is not through yet
             self._call_due(given, time_ms, running, epoch)
+
+    def _called(self, rows: pl.DataFrame, index: int) -> UserFunctionError:
+        return self._failed("process", RuntimeError(), Records(rows, self.key.names), index)
+
+    def _called_for(self, given: Given, _: None) -> UserFunctionError:
+        return self._failed_at("process", RuntimeError(), self._place_of(given))
+
+    def _place_of(self, given: Given) -> RecordPlace:
+        return RecordPlace(
+            partition=given.partition,
+            offset=given.offset,
+            time_ms=given.time_ms,
+            key=self._named_key(given.record.key),
+        )
 
     def _call_due(self, given: Given, time_ms: int, running: Running, epoch: Epoch) -> None:
         if running.is_due(STREAM, time_ms):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
@@ -29,6 +29,7 @@ from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import Progress, RunSummary
 from weir.pipelines.spark.replays import begin_replay
 from weir.pipelines.spark.restores import Restores
+from weir.pipelines.spark.signs import Sign
 from weir.pipelines.spark.snapshots import Snapshots
 from weir.pipelines.spark.task import BEFORE_ALL_MS, TaskState
 from weir.pipelines.spark.topic_watch import TopicWatch
@@ -159,6 +160,17 @@ class Driver:
     def last_commit_end_s(self) -> float:
         """When the last commit ended, by the monotonic clock."""
         return self._clock.last_commit_end
+
+    def while_waiting(self, signs: Sequence[Sign]) -> None:
+        """Report that the run goes on, while workers that take long give ``signs``; name the calls that they are in."""
+        tasks = {str(task.id): task for task in self._coordinator.tasks.values()}
+        for sign in signs:
+            if sign.call and sign.task in tasks:
+                task = tasks[sign.task]
+                if not task.calling:
+                    log.warning("task %s has been in one call of %s for %.0f s", task.id, sign.call, sign.call_s)
+                task.calling = f"has been in one call of {sign.call} for {sign.call_s:.0f} s"
+        self._report("running", now=True)
 
     def _waits_for_sinks(self) -> bool:
         """Whether so much waits for sinks that nothing more is read until they catch up."""

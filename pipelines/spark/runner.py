@@ -175,7 +175,9 @@ def spark_driver(
         closing(spec.committer(load_step_hook(worker.on_step))) as committer,
     ):
         executors = Executors(slots=pool, restores=restores, snapshots=snapshots)
-        yield started_driver(spec, committer, executors, listeners)
+        driver = started_driver(spec, committer, executors, listeners)
+        pool.while_waiting = driver.while_waiting
+        yield driver
 
 
 def limits_of(settings: Settings, application: Application, source_counts: Mapping[str, int]) -> Limits:

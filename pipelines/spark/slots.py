@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -19,6 +20,7 @@ from typing import TypeVar
 
 from pyspark import RDD, SparkContext
 
+from weir.pipelines.spark.signs import SIGN_EVERY_S, Sign
 from weir.pipelines.spark.worker import (
     Failure,
     SettleRequest,
@@ -39,6 +41,8 @@ Work = Callable[[WorkerSettings, Sequence[Item]], Iterable[Answer]]
 SLOT_VARIABLE = "_WEIR_SLOT"
 TRIES = 4
 """How often a slot is asked the same before a lost worker is an error."""
+FRESH_S = 3 * SIGN_EVERY_S
+"""A worker that has given no sign for longer is not known to be at work."""
 LOOPBACK = "127.0.0.1"
 END_LIMIT_S = 5.0
 """How long a slot that is still at work may take to end; then it ends with the Spark context."""
@@ -72,6 +76,8 @@ class SlotPool:
         self, spark_context: SparkContext, slots: int, settings: WorkerSettings, slot_of: Mapping[TaskId, int]
     ) -> None:
         self.slot_of = slot_of
+        self.while_waiting: Callable[[Sequence[Sign]], None] = lambda signs: None
+        """Called now and then while answers take long, with the signs that the workers give."""
         key = secrets.token_bytes(32)
         self._listener = Listener((LOOPBACK, 0), backlog=slots, authkey=key)
         self._slots = []
@@ -130,6 +136,11 @@ class SlotPool:
         for item in items:
             shares.setdefault(self.slot_of[task_of(item)], []).append(item)
         answers = [self.ask(slot, work, share) for slot, share in sorted(shares.items())]
+        waiting = set(answers)
+        while waiting := wait(waiting, timeout=SIGN_EVERY_S).not_done:
+            fresh_s = time.monotonic() - FRESH_S
+            if signs := [slot.sign[0] for slot in self._slots if slot.sign is not None and slot.sign[1] > fresh_s]:
+                self.while_waiting(signs)
         return [answer for future in answers for answer in future.result()]
 
     def _accept(self) -> None:
@@ -157,6 +168,8 @@ class _Slot:
         self._has_connected = False
         """Whether its worker has connected since its job began."""
         self.is_closed = False
+        self.sign: tuple[Sign, float] | None = None
+        """The newest sign of life while work is under way, and when it came."""
 
     def ask(self, work: Work[Item, Answer], items: Sequence[Item]) -> Future[list[Answer]]:
         return self._thread.submit(self._answers, work, items)
@@ -185,12 +198,16 @@ class _Slot:
 
     def _answers(self, work: Work[Item, Answer], items: Sequence[Item]) -> list[Answer]:
         answers: list[Answer] = []
+        self.sign = None
         for _ in range(TRIES):
             connection = self._live_connection()
             try:
                 connection.send((work, items[len(answers) :]))
                 while len(answers) < len(items):
                     answer = connection.recv()
+                    if isinstance(answer, Sign):
+                        self.sign = answer, time.monotonic()
+                        continue
                     if isinstance(answer, Failure):
                         self._lost(connection)
                         raise SlotFailedError(self._number, answer.reason)

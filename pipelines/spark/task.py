@@ -83,6 +83,8 @@ class Task:
     """The record that it is to try again."""
     waits_until_ms: int = BEFORE_ALL_MS
     """Until when, by the wall clock, it takes no row because of that."""
+    calling: str = ""
+    """The call of a function of the program that has kept its epoch for long."""
     waits: str = ""
     """What rows that it may not take yet have been waiting for, if for long."""
     files: list[FileEntry] = field(default_factory=list)
@@ -228,6 +230,7 @@ class Task:
         for name, time_ms in receipt.source_times_ms.items():
             self.source_times_ms[name] = max(time_ms, self.source_times_ms.get(name, BEFORE_ALL_MS))
         self.busy_s += receipt.seconds
+        self.calling = ""
         self._wait(receipt, now_ms)
         self.files += receipt.files
         self.unlogged = self.without_log

@@ -8,7 +8,9 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
@@ -17,6 +19,7 @@ from weir.infra.kafka.reader import PartitionReader
 from weir.pipelines.application import Application, load_application, load_step_hook
 from weir.pipelines.backfill.files import SliceReader
 from weir.pipelines.serdes.registry import connect_serdes
+from weir.pipelines.spark.signs import Signs
 from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
 from weir.pipelines.tasks.plan import Receipt, TaskPlan
 from weir.state.types import StateId, TaskId
@@ -174,18 +177,28 @@ def serve(
     worker_for(settings)
     with Client(address, authkey=key) as driver:
         send_at_once(driver)
-        driver.send(slot)
-        while True:
-            try:
-                work, items = driver.recv()
-            except (EOFError, ConnectionError):  # the driver has closed, or has another worker for this slot
-                return iter(())
-            try:
-                for answer in work(settings, items):
-                    driver.send(answer)
-            except Exception as error:
-                driver.send(Failure(f"{type(error).__name__}: {error}"))
-                raise  # Spark starts a new worker, without these caches
+        sending = threading.Lock()
+
+        def send(message: object) -> None:
+            with sending:
+                driver.send(message)
+
+        send(slot)
+        with closing(Signs(send)) as signs:
+            while True:
+                try:
+                    work, items = driver.recv()
+                except (EOFError, ConnectionError):  # the driver has closed, or has another worker for this slot
+                    return iter(())
+                try:
+                    answers = iter(work(settings, items))
+                    for item in items:
+                        with signs.at_work(str(getattr(item, "task", item))):
+                            answer = next(answers)
+                        send(answer)
+                except Exception as error:
+                    send(Failure(f"{type(error).__name__}: {error}"))
+                    raise  # Spark starts a new worker, without these caches
 
 
 def send_at_once(connection: Connection) -> None:

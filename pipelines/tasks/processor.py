@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from weir.pipelines.errors import BufferFullError, OperatorError, ProcessingError, UserFunctionError
+from weir.pipelines.operators import calls
 from weir.pipelines.operators.batch_session import BatchSession
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.idle import Closing, Following, Idleness
@@ -92,6 +93,8 @@ def _at_node(
             raise
         except Exception as error:
             raise OperatorError(node.name, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+        finally:
+            calls.running = None
 
     return named
 

@@ -7,8 +7,14 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import polars as pl
+
+from weir.pipelines.operators import calls
+from weir.pipelines.operators.functions import Records, UserFunction
 from weir.pipelines.spark.worker import WorkerSettings
+from weir.state.types import TaskId
 
 
 def pids(settings: WorkerSettings, items: Sequence[object]) -> Iterator[int]:
@@ -41,3 +47,18 @@ def seconds_slept(settings: WorkerSettings, items: Sequence[float]) -> Iterator[
         began = time.time()
         time.sleep(seconds)
         yield began, time.time()
+
+
+class LongCall(NamedTuple):
+    task: TaskId
+    seconds: float
+
+
+def in_a_long_call(settings: WorkerSettings, items: Sequence[LongCall]) -> Iterator[TaskId]:
+    """Each task once its function, called for two records, has slept for the second one."""
+    for task, seconds in items:
+        rows = pl.DataFrame({"user": ["ann", "bob"], "_partition": [0, 0], "_offset": [7, 8], "_ts": [0, 1_000]})
+        function = UserFunction(call=lambda each: time.sleep(each), node="KSTREAM-MAP-0000000001", known_as="fetch")
+        function.over([(0,), (seconds,)], Records(rows, ["user"]))
+        calls.running = None
+        yield task

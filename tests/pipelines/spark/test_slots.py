@@ -11,9 +11,11 @@ import psutil
 import pytest
 
 from tests.pipelines.spark import slot_work
+from weir.pipelines.spark.signs import LONG_CALL_S, SIGN_EVERY_S
 from weir.pipelines.spark.slots import TRIES, SlotFailedError, SlotLostError, SlotPool
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import TaskSettings
+from weir.state.types import TaskId
 
 pytestmark = pytest.mark.spark
 
@@ -63,6 +65,22 @@ def test_slots_work_at_the_same_time_and_each_does_one_thing_after_another(pool)
     assert began_second >= ended
     assert began_other < ended, "slot 1 waits for slot 0"
     assert began < ended
+
+
+def test_a_worker_gives_signs_while_it_is_at_work_and_names_the_call_that_takes_long(pool):
+    pool.slot_of = {TaskId(0, 0): 0, TaskId(0, 1): 1}
+    seen = []
+    pool.while_waiting = lambda signs: seen.append(tuple(signs))
+    calls = [slot_work.LongCall(TaskId(0, 0), LONG_CALL_S + 2 * SIGN_EVERY_S), slot_work.LongCall(TaskId(0, 1), 0.0)]
+    answers = pool._each(slot_work.in_a_long_call, calls, lambda call: call.task)
+    assert sorted(answers) == [call.task for call in calls]
+    assert {sign.task for signs in seen for sign in signs} == {"0_0"}, "the other one has answered at once"
+    named = [sign for signs in seen for sign in signs if sign.call]
+    assert 1 <= len(named) < len(seen), "not a call of a moment"
+    assert {sign.call for sign in named} == {
+        "'fetch' in KSTREAM-MAP-0000000001, for the record of key user='bob', time 1970-01-01T00:00:01Z"
+    }
+    assert all(LONG_CALL_S <= sign.call_s < LONG_CALL_S + 3 * SIGN_EVERY_S for sign in named)
 
 
 @pytest.mark.faults

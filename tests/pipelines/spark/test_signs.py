@@ -1,0 +1,100 @@
+"""What a driver does with the signs of workers that take long: it is seen to live, and says what takes the time."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from threading import Event
+
+import msgspec
+import pytest
+
+from tests.pipelines.spark.inline import InlineSlots, Place, Topics
+from weir import Application, FixedKeyProcessor, Json, StreamsBuilder, String
+from weir.pipelines.operators.calls import running_call
+from weir.pipelines.spark.control import ControlPanel
+from weir.pipelines.spark.signs import Sign
+
+
+@dataclass(frozen=True)
+class Click:
+    number: int
+
+
+SEEN: list[str] = []
+
+
+def noted(click: Click) -> Click:
+    SEEN.append(running_call().text)
+    return click
+
+
+class Notes(FixedKeyProcessor[str, Click, Click]):
+    def init(self, context):
+        self.context = context
+
+    def process(self, record):
+        self.context.forward(record.with_value(noted(record.value)))
+
+
+def folded(clicks):
+    def add(user: str, click: Click, total: int) -> int:
+        noted(click)
+        return total + 1
+
+    return clicks.group_by_key().aggregate("clicks", lambda: 0, add)
+
+
+PROGRAMS = {
+    "mapper": lambda clicks: clicks.map_values(noted).group_by_key().count("clicks"),
+    "processor": lambda clicks: clicks.process_values(Notes, name="notes").group_by_key().count("clicks"),
+    "aggregator": folded,
+}
+
+
+def place(folder, program) -> Place:
+    builder = StreamsBuilder()
+    program(builder.stream("clicks", key=String("user"), value=Json(Click))).to_delta("out")
+    rows = [(b"user-%d" % number, msgspec.json.encode(Click(number)), 1_000 * number) for number in range(3)]
+    application = Application("shop", builder, commit_interval=timedelta(milliseconds=1))
+    return Place(application, Topics({("clicks", 0): rows}), folder)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_call_is_named_by_function_operator_and_record(tmp_path, program):
+    SEEN.clear()
+    place(tmp_path, PROGRAMS[program]).run()
+    assert len(SEEN) == 3
+    for number, text in enumerate(SEEN):
+        function, _, record = text.partition(", for the record of ")
+        assert record == f"key user='user-{number}', time 1970-01-01T00:00:0{number}Z"
+        assert {"mapper": "'noted' in KSTREAM-MAPVALUES", "processor": "Notes.process' in notes"}.get(
+            program, "add' in KSTREAM-AGGREGATE"
+        ) in function
+    assert running_call() is None
+
+
+def test_a_driver_that_waits_reports_and_names_the_call_until_the_task_has_answered(tmp_path, monkeypatch, caplog):
+    here, run = place(tmp_path, PROGRAMS["mapper"]), InlineSlots.run
+    reasons: list[str] = []
+
+    def report(progress, tasks, ends):
+        reasons.extend(ControlPanel(None)._row(task, ends, is_paused=False).reason for task in tasks)
+
+    def slow(slots, plans):
+        for call_s in (0.0, 6.0, 8.0):
+            signs = [
+                Sign(task=str(plan.task), call="'noted' in map" if call_s else "", call_s=call_s) for plan in plans
+            ]
+            driver.while_waiting(signs)
+        return run(slots, plans)
+
+    here.desk.report = report
+    monkeypatch.setattr(InlineSlots, "run", slow)
+    driver = here.driver()
+    with caplog.at_level(logging.WARNING):
+        driver.run(Event(), until_caught_up=True)
+    assert "has been in one call of 'noted' in map for 8 s" in reasons
+    assert reasons[-1] == ""
+    assert caplog.text.count("task 0_0 has been in one call of 'noted' in map for 6 s") == 1
