@@ -139,7 +139,7 @@ class Driver:
             if result is not None:
                 self._react(result, stop)
             self._commit_if_due(wants_commit=result is not None and result.wants_commit)
-            self._report("paused" if self._is_paused else "running")
+            self._report(self._state(result))
             if until_caught_up and not self._is_paused and self._has_caught_up(result):
                 is_ended = end_time_ms is None or self._end_input(end_time_ms, stop)
                 return self._finish("caught_up" if is_ended else "stopped", stop)
@@ -161,6 +161,12 @@ class Driver:
         """When the last commit ended, by the monotonic clock."""
         return self._clock.last_commit_end
 
+    def _state(self, result: EpochResult | None) -> str:
+        if self._is_paused:
+            return "paused"
+        has_retries = any(task.waiting is not None for task in self._coordinator.tasks.values())
+        return "waiting" if result is None and has_retries else "running"
+
     def while_waiting(self, signs: Sequence[Sign]) -> None:
         """Report that the run goes on, while workers that take long give ``signs``; name the calls that they are in."""
         tasks = {str(task.id): task for task in self._coordinator.tasks.values()}
@@ -170,7 +176,7 @@ class Driver:
                 if not task.calling:
                     log.warning("task %s has been in one call of %s for %.0f s", task.id, sign.call, sign.call_s)
                 task.calling = f"has been in one call of {sign.call} for {sign.call_s:.0f} s"
-        self._report("running", now=True)
+        self._report("working", now=True)
 
     def _waits_for_sinks(self) -> bool:
         """Whether so much waits for sinks that nothing more is read until they catch up."""

@@ -77,9 +77,10 @@ def test_each_call_is_named_by_function_operator_and_record(tmp_path, program):
 
 def test_a_driver_that_waits_reports_and_names_the_call_until_the_task_has_answered(tmp_path, monkeypatch, caplog):
     here, run = place(tmp_path, PROGRAMS["mapper"]), InlineSlots.run
-    reasons: list[str] = []
+    reasons, states = list[str](), list[str]()
 
     def report(progress, tasks, ends):
+        states.append(progress.state)
         reasons.extend(ControlPanel(None)._row(task, ends, is_paused=False).reason for task in tasks)
 
     def slow(slots, plans):
@@ -97,4 +98,5 @@ def test_a_driver_that_waits_reports_and_names_the_call_until_the_task_has_answe
         driver.run(Event(), until_caught_up=True)
     assert "has been in one call of 'noted' in map for 8 s" in reasons
     assert reasons[-1] == ""
+    assert states.count("working") >= 3, "not a driver that has stalled"
     assert caplog.text.count("task 0_0 has been in one call of 'noted' in map for 6 s") == 1

@@ -227,6 +227,25 @@ def test_meanwhile_other_tasks_go_on_and_what_the_wall_clock_makes_due_happens(t
     assert results(place) == sums(2, without=set()), "a driver that is started anew does not wait"
 
 
+def test_a_driver_that_has_nothing_else_to_do_says_that_it_waits(tmp_path):
+    """Nobody takes it for one that has stalled, and a stop does not wait for the record."""
+    service = Service({150: 1})
+    retry = Retry(attempts=2, wait=timedelta(hours=1), max_wait=timedelta(hours=1))
+    place = Place(
+        application(mapped, service, retry, commit_interval=SOON), Topics({("orders", 0): orders()}), tmp_path
+    )
+    stop, began_s = Event(), time.monotonic()
+
+    def report(progress, current, ends):
+        if progress.state == "waiting":
+            stop.set()
+        assert time.monotonic() - began_s < 30
+
+    place.desk.report = report
+    place.driver().run(stop)
+    assert stop.is_set()
+
+
 def test_waits_double_up_to_the_longest():
     retry = Retry(attempts=99, wait=timedelta(seconds=1), max_wait=timedelta(seconds=5))
     assert [retry.wait_ms(tried) for tried in (1, 2, 3, 4, 98)] == [1_000, 2_000, 4_000, 5_000, 5_000]
