@@ -5,8 +5,8 @@ from weir.pipelines.serdes.delimited import Delimited
 from weir.pipelines.serdes.json_serde import Json
 from weir.pipelines.serdes.msgpack_serde import Msgpack
 from weir.pipelines.serdes.protobuf import Protobuf
-from weir.pipelines.serdes.registry import SchemaRegistryError
 from weir.pipelines.serdes.scalar import Boolean, Bytes, Float32, Float64, Int32, Int64, String, Uuid
+from weir.pipelines.serdes.serde import SchemaRegistryError
 from weir.pipelines.serdes.windowed import SessionWindowed, TimeWindowed
 
 __all__ = [

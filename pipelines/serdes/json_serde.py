@@ -67,7 +67,7 @@ class Json(StructSerde):
             objects, absent = together
             try:
                 return DecodedColumns(columns_of(row_type, objects, absent), absent)
-            except (OverflowError, TypeError, ValueError):
+            except (OverflowError, RecursionError, TypeError, ValueError):
                 pass  # a number that does not fit; which one is found below
         objects, absent, bad = decode_one_by_one(items, self._decode_one)
         return DecodedColumns(columns_of(row_type, objects, [*absent, *bad]), absent, bad)
@@ -92,7 +92,7 @@ class Json(StructSerde):
                 if np.count_nonzero(np.frombuffer(lines, np.uint8) == _LINE_END) != len(part) - 1:
                     return None
                 objects += self._lines.decode_lines(lines)
-        except (ValueError, pl.exceptions.ComputeError):
+        except (ValueError, RecursionError, pl.exceptions.ComputeError):
             return None
         if len(objects) != len(values):
             return None

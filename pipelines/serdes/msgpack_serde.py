@@ -35,7 +35,7 @@ class Msgpack(StructSerde):
             objects = [None if item is None else decode(item) for item in items]
             absent = [index for index, item in enumerate(objects) if item is None]
             return DecodedColumns(columns_of(row_type, objects, absent), absent)
-        except (ValueError, OverflowError, TypeError):
+        except (ValueError, OverflowError, RecursionError, TypeError):
             objects, absent, bad = decode_one_by_one(items, self._decode_one)
         return DecodedColumns(columns_of(row_type, objects, [*absent, *bad]), absent, bad)
 

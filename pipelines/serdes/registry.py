@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from weir.pipelines.serdes.serde import SchemaRegistryError
 from weir.pipelines.serdes.windowed import WindowedSerde
 
 HEADER_BYTES = 5
@@ -17,10 +18,6 @@ NUMBERS = frozenset(
     {"timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms", "retries.max.wait.ms"}
 )
 """Properties of the client that are numbers; settings come as text."""
-
-
-class SchemaRegistryError(Exception):
-    """The registry is not configured, out of reach or refuses; records that this leaves unread are not bad input."""
 
 
 class UnknownSchemaError(ValueError):

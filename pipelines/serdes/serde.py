@@ -24,6 +24,15 @@ class DecodedColumns:
     """Row to the reason it could not be read; its columns are null."""
 
 
+class SchemaRegistryError(Exception):
+    """The schema registry is not configured, out of reach or refuses; records that this leaves unread are not bad
+    input."""
+
+
+NOT_THE_RECORDS = (SchemaRegistryError, OSError, MemoryError)
+"""What reading a record may raise that says nothing about the record."""
+
+
 class Serde(Protocol):
     """Reads and writes keys or values. One object serves any number of topics and threads."""
 
@@ -32,7 +41,11 @@ class Serde(Protocol):
         ...
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
-        """Columns of ``row_type`` for ``items`` (Binary, null where a record has none), never raising for bad bytes."""
+        """Columns of ``row_type`` for ``items`` (Binary, null where a record has none).
+
+        Bad bytes are no error. If it raises one all the same, it is called again for parts of ``items``, down to the
+        records that cause it, except for ``NOT_THE_RECORDS``.
+        """
         ...
 
     def encode(self, item: Any) -> bytes | None:
@@ -70,7 +83,8 @@ def fields_of(serde: Serde, item: Any, annotations: Mapping[str, Any]) -> dict[s
 
 
 def decode_one_by_one(items: Iterable[bytes | None], decode: Any) -> tuple[list[Any], list[int], dict[int, str]]:
-    """Objects of ``items``, with None where absent or bad; ``decode`` raises ValueError with the reason."""
+    """Objects of ``items``, with None where absent or bad; ``decode`` raises ValueError with the reason, or whatever
+    the bytes make it raise."""
     objects: list[Any] = []
     absent, bad = [], {}
     for index, item in enumerate(items):
@@ -80,13 +94,43 @@ def decode_one_by_one(items: Iterable[bytes | None], decode: Any) -> tuple[list[
         else:
             try:
                 value = decode(item)
-            except ValueError as error:
-                bad[index] = str(error)
+            except NOT_THE_RECORDS:
+                raise
+            except Exception as error:
+                bad[index] = reason_of(error)
             else:
                 if value is None:
                     absent.append(index)
         objects.append(value)
     return objects, absent, bad
+
+
+def decoded(serde: Serde, items: pl.Series, row_type: RowType) -> DecodedColumns:
+    """What ``serde`` makes of ``items``; a record that makes it raise an error is bad, and the others are read.
+
+    Raises:
+        SchemaRegistryError, OSError, MemoryError: That is not the fault of a record.
+    """
+    try:
+        return serde.decode(items, row_type)
+    except NOT_THE_RECORDS:
+        raise
+    except Exception as error:
+        if len(items) == 1:
+            columns = [pl.Series(name, [None], dtype) for name, dtype in row_type.columns.items()]
+            return DecodedColumns(columns, bad={0: reason_of(error)})
+    half = len(items) // 2
+    first, second = decoded(serde, items[:half], row_type), decoded(serde, items[half:], row_type)
+    return DecodedColumns(
+        [one.append(other) for one, other in zip(first.columns, second.columns, strict=True)],
+        [*first.absent, *(half + row for row in second.absent)],
+        first.bad | {half + row: reason for row, reason in second.bad.items()},
+    )
+
+
+def reason_of(error: Exception) -> str:
+    """Why a record cannot be read: the words of a ``ValueError``, which serdes raise for that; else the error too."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def absent_rows(items: pl.Series) -> list[int]:

@@ -10,7 +10,7 @@ import polars as pl
 
 from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE, NO_HEADERS, headers_of
 from weir.pipelines.serdes.row_type import RowType
-from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.serdes.serde import Serde, decoded
 from weir.pipelines.serdes.timestamps import TimestampExtractor
 
 RAW_SCHEMA = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "timestamp_ms": pl.Int64(), "offset": pl.Int64()})
@@ -108,8 +108,8 @@ def decode_source(source: DecodableSource, raw: RawRecords, *, partition_time_ms
     ``partition_time_ms`` and ``now_ms`` are passed to the timestamp extractor (``TimestampExtractor.extract``).
     """
     rows = raw.frame.height
-    key = source.key_serde.decode(raw.frame["key"], source.key)
-    value = source.value_serde.decode(raw.frame["value"], source.value)
+    key = decoded(source.key_serde, raw.frame["key"], source.key)
+    value = decoded(source.value_serde, raw.frame["value"], source.value)
     deleted = np.zeros(rows, dtype=bool)
     deleted[value.absent] = True
     frame = pl.DataFrame(
