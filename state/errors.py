@@ -89,6 +89,20 @@ class TableLostError(StateError):
         )
 
 
+class DamagedFileError(StateError):
+    """A file of a table in the warehouse cannot be read."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"the file {self.path} cannot be read: {self.reason}; put it back from a backup that was made after it was "
+            "written"
+        )
+
+
 class TableAheadError(StateError):
     """A table has commits that the commit log does not have: a start would repeat them, and their rows would double."""
 

@@ -287,6 +287,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "put the application's warehouse folder back": LOST,
         "reset x": LOST_WAREHOUSE,
     },
+    "state/errors.py DamagedFileError": {
+        "put it back from a backup": "tests/state/commit/test_damage.py::"
+        "test_the_file_is_named_and_put_back_the_run_goes_on",
+    },
     "state/errors.py TableBehindError": {"restore the file from a backup": LOST, "reset x": LOST},
     "state/errors.py TableLostError": {"restore the table's folder from a backup": LOST, "reset x": LOST},
     "state/errors.py TableAheadError": {"put the application's whole warehouse folder back": LOST, "reset x": LOST},

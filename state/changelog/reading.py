@@ -14,6 +14,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.changelog.rows import changelog_spec, partition_of_rows
+from weir.state.commit.damage import naming_damage
 from weir.state.commit.files import read_files, stored_schema
 from weir.state.commit.tables import file_actions, tombstone_horizon
 from weir.state.engine.task_store import MAX_KEY_BYTES
@@ -30,6 +31,8 @@ class TaskChangelog:
     """One task's part of a store's changelog, over a range of epochs."""
 
     spec: StoreSpec
+    folder: Path
+    """That of the table."""
     paths: tuple[Path, ...]
     """The files that hold these epochs and perhaps others, oldest first."""
     size_bytes: int
@@ -44,8 +47,9 @@ class TaskChangelog:
     def of(cls, app_folder: Path, spec: StoreSpec, task_id: str, *, through: int, above: int = -1) -> TaskChangelog:
         """Look the files up in the newest version of the Delta table."""
         folder = app_folder / changelog_spec(spec).name
-        table = DeltaTable(folder)
-        files = file_actions(table)
+        with naming_damage(folder):
+            table = DeltaTable(folder)
+            files = file_actions(table)
         if not files.is_empty():
             files = files.filter(
                 partition_of_rows() == task_id.rpartition("_")[2],
@@ -54,6 +58,7 @@ class TaskChangelog:
             ).sort("min._epoch", "max._epoch")
         return cls(
             spec=spec,
+            folder=folder,
             paths=tuple(folder / path for path in files["path"]) if files.height else (),
             size_bytes=int(files["size_bytes"].sum()) if files.height else 0,
             above=above,
@@ -67,9 +72,9 @@ class TaskChangelog:
         Columns: key columns, value columns, ``_ts`` (Int64, ms), ``_epoch``, ``_deleted``.
         """
         schema = stored_schema(changelog_spec(self.spec))
-        rows = read_files(
-            self.paths, pl.Schema({name: dtype for name, dtype in schema.items() if name not in ("task", "segment")})
-        )
+        columns = pl.Schema({name: dtype for name, dtype in schema.items() if name not in ("task", "segment")})
+        with naming_damage(self.folder):
+            rows = read_files(self.paths, columns)
         rows = rows.filter(pl.col("_epoch") > self.above, pl.col("_epoch") <= self.through)
         order = key_order(self.spec)
         by = order if rows["_epoch"].is_sorted() else [*order, "_epoch"]

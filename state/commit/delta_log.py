@@ -22,6 +22,7 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable, Schema
 
+from weir.state.commit.damage import naming_damage
 from weir.state.commit.files import partition_text
 from weir.state.engine.environment import sync_folder
 from weir.state.errors import TableFeatureError
@@ -126,7 +127,8 @@ class DeltaLog:
         return True
 
     def _open(self) -> None:
-        table = DeltaTable(self._table_folder)
+        with naming_damage(self._table_folder):
+            table = DeltaTable(self._table_folder)
         protocol = table.protocol()
         features = set(protocol.writer_features or ())
         if not features <= _FEATURES or (protocol.min_writer_version > _PLAIN_WRITER_VERSION and not features):

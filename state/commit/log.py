@@ -11,6 +11,7 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable
 
+from weir.state.commit.damage import naming_damage
 from weir.state.commit.files import write_file
 from weir.state.commit.record import (
     FORMAT_VERSION,
@@ -67,7 +68,8 @@ def newest_commit(warehouse: Path, application: str) -> CommitRecord | None:
     folder = warehouse / application / COMMITS.name
     if not DeltaTable.is_deltatable(str(folder)):
         return None
-    return newest_of(folder, file_actions(DeltaTable(folder)))
+    with naming_damage(folder):
+        return newest_of(folder, file_actions(DeltaTable(folder)))
 
 
 def newest_generation(warehouse: Path, application: str) -> int:
@@ -111,11 +113,12 @@ def file_version() -> pl.Expr:
 def _commits_in(folder: Path, files: pl.DataFrame) -> Iterator[CommitRecord]:
     if files.is_empty():
         return
-    rows = pl.read_parquet(
-        [folder / path for path in files["path"]],
-        hive_partitioning=False,
-        columns=["generation", "epoch", "kind", "record"],
-    )
+    with naming_damage(folder):
+        rows = pl.read_parquet(
+            [folder / path for path in files["path"]],
+            hive_partitioning=False,
+            columns=["generation", "epoch", "kind", "record"],
+        )
     for text in rows.filter(pl.col("kind") == "commit").sort("generation", "epoch")["record"]:
         record = msgspec.json.decode(text, type=CommitRecord)
         if record.format_version not in FORMATS:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import polars as pl
 from deltalake import DeltaTable
 
+from weir.state.commit.damage import naming_damage
 from weir.state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratch
 from weir.state.commit.evolution import (
     KEYS_PROPERTY,
@@ -75,7 +76,8 @@ class AppendTable:
             )
             sync_folder(folder / "_delta_log")
             sync_folder(folder)
-        evolve(app_folder, spec, is_shown=UPDATES_PROPERTY in (properties or {}))
+        with naming_damage(folder):
+            evolve(app_folder, spec, is_shown=UPDATES_PROPERTY in (properties or {}))
         return cls(folder, spec.name, application)
 
     @classmethod
@@ -152,7 +154,8 @@ class AppendTable:
 
     def files(self) -> pl.DataFrame:
         """The table's files as of now, as ``file_actions`` has them."""
-        return file_actions(DeltaTable(self.folder))
+        with naming_damage(self.folder):
+            return file_actions(DeltaTable(self.folder))
 
     def is_checkpoint_due(self) -> bool:
         """Whether enough versions have passed since the last one to make opening the table slow."""
