@@ -8,7 +8,6 @@ clean-up stay with delta-rs; which commits to append is up to ``weir.state.commi
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import uuid
@@ -22,6 +21,7 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable, Schema
 
+from weir.state.commit.checkpoints import last_checkpoint, opened, sync_file
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.files import partition_text
 from weir.state.engine.environment import sync_folder
@@ -81,7 +81,7 @@ class DeltaLog:
             self._open()  # entries not read yet have been cleaned up
         for version in range(read_from + 1, self.version + 1):
             if (entry := self._entry(version)).exists():
-                _sync(entry)
+                sync_file(entry)
         if self.version > read_from:
             sync_folder(self._folder)
 
@@ -128,7 +128,7 @@ class DeltaLog:
 
     def _open(self) -> None:
         with naming_damage(self._table_folder):
-            table = DeltaTable(self._table_folder)
+            table = opened(self._table_folder)
         protocol = table.protocol()
         features = set(protocol.writer_features or ())
         if not features <= _FEATURES or (protocol.min_writer_version > _PLAIN_WRITER_VERSION and not features):
@@ -172,7 +172,7 @@ def replace_files(
                 version += 1
     for written in (_entry(log, number) for number in range(table.version() + 1, version + 1)):
         if written.exists():
-            _sync(written)
+            sync_file(written)
     sync_folder(log)
     return last_checkpoint(folder) <= version or {entry.path for entry in added} <= _live(DeltaTable(folder))
 
@@ -209,17 +209,9 @@ def rewrite(
             os.link(scratch, entry)
         except FileExistsError:
             return False
-    _sync(entry)
+    sync_file(entry)
     sync_folder(log)
     return True
-
-
-def last_checkpoint(folder: Path) -> int:
-    """The version of a table's newest Delta checkpoint, 0 before the first."""
-    try:
-        return int(json.loads((folder / "_delta_log" / "_last_checkpoint").read_text())["version"])
-    except FileNotFoundError:
-        return 0
 
 
 def remove_scratch(folder: Path) -> None:
@@ -331,8 +323,3 @@ def _live(table: DeltaTable) -> set[str]:
 
 def _quoted(path: str) -> str:
     return quote(path, safe="/=")
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

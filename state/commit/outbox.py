@@ -15,7 +15,8 @@ from typing import NamedTuple
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.commit.delta_log import last_checkpoint, replace_files
+from weir.state.commit.checkpoints import last_checkpoint
+from weir.state.commit.delta_log import replace_files
 from weir.state.commit.files import read_files
 from weir.state.commit.tables import file_actions
 

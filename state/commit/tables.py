@@ -14,8 +14,9 @@ from urllib.parse import unquote
 import polars as pl
 from deltalake import DeltaTable
 
+from weir.state.commit.checkpoints import last_checkpoint, opened, sync_file, write_checkpoint
 from weir.state.commit.damage import naming_damage
-from weir.state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratch
+from weir.state.commit.delta_log import DeltaLog, remove_scratch
 from weir.state.commit.evolution import (
     KEYS_PROPERTY,
     TOMBSTONE_HORIZON,
@@ -74,9 +75,11 @@ class AppendTable:
                 configuration={**LOG_RETENTION, **keys, **(properties or {})},
                 raise_if_key_not_exists=False,
             )
+            sync_file(folder / "_delta_log" / f"{0:020}.json")
             sync_folder(folder / "_delta_log")
             sync_folder(folder)
         with naming_damage(folder):
+            opened(folder)
             evolve(app_folder, spec, is_shown=UPDATES_PROPERTY in (properties or {}))
         return cls(folder, spec.name, application)
 
@@ -163,10 +166,7 @@ class AppendTable:
 
     def checkpoint(self) -> None:
         """Write a Delta checkpoint and drop expired log entries; uses its own handle, so any thread may call it."""
-        table = DeltaTable(self.folder)
-        table.create_checkpoint()
-        table.cleanup_metadata()
-        self._checkpointed = table.version()
+        self._checkpointed = write_checkpoint(self.folder)
         remove_scratch(self.folder)
 
 

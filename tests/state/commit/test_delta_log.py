@@ -10,7 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from weir.state.commit import delta_log
-from weir.state.commit.delta_log import DeltaLog, last_checkpoint, replace_files
+from weir.state.commit.checkpoints import last_checkpoint
+from weir.state.commit.delta_log import DeltaLog, replace_files
 from weir.state.commit.files import write_file
 from weir.state.commit.tables import AppendTable, file_actions, read_rows
 from weir.state.errors import TableFeatureError
