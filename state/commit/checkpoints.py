@@ -25,6 +25,7 @@ _POINTER = "_last_checkpoint"
 def write_checkpoint(folder: Path) -> int:
     """Write a checkpoint of the newest version of a table, and drop entries that it covers and that have expired; its
     version."""
+    # 6. Logs kept short
     table, log = DeltaTable(folder), folder / "_delta_log"
     table.create_checkpoint()
     for path in [*_files_of(log, table.version()), log / _POINTER]:

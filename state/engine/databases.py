@@ -129,9 +129,10 @@ class Databases:
                     f"the undo log holds {found} entries, but {meta.uncommitted.records} were written",
                 )
 
-    def require_free_disk(self, records: int) -> None:
-        """Raise ``DiskFullError`` if ``records`` records might not fit on the disk."""
-        require_free_disk(self.folder, self.task_id, self.environment, records)
+    def require_free_disk(self, records: int, large: int = 0) -> None:
+        """Raise ``DiskFullError`` if ``records`` records might not fit on the disk, whose large values take ``large``
+        bytes."""
+        require_free_disk(self.folder, self.task_id, self.environment, records, large)
 
     def grow(self) -> None:
         """Double the size of the map. No read transaction of this process may be open (PROTOCOL 18)."""

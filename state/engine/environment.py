@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,8 @@ from weir.state.errors import DiskFullError, NetworkFileSystemError, TaskCorrupt
 FORMAT_VERSION = 1
 INITIAL_MAP_BYTES = 64 << 20
 PAGE_BYTES = 4096
+_LARGEST_BESIDE_OTHERS = PAGE_BYTES // 4
+"""LMDB puts a value that is larger than about half a page into pages of its own."""
 MAX_DATABASES = 256
 MAX_DEATHS = 3
 FREE_DISK_RESERVE_BYTES = 32 << 20
@@ -195,16 +197,27 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def require_free_disk(folder: Path, task_id: str, environment: lmdb.Environment, records: int) -> None:
+def require_free_disk(folder: Path, task_id: str, environment: lmdb.Environment, records: int, large: int = 0) -> None:
     """Check that the disk has room for the worst case: when it fills up under a write map, the process dies (SIGBUS).
+
+    ``large`` is how many bytes the values of ``records`` that need pages of their own take (``large_bytes``).
 
     Raises:
         DiskFullError: There may not be enough.
     """
     data = os.stat(folder / DATA)
     room = max(0, environment.info()["map_size"] - data.st_blocks * 512)
-    needed = FREE_DISK_RESERVE_BYTES + min(room, 2 * records * PAGE_BYTES)
+    needed = FREE_DISK_RESERVE_BYTES + min(room, 2 * records * PAGE_BYTES + large)
     require_room(folder / DATA, task_id, needed)
+
+
+def large_bytes(values: Iterable[bytes | None]) -> int:
+    """The bytes of the pages that values take which do not fit beside others in a page."""
+    return sum(
+        (len(value) // PAGE_BYTES + 2) * PAGE_BYTES
+        for value in values
+        if value is not None and len(value) > _LARGEST_BESIDE_OTHERS
+    )
 
 
 def require_room(where: Path, task_id: str, needed: int) -> None:

@@ -18,7 +18,15 @@ import lmdb
 from weir.state.engine.backing import BATCH_ROWS, ELSEWHERE, Backing, held_here, opened_stores
 from weir.state.engine.contract import Settlement, StateView
 from weir.state.engine.databases import Databases
-from weir.state.engine.environment import create_environment, prove_sound, release, trusted_environment, write_identity
+from weir.state.engine.environment import (
+    PAGE_BYTES,
+    create_environment,
+    large_bytes,
+    prove_sound,
+    release,
+    trusted_environment,
+    write_identity,
+)
 from weir.state.engine.meta import Meta, Uncommitted
 from weir.state.engine.ranges import rows_between
 from weir.state.engine.session import EpochSession
@@ -221,7 +229,9 @@ class TaskStore:
             if store not in self._suppliers
         }
         session.close()
-        self._databases.require_free_disk(sum(map(len, changes.values())))
+        large = sum(large_bytes(written.values()) for written in changes.values())
+        large += sum(map(large_bytes, before.values()))
+        self._databases.require_free_disk(sum(map(len, changes.values())), large)
         with self._databases.changing() as txn:
             meta = self._databases.read_meta(txn)
             if session.state != expected or meta.current != expected or meta.generation > generation:
@@ -349,7 +359,8 @@ class TaskStore:
         elif expected == committed and meta.base == committed:
             outcome = Settlement.ROLLED_BACK
             self._require_filled(meta)
-            self._databases.require_free_disk(meta.uncommitted.records)
+            images = txn.stat(self._databases.undo)["overflow_pages"] * PAGE_BYTES
+            self._databases.require_free_disk(meta.uncommitted.records, images)
             numbered = {number: self._databases.of_stores[store] for store, number in meta.stores.items()}
             put_images_back(txn, self._databases.undo, numbered)
             settled = replace(
@@ -402,7 +413,7 @@ class TaskStore:
             self._backing.commit(store, committed)
 
     def _append(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        self._databases.require_free_disk(len(keys))
+        self._databases.require_free_disk(len(keys), large_bytes(values))
         if store in self._suppliers:
             if self._backing.stores[store].is_persistent():
                 self._backing.hand_over(store, zip(keys, values, strict=True))
@@ -418,7 +429,7 @@ class TaskStore:
                 self.grow()
 
     def _change(self, store: str, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        self._databases.require_free_disk(len(keys))
+        self._databases.require_free_disk(len(keys), large_bytes(values))
         while True:
             try:
                 with self._databases.changing() as txn:

@@ -491,3 +491,28 @@ def test_a_bulk_load_checks_for_room_on_the_disk_first(store, monkeypatch):
     with pytest.raises(DiskFullError, match="free some space"):
         store.bulk_load({"a": [([b"k"], [b"v"])]}, state=StateId(1, 1), generation=1)
     assert rows(store) == {}
+
+
+@pytest.mark.parametrize("size", [10, 500, 1_500, 3_000, 5_000, 70_000, 670_000])
+def test_what_is_asked_of_the_disk_is_enough_for_values_of_any_size(store, monkeypatch, size):
+    """The room that is asked for before a transaction, against the pages that the file has afterwards."""
+    asked = []
+    monkeypatch.setattr(environment, "require_room", lambda where, task_id, needed: asked.append(needed))
+
+    def pages() -> int:
+        return store._databases.environment.info()["last_pgno"] * environment.PAGE_BYTES
+
+    def check(write) -> None:
+        asked.clear()
+        before = pages()
+        write()
+        assert pages() - before <= max(asked) - environment.FREE_DISK_RESERVE_BYTES
+
+    store._databases.environment.set_mapsize(1 << 30)
+    rows_of = [{b"%04d" % number: bytes([number % 251 + change]) * size for number in range(100)} for change in (0, 1)]
+    check(lambda: apply(store, 1, None, rows_of[0]))
+    one = StateId(1, 1)
+    store.settle(generation=1, expected=one, committed=one)
+    check(lambda: apply(store, 2, one, rows_of[1]))
+    check(lambda: store.settle(generation=2, expected=one, committed=one))
+    assert rows(store) == rows_of[0]
