@@ -283,6 +283,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         'logging=False, on_loss="empty" again': f"{SPARK}/test_unlogged_stores.py::"
         "test_a_store_that_is_lost_before_its_new_changelog_has_its_rows_stops_the_run",
     },
+    "pipelines/spark/errors.py CommitOutOfSpaceError": {
+        "free some space there and start it again": f"{SPARK}/test_full_disks.py::"
+        "test_a_stop_ends_the_wait_and_the_next_run_goes_on",
+    },
     "pipelines/spark/errors.py CommitLogLostError": {
         "put the application's warehouse folder back": LOST,
         "reset x": LOST_WAREHOUSE,

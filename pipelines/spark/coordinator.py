@@ -20,6 +20,7 @@ from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.spark.admission import admit
 from weir.pipelines.spark.beginnings import Beginnings, unlogged_of
+from weir.pipelines.spark.errors import CommitOutOfSpaceError
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.pace import NO_SHARES, Share, Took
 from weir.pipelines.spark.parts import Slots, Source
@@ -53,6 +54,7 @@ from weir.state.commit.record import (
     TableSwap,
     TaskCommit,
 )
+from weir.state.full_disk import is_disk_full
 from weir.state.types import FileEntry, StateId, StoreSpec, TaskId, TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -118,6 +120,8 @@ class Coordinator:
         """Tasks whose stream time has moved to the end of the input."""
         self.to_restore: dict[TaskId, str] = {}
         """Tasks whose stores the program's start has changed, and how: they are restored before they run."""
+        self.wait_for_disk: Callable[[Exception], bool] = lambda error: False
+        """Called when the disk has no room for a commit; False to give up."""
         self._form = application.topology.committed_form
         self._changelogs = {
             store.name: changelog_spec(store)
@@ -400,6 +404,7 @@ class Coordinator:
 
         Raises:
             FencedError: A newer driver has taken over.
+            CommitOutOfSpaceError: The disk of the warehouse is full, and ``wait_for_disk`` waits no longer.
         """
         if self.epoch == self.committed_id.epoch:
             self.epoch += 1  # every commit has a number of its own
@@ -417,13 +422,15 @@ class Coordinator:
             topology=self._form,
             pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending),
         )
-        # 1. Files written and synced: the tasks' files already are, blobs only now
-        try:
-            sync_blobs(self._blobs, [blob for blob in record.pending_blobs if blob.path not in self._listed])
-        except FileNotFoundError:  # a newer driver's start removes what no commit names
-            self._committer.check_claim()
-            raise
-        self._committer.commit(record)
+        while True:
+            try:
+                self._make_durable(record)
+                break
+            except Exception as error:
+                if not is_disk_full(error):
+                    raise
+                if not self.wait_for_disk(error):
+                    raise CommitOutOfSpaceError(self.application.id, str(self.folder), str(error)) from error
         # 7. The tasks told: by their next plans
         passed = [blob for task in self.tasks.values() for blob in task.consumed]
         replaced = [snapshot for task in self.tasks.values() if (snapshot := task.settled()) is not None]
@@ -440,6 +447,15 @@ class Coordinator:
                 for partition, offset in offsets.items()
             }
         )
+
+    def _make_durable(self, record: CommitRecord) -> None:
+        # 1. Files written and synced: the tasks' files already are, blobs only now
+        try:
+            sync_blobs(self._blobs, [blob for blob in record.pending_blobs if blob.path not in self._listed])
+        except FileNotFoundError:  # a newer driver's start removes what no commit names
+            self._committer.check_claim()
+            raise
+        self._committer.commit(record)
 
     def read_on_at(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit that these topic partitions are read from elsewhere, by tasks that keep their state (PROTOCOL 28)."""

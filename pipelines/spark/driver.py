@@ -105,6 +105,9 @@ class Driver:
         self._is_paused = self._is_live = False
         self._message = ""
         self._stop_request: RequestRow | None = None
+        self._stop = Event()
+        """Tells the run to end."""
+        coordinator.wait_for_disk = self._wait_for_disk
 
     def run(self, stop: Event, *, until_caught_up: bool = False, end_time_ms: int | None = None) -> RunSummary:
         """Loop until ``stop`` is set, or until everything that the topics held at the start has been read.
@@ -123,7 +126,7 @@ class Driver:
             raise
 
     def _run(self, stop: Event, *, until_caught_up: bool, end_time_ms: int | None) -> RunSummary:
-        self._is_live = not until_caught_up
+        self._is_live, self._stop = not until_caught_up, stop
         self._ask(stop, partial(self._topics.begin, accept_lost_records=self._accept_lost_records))
         self._refresh_ends(stop)
         self._ask(stop, self._restores.require_whole_topics)
@@ -177,6 +180,15 @@ class Driver:
                     log.warning("task %s has been in one call of %s for %.0f s", task.id, sign.call, sign.call_s)
                 task.calling = f"has been in one call of {sign.call} for {sign.call_s:.0f} s"
         self._report("working", now=True)
+
+    def _wait_for_disk(self, error: Exception) -> bool:
+        """Wait a moment with a commit for which the disk has no room; False once the run is to end."""
+        message = f"a commit waits for space on the disk of {self._coordinator.folder}: {error}"
+        if message != self._message:
+            log.warning(message)
+        self._message = message
+        self._report("waiting", now=True)
+        return not self._stop.wait(DISK_FULL_WAIT_S)
 
     def _waits_for_sinks(self) -> bool:
         """Whether so much waits for sinks that nothing more is read until they catch up."""
@@ -253,6 +265,7 @@ class Driver:
         started = time.monotonic()
         self._topics.require_same()
         self._coordinator.commit(reason)
+        self._message = ""
         self._clock.commit = self._clock.last_commit_end = time.monotonic()
         self._coordinator.metrics.commit(self._clock.commit - started)
         log.info(

@@ -30,6 +30,21 @@ class BadRecordError(RunError):
         )
 
 
+class CommitOutOfSpaceError(RunError):
+    """A commit could not be finished, since the disk of the warehouse is full."""
+
+    def __init__(self, application: str, folder: str, reason: str) -> None:
+        super().__init__(application, folder, reason)
+        self.application, self.folder, self.reason = application, folder, reason
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r} could not finish a commit, since the disk of {self.folder} is full "
+            f"({self.reason}); free some space there and start it again: what was committed stands, and the rest runs "
+            "again"
+        )
+
+
 class TaskFailedError(RunError):
     """A task could not carry out its epoch; this is where exceptions of user code end up."""
 

@@ -7,7 +7,6 @@ transaction. Failures are returned, never raised. Running the operators belongs 
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import time
@@ -59,13 +58,13 @@ from weir.state.errors import (
     StateError,
     TaskCorruptedError,
 )
+from weir.state.full_disk import is_disk_full
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
 log = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 """A task's positions or clocks."""
-DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT)
 POSITIONS_KEY, CLOCKS_KEY = b"positions", b"clocks"
 
 
@@ -217,7 +216,7 @@ class EpochRunner:
         except DiskFullError as error:
             return _refusal(plan, ReceiptStatus.DISK_FULL, str(error))
         except Exception as error:
-            if _is_disk_full(error):
+            if is_disk_full(error):
                 return _refusal(
                     plan,
                     ReceiptStatus.DISK_FULL,
@@ -712,14 +711,6 @@ def _stored_receipt(plan: TaskPlan, store: TaskStore) -> Receipt | None:
     """The receipt of the same plan, if that plan led to the state that the store holds."""
     stored = store.stored_receipt(plan.plan_hash) if store.current == plan.state else None
     return None if stored is None else msgspec.msgpack.decode(stored, type=Receipt)
-
-
-def _is_disk_full(error: Exception) -> bool:
-    """Whether writing a file failed because the disk is full; polars gives the error number only in its text."""
-    return isinstance(error, (OSError, pl.exceptions.PolarsError)) and (
-        getattr(error, "errno", None) in DISK_FULL_CODES
-        or any(f"(os error {code})" in str(error) for code in DISK_FULL_CODES)
-    )
 
 
 def _refusal(plan: TaskPlan, status: ReceiptStatus, error: str) -> Receipt:

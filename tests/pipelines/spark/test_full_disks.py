@@ -1,0 +1,69 @@
+"""A disk that fills up during a commit: the run waits, says so, and goes on; nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.sales import application, expected, sales, totals
+from weir.pipelines.spark import driver as driver_module
+from weir.pipelines.spark.errors import CommitOutOfSpaceError
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Place:
+    monkeypatch.setattr(driver_module, "DISK_FULL_WAIT_S", 0.01)
+    topics = Topics({("sales", part): sales(300, part) for part in (0, 1)})
+    return Place(application(), topics, tmp_path, max_records=50)
+
+
+class Disk:
+    """Has no room for ``times`` entries of a table's log, from the ``first`` one of this process on."""
+
+    def __init__(self, monkeypatch, table: str, *, first: int, times: int) -> None:
+        self.left, self.seen, self.table, self.first, link = times, 0, table, first, os.link
+
+        def linked(source, target, **options):
+            if Path(target).parent.parent.name == self.table:
+                self.seen += 1
+                if self.seen >= self.first and self.left > 0:
+                    self.left -= 1
+                    raise OSError(errno.ENOSPC, "No space left on device", str(target))
+            link(source, target, **options)
+
+        monkeypatch.setattr(os, "link", linked)
+
+
+@pytest.mark.parametrize("table", ["_commits", "totals", "sums"])
+@pytest.mark.parametrize("first", [2, 4])
+def test_the_commit_waits_for_space_and_is_finished(place, monkeypatch, table, first):
+    states, disk = list[tuple[str, str]](), Disk(monkeypatch, table, first=first, times=7)
+    place.desk.report = lambda progress, tasks, ends: states.append((progress.state, progress.message))
+    place.run()
+    assert disk.left == 0
+    assert totals(place) == expected(place)
+    waits = [message for state, message in states if state == "waiting"]
+    assert waits
+    assert all("waits for space on the disk of" in message for message in waits)
+    assert states[-1][1] == "", "it no longer waits"
+
+
+def test_a_stop_ends_the_wait_and_the_next_run_goes_on(place, monkeypatch):
+    disk, stop = Disk(monkeypatch, "_commits", first=3, times=10_000), Event()
+
+    def report(progress, tasks, ends):
+        if progress.state == "waiting":
+            stop.set()
+
+    place.desk.report = report
+    with pytest.raises(CommitOutOfSpaceError, match="free some space there and start it again"):
+        place.driver().run(stop)
+    disk.left = 0
+    place.desk.report = lambda progress, tasks, ends: None
+    place.run()
+    assert totals(place) == expected(place)
