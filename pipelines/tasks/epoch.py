@@ -182,7 +182,7 @@ class EpochRunner:
 
     def run(self, plan: TaskPlan) -> Receipt:
         """Carry out ``plan`` once, however often it arrives: the same plan again gets the stored receipt."""
-        started_s = time.monotonic()
+        started_s, store = time.monotonic(), None
         try:
             store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
             if (stored := _stored_receipt(plan, store)) is not None:
@@ -214,9 +214,13 @@ class EpochRunner:
             self._store(plan.task, plan.instance, is_new=False).grow()
             return _refusal(plan, ReceiptStatus.MAP_FULL, "the store's map was full; it has grown")
         except DiskFullError as error:
+            if store is not None:
+                store.spare()
             return _refusal(plan, ReceiptStatus.DISK_FULL, str(error))
         except Exception as error:
             if is_disk_full(error):
+                if store is not None:
+                    store.spare()
                 return _refusal(
                     plan,
                     ReceiptStatus.DISK_FULL,

@@ -126,7 +126,7 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
     if len(died) >= MAX_DEATHS:
         raise corrupted(f"{len(died)} processes died with it open, before they finished an epoch")
     mark = _mark(folder)
-    mark.touch()
+    suspect(folder)
     environment = None
     try:
         size = max(INITIAL_MAP_BYTES, (folder / DATA).stat().st_size)
@@ -155,6 +155,16 @@ def missing(folder: Path, task_id: str) -> TaskCorruptedError:
         reason = "its stores were in memory, which a restart of the machine or its container has emptied"
         return TaskCorruptedError(task_id, str(folder), reason)
     return TaskCorruptedError(task_id, str(folder), "the folder is missing or holds no data")
+
+
+def suspect(folder: Path) -> None:
+    """From now on the death of this process counts against the instance, until ``prove_sound`` or ``spare``."""
+    _mark(folder).touch()
+
+
+def spare(folder: Path) -> None:
+    """The death of this process would say nothing about the instance: it only waits."""
+    _mark(folder).unlink(missing_ok=True)
 
 
 def prove_sound(folder: Path) -> None:

@@ -24,6 +24,8 @@ from weir.state.engine.environment import (
     large_bytes,
     prove_sound,
     release,
+    spare,
+    suspect,
     trusted_environment,
     write_identity,
 )
@@ -173,6 +175,8 @@ class TaskStore:
             FencedStoreError: A newer generation has settled the store; nothing was changed.
             DiskFullError: Nothing was changed; free some space on the disk first.
         """
+        if not self._is_proven:
+            suspect(self.folder)
         self._databases.require_free_disk(0)
         self._databases.open_stores()
         self._databases.grow_if_half_full()
@@ -265,6 +269,12 @@ class TaskStore:
             prove_sound(self.folder)
             self._is_proven = True
         return receipt
+
+    def spare(self) -> None:
+        """While this process waits for space on the disk, its death says nothing about the instance; the next
+        ``settle`` ends that."""
+        if not self._is_proven:
+            spare(self.folder)
 
     def grow(self) -> None:
         """Double the size of the map. No session or reader of this process may be open (PROTOCOL 18)."""

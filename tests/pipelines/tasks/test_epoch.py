@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from functools import partial
 
 import polars as pl
 import pytest
@@ -13,6 +14,7 @@ from tests.pipelines.spark.sales import application, sales
 from weir.pipelines.tasks import epoch as module
 from weir.pipelines.tasks.epoch import EpochRunner
 from weir.pipelines.tasks.plan import OffsetRange, ReceiptStatus, TaskPlan
+from weir.state.engine import environment
 from weir.state.types import StateId, TaskId
 
 PLAN = TaskPlan(
@@ -79,6 +81,28 @@ def test_a_disk_that_fills_while_files_are_written_is_waited_for(place, monkeypa
         refused = runner(place).run(PLAN)
     assert refused.status is ReceiptStatus.DISK_FULL
     assert "free some space" in refused.error
+    assert runner(place).run(PLAN).status is ReceiptStatus.DONE
+
+
+def test_waiting_for_space_proves_nothing_against_a_store(place, monkeypatch):
+    """Only a process that dies at work on an instance makes it suspect; three of them that wait for the disk do not."""
+    marks = partial(place.state_folder.rglob, "unproven.*")
+    during = []
+
+    def full(*args, **kwargs):
+        during.append(len(list(marks())))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as filled:
+        filled.setattr(module, "write_file", full)
+        assert runner(place).run(PLAN).status is ReceiptStatus.DISK_FULL
+        assert list(marks()) == []
+        assert runner(place).run(PLAN).status is ReceiptStatus.DISK_FULL
+    with monkeypatch.context() as filled:
+        filled.setattr(environment, "FREE_DISK_RESERVE_BYTES", 1 << 60)
+        assert runner(place).run(PLAN).status is ReceiptStatus.DISK_FULL
+        assert list(marks()) == []
+    assert during == [1, 1]
     assert runner(place).run(PLAN).status is ReceiptStatus.DONE
 
 
