@@ -15,6 +15,7 @@ import polars as pl
 from weir.pipelines.tasks.order import MERGE, OFFSETS, ORIGIN, Key
 from weir.pipelines.topology import Topology
 from weir.state.commit.columns import differences
+from weir.state.engine.environment import make_folders
 from weir.state.types import BlobRef, StateId
 
 BLOBS = "_blobs"
@@ -27,7 +28,7 @@ def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, e
 
     ``source`` and ``target`` are stored task names (``Topology.task_name``).
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     path = folder / f"{source}-{target}-{state}-{uuid.uuid4().hex}.arrow"
     first, last = key_at(frame, 0), key_at(frame, -1)
     is_plain = frame.get_column(ORIGIN).equals(origins_of_offsets(frame, first[1]))

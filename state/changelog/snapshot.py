@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from weir.state.commit.record import SnapshotRef
 from weir.state.engine.copies import committed_copy
-from weir.state.engine.environment import sync_folder
+from weir.state.engine.environment import make_folders, sync_folder
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import StateError, TaskCorruptedError
 from weir.state.stores.specs import SINCE
@@ -69,7 +69,7 @@ def publish_snapshot(app_folder: Path, instance: Path, task_id: str) -> Snapshot
         with copy.reader(IsolationLevel.READ_UNCOMMITTED) as reader:
             rows = sum(reader.count(store) for store in copy.stores)
         folder = app_folder / SNAPSHOT_FOLDER / task_id
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         path, size_bytes = folder / f"{state}-{uuid.uuid4().hex[:12]}.mdb", copy.used_bytes
         part = path.with_suffix(".part")
         checksum = _copy(copy.folder / "data.mdb", part, size_bytes)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import polars as pl
 
-from weir.state.engine.environment import sync_folder
+from weir.state.engine.environment import make_folders, sync_folder
 from weir.state.types import FileEntry, TableSpec
 
 MERGED = "merged-"
@@ -85,7 +85,7 @@ def write_file(
     table = app_folder / spec.name
     apart = {name: str(values[name]) for name in spec.partition_by if not spec.has_partition_columns}
     folder = table.joinpath(*(f"{name}={quote(value, safe='')}" for name, value in apart.items()))
-    _make_folders(folder)
+    make_folders(folder)
     path = folder / f"{MERGED if is_merged else ''}{uuid.uuid4().hex}.parquet"
     # 1. Files written and synced
     rows.write_parquet(path, compression="zstd", compression_level=1)
@@ -148,14 +148,6 @@ def stored_type(dtype: pl.DataType) -> pl.DataType:
     if isinstance(dtype, pl.Struct):
         return pl.Struct({field.name: stored_type(field.dtype) for field in dtype.fields})  # type: ignore[arg-type]
     return pl.Int64() if dtype.is_unsigned_integer() or dtype == pl.Time else dtype
-
-
-def _make_folders(folder: Path) -> None:
-    if folder.exists():
-        return
-    _make_folders(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)
 
 
 def _stats(rows: pl.DataFrame) -> str:

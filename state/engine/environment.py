@@ -198,6 +198,15 @@ def replace_file(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def make_folders(folder: Path) -> None:
+    """Make a folder and those above it that are missing, durably: each name is on disk before the next one is made."""
+    if folder.exists():
+        return
+    make_folders(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -220,3 +220,13 @@ def test_one_instance_is_current_and_quarantined_ones_keep_their_files(tmp_path)
         assert (moved / "data.mdb").read_text() == reason
     assert len(list((task / "quarantine").iterdir())) == 2
     assert quarantine(task / name, "gone") is None
+
+
+def test_new_folders_are_on_disk_with_those_above_them(tmp_path, monkeypatch):
+    """What is written into them would be lost with their names, if power failed."""
+    synced, sync = [], environment.sync_folder
+    monkeypatch.setattr(environment, "sync_folder", lambda folder: synced.append(folder) or sync(folder))
+    environment.make_folders(tmp_path / "a" / "b" / "c")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    environment.make_folders(tmp_path / "a" / "b" / "c")
+    assert len(synced) == 3
