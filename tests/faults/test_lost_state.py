@@ -336,11 +336,11 @@ def test_a_commit_interval_of_hours_does_not_lose_what_a_restore_found_uncommitt
     driver = shop.driver()
     run_epoch, epochs = driver._coordinator.run_epoch, []
 
-    def losing_the_folder_in_mid_run(*arguments):
+    def losing_the_folder_in_mid_run(*arguments, **shares):
         epochs.append(arguments)
         if len(epochs) == 2:
             shutil.rmtree(shop.instance)
-        return run_epoch(*arguments)
+        return run_epoch(*arguments, **shares)
 
     monkeypatch.setattr(driver._coordinator, "run_epoch", losing_the_folder_in_mid_run)
     driver.run(Event(), until_caught_up=True)

@@ -197,9 +197,7 @@ class Terminal:
         return self.weir(way_out, *more)
 
     @contextmanager
-    def driver(
-        self, context: None, slots: int, worker: WorkerSettings, spec: RunSpec, listeners: Listeners
-    ) -> Iterator[Driver]:
+    def driver(self, context: None, worker: WorkerSettings, spec: RunSpec, listeners: Listeners) -> Iterator[Driver]:
         """Replaces ``spark_driver``: tasks run in this process."""
         if worker.slices is None:
             reader = self.clusters[worker.kafka["bootstrap.servers"]].reader

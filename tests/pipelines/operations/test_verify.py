@@ -118,8 +118,8 @@ def test_a_task_is_compared_at_its_last_commit_while_it_continues(shop, monkeypa
     driver, looks = shop.driver(), []
     run_epoch = driver._coordinator.run_epoch
 
-    def look_after_the_epoch(*arguments):
-        result = run_epoch(*arguments)
+    def look_after_the_epoch(*arguments, **shares):
+        result = run_epoch(*arguments, **shares)
         looks.append((shop.verify(), driver._coordinator.has_uncommitted))
         return result
 
