@@ -25,6 +25,7 @@ from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.suppression_order import BufferLimits
 from weir.pipelines.operators.table_table_join import JoinKind
 from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.sinks.sink import Sink as OutsideSink
 from weir.pipelines.sinks.sql import SqlMode
 from weir.pipelines.topology.joins import NewestToStreamNode, versioned_store
 from weir.pipelines.topology.lineage import SUPPRESSION, operator_of
@@ -346,7 +347,7 @@ class TableOperations:
                 f'the table {table!r} got mode="upsert" and partition_by=: its rows move as their keys are updated; '
                 'leave partition_by out, or use mode="append", whose readers take the newest row of each key'
             )
-        parent = self._add_to_stream(ToStreamNode if versioned_store(self._node) is None else NewestToStreamNode)
+        parent = self._add_updates()
         name = self._graph.new_name("KSTREAM-SINK-")
         self._graph.add(
             TableSinkNode(
@@ -389,7 +390,7 @@ class TableOperations:
             [('tea', 2), ('tea', None)]
         """
         _check_emit(emit)
-        parent = self._add_to_stream(ToStreamNode if versioned_store(self._node) is None else NewestToStreamNode)
+        parent = self._add_updates()
         sink = kafka_topic(
             self._node.record,
             topic,
@@ -399,17 +400,7 @@ class TableOperations:
             name=name,
             has_headers=parent.has_headers,
         )
-        self._graph.add(
-            TableSinkNode(
-                name=self._graph.new_name("KSTREAM-SINK-"),
-                parent=parent,
-                record=self._node.record,
-                table=outbox_name(sink.name),
-                is_updates=not self._is_final,
-                keeps_all=emit == "record",
-                sink=sink,
-            )
-        )
+        self._add_sink(parent, sink, collapses=emit == "newest")
 
     def to_sql(
         self,
@@ -438,14 +429,21 @@ class TableOperations:
             [('tea', 2, False), ('tea', None, True)]
         """
         sink = sql_table(self._node.record, table, mode=mode, key=key, url=url, name=name, schema=schema, is_table=True)
-        parent = self._add_to_stream(ToStreamNode if versioned_store(self._node) is None else NewestToStreamNode)
+        self._add_sink(self._add_updates(), sink, collapses=sink.key == tuple(self._node.record.key_columns))
+
+    def _add_updates(self) -> Node:
+        """The updates as sinks get them: of a versioned table, those that are the newest of their key."""
+        return self._add_to_stream(ToStreamNode if versioned_store(self._node) is None else NewestToStreamNode)
+
+    def _add_sink(self, parent: Node, sink: OutsideSink, *, collapses: bool) -> None:
+        """A sink outside the warehouse; with ``collapses`` it gets the newest update of each key and epoch."""
         self._graph.add(
             TableSinkNode(
                 name=self._graph.new_name("KSTREAM-SINK-"),
                 parent=parent,
                 record=self._node.record,
                 table=outbox_name(sink.name),
-                is_updates=not self._is_final and sink.key == tuple(self._node.record.key_columns),
+                is_updates=collapses and not self._is_final,
                 sink=sink,
             )
         )

@@ -556,9 +556,10 @@ class EpochRunner:
         taken = 0
         while True:
             rows = len(turns) if is_one_batch else min(batches.next, len(turns) - taken)
-            before = attempts.mark()
+            until_s = batches.stop_at_s if rows > 1 and not is_one_batch else math.inf
+            before = attempts.mark() if until_s < math.inf else None
             try:
-                with time_limit(batches.stop_at_s if rows > 1 and not is_one_batch else math.inf):
+                with time_limit(until_s):
                     outputs += attempts.process(
                         turns[taken : taken + rows],
                         outputs[-1].clocks if outputs else clocks,
@@ -566,6 +567,7 @@ class EpochRunner:
                         is_last=taken + rows == len(turns),
                     )
             except OutOfTimeError:
+                assert before is not None
                 attempts.back_to(before)
                 batches.took_too_long(rows)
                 continue

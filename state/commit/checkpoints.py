@@ -66,7 +66,7 @@ def sync_file(path: Path) -> None:
 def _drop_torn(log: Path) -> bool:
     """Remove the newest checkpoint if it is torn and nothing is lost with it; whether it is gone."""
     versions = sorted(_versions(log))
-    if not versions or all(map(_is_whole, _files_of(log, versions[-1]))):
+    if not versions or all(map(is_whole, _files_of(log, versions[-1]))):
         return False
     first = versions[-2] + 1 if len(versions) > 1 else 0
     if not all((log / f"{number:020}.json").exists() for number in range(first, versions[-1] + 1)):
@@ -86,7 +86,8 @@ def _files_of(log: Path, version: int) -> list[Path]:
     return sorted(log.glob(f"{version:020}.checkpoint*.parquet"))
 
 
-def _is_whole(path: Path) -> bool:
+def is_whole(path: Path) -> bool:
+    """Whether a Parquet file has its footer."""
     try:
         pl.read_parquet_schema(path)
     except (pl.exceptions.PolarsError, OSError):

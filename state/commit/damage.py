@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 from deltalake.exceptions import DeltaError
 
+from weir.state.commit.checkpoints import is_whole
 from weir.state.errors import DamagedFileError
 
 
@@ -46,11 +47,7 @@ def damaged_file(folder: Path) -> tuple[Path, str] | None:
             return path, "it is cut"
         if number > min(entries) and number - 1 not in entries:
             return log / f"{number - 1:020}.json", "it is gone"
-    for path in [*sorted(log.glob("*.checkpoint*.parquet")), *sorted(folder.rglob("*.parquet"))]:
-        if log in path.parents and ".checkpoint" not in path.name:
-            continue
-        try:
-            pl.read_parquet_schema(path)
-        except (pl.exceptions.PolarsError, OSError):
+    for path in sorted(folder.rglob("*.parquet"), key=lambda path: (log not in path.parents, path)):
+        if not is_whole(path):
             return path, "it is cut" if path.stat().st_size else "it is empty"
     return None
