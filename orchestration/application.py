@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import cache
@@ -57,7 +58,12 @@ def weir_assets(
     Merge the result with a ``weir`` and a ``pipes`` resource (``weir.orchestration.definitions``).
     """
     own = topics or {}
-    external = {topic: _external_topic(topic) for topic in application.topology.topics() if topic not in own}
+    patterns = application.topology.open_patterns
+    external = {
+        topic: _external_topic(topic, is_pattern=topic in patterns)
+        for topic in application.topology.topics()
+        if topic not in own
+    }
     supervised = Supervised(
         application=application,
         reference=reference,
@@ -109,8 +115,10 @@ def weir_assets(
 
 
 @cache
-def _external_topic(topic: str) -> dg.AssetSpec:
-    """One object per topic, so that applications can share it."""
+def _external_topic(topic: str, *, is_pattern: bool) -> dg.AssetSpec:
+    """One object per topic, so that applications can share it; a pattern is one object, whatever it matches."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", topic)
+    what = f"Kafka topics that match {topic}" if is_pattern else f"Kafka topic {topic}"
     return dg.AssetSpec(
-        ["kafka", topic], kinds={"kafka"}, group_name="kafka", description=f"The Kafka topic {topic}, filled elsewhere."
+        ["kafka", name], kinds={"kafka"}, group_name="kafka", description=f"The {what}, filled elsewhere."
     )

@@ -10,7 +10,7 @@ import difflib
 import importlib
 import re
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
@@ -167,7 +167,8 @@ class Application:
                 f"dead_letter_topic={topic!r} would get nothing, since no record becomes a dead letter; write "
                 'on_error="dead_letter", on_processing_error="dead_letter" or both, or leave it out'
             )
-        if topic in (*self.topology.topics(), *(table.source.topic for table in self.topology.global_tables)):
+        global_topics = [table.source.topic for table in self.topology.global_tables]
+        if topic in (*self.topology.topics(), *global_topics, *self.topology.matched([topic])):
             raise TopologyError(
                 f"dead_letter_topic={topic!r} is a topic that the program reads, so a record that fails would come "
                 "again for ever; name another topic"
@@ -179,15 +180,25 @@ class Application:
             )
         return dead_letter_sink(check_name("topic", topic))
 
-    def over(self, committed: CommitRecord | None) -> Application:
-        """The same, with the names that its stores have in a commit where its own are made up."""
-        return self.under(names_over(self.topology, committed))
+    def over(self, committed: CommitRecord | None, topics: Iterable[str] | None = None) -> Application:
+        """The same, with the names that its stores have in a commit where its own are made up; its patterns stand for
+        those of ``topics`` that they match, by default of the commit's."""
+        names, before = names_over(self.topology, committed), topics_before(committed)
+        return self.under(names, self.topology.reading(before if topics is None else topics, before))
 
-    def under(self, names: Mapping[str, str]) -> Application:
-        """The same, with other names for stores and edges; see ``Topology.under``."""
+    def under(self, names: Mapping[str, str], topics: Iterable[str] = ()) -> Application:
+        """The same, with other names for stores and edges, and topics for its patterns; see ``Topology.under``."""
         found = copy.copy(self)
-        found.topology = self.topology.under(names)
+        found.topology = self.topology.under(names, topics)
         return found
+
+
+def topics_before(committed: CommitRecord | None) -> tuple[str, ...]:
+    """The topics that a commit's program read, in the order that they had at equal merge times."""
+    if committed is None:
+        return ()
+    form = committed.topology
+    return tuple(sorted(committed.topics)) if form is None or form.topics is None else tuple(form.topics)
 
 
 def load_application(name: str) -> Application:

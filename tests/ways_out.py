@@ -14,6 +14,7 @@ BACKFILLS = f"{CLI}/test_refused_backfills.py::test_"
 COMMANDS = f"{CLI}/test_refused_commands.py::test_"
 TABLES = f"{CLI}/test_lost_tables.py::test_"
 TOPICS = "tests/integration/test_lost_topics.py::test_"
+PATTERNS = "tests/integration/test_patterns.py::test_"
 SPARK = "tests/pipelines/spark"
 EVOLUTION = f"{SPARK}/test_evolution.py::test_"
 SOURCES = f"{SPARK}/test_sources_of_rebuilds.py::test_"
@@ -197,6 +198,14 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "run MODULE:APP --accept-lost-records": MADE_ANEW,
         "read on at offset": EXPIRED,
         "reset x": MADE_ANEW,
+    },
+    "pipelines/spark/errors.py NoMatchingTopicError": {
+        "kafka create TOPIC": PATTERNS + "topics_that_appear_are_read_without_a_restart_by_hand",
+        "kafka list": PATTERNS + "topics_that_appear_are_read_without_a_restart_by_hand",
+    },
+    "pipelines/spark/errors.py MatchedTopicGoneError": {
+        "run MODULE:APP --accept-lost-records": PATTERNS
+        + "a_topic_that_is_deleted_is_refused_until_its_loss_is_accepted",
     },
     "pipelines/spark/errors.py GlobalTopicReplacedError": {
         "a new start reads it from its beginning": f"{SPARK}/test_topic_watch.py::"

@@ -22,7 +22,7 @@ from weir.orchestration.drivers.dagster_run import owner_of, progress_logger
 from weir.orchestration.drivers.metadata import health_metadata, ingest_metadata, table_data_version, table_metadata
 from weir.pipelines.operations.drive import drive
 from weir.pipelines.operations.registry import load_reference
-from weir.pipelines.topology.naming import names_over, stored_table
+from weir.pipelines.topology.naming import stored_table
 from weir.state.commit.protocol import newest_commit
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> Non
     newest = newest_commit(settings.warehouse, summary.application)
     if newest is None:
         return
-    topology = load_reference(pipes.get_extra("reference")).topology
-    names = names_over(topology, newest)
+    topology = load_reference(pipes.get_extra("reference")).over(newest).topology
     pipes.report_asset_materialization(
         asset_key=pipes.get_extra("ingest"),
         metadata={
@@ -48,7 +47,7 @@ def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> Non
         },
     )
     for of_program, asset_key in pipes.get_extra("tables").items():
-        table = stored_table(of_program, names)
+        table = stored_table(of_program, topology.names)
         pipes.report_asset_materialization(
             asset_key=asset_key,
             metadata=table_metadata(settings, newest, summary.application, table),

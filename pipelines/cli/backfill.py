@@ -126,7 +126,7 @@ def run(
     )
     reference = _reference(settings, application)
     source = BackfillInput(
-        paths=_paths(reference, sources or []),
+        paths=_paths(settings, reference, sources or []),
         time_column=time_column,
         margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000),
     )
@@ -214,11 +214,13 @@ def _day(name: str, text: str) -> date:
         raise OperationError(f"{name}: {text!r} is not a day; write it like 2013-01-08") from None
 
 
-def _paths(reference: str, sources: list[str]) -> dict[str, str]:
+def _paths(settings: Settings, reference: str, sources: list[str]) -> dict[str, str]:
     """Absolute paths by topic, from ``PATH`` or ``TOPIC=PATH``."""
     from weir.pipelines.operations.registry import load_reference
+    from weir.state.commit.protocol import newest_commit
 
-    topics, found = load_reference(reference).topology.topics(), {}
+    program = load_reference(reference)
+    topics, found = program.over(newest_commit(settings.warehouse, program.id)).topology.topics(), {}
     for source in sources:
         topic, equals, path = source.partition("=")
         if not equals and len(topics) == 1:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def summary_line(summary: RunSummary) -> str:
     """One sentence about a finished run."""
     if not summary.generation:
-        return f"{summary.application} was stopped before Kafka answered; nothing was read"
+        return f"{summary.application} was stopped before it began; nothing was read"
     ended = "has caught up" if summary.reason == "caught_up" else "has stopped"
     return (
         f"{summary.application} {ended}: {counted(summary.records_in, 'record')} in {summary.seconds:.1f} s, "

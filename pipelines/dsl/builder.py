@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Self
 
 from weir.pipelines.dsl.global_table import GlobalKTable, add_global_table
 from weir.pipelines.dsl.graph import Graph, Materialized
 from weir.pipelines.dsl.shared_stores import add_state_store, check_connected
-from weir.pipelines.dsl.sources import add_source
+from weir.pipelines.dsl.sources import Topics, add_source, add_topics
 from weir.pipelines.dsl.streams import KStream, KTable
 from weir.pipelines.dsl.table_operations import TtlClock, add_table
 from weir.pipelines.dsl.topology_builder import TopologyBuilder
-from weir.pipelines.errors import TopologyError
 from weir.pipelines.processors.stores import StoreDeclaration
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.timestamps import TimestampExtractor
-from weir.pipelines.topology.nodes import SeveralTopicsNode
 from weir.pipelines.topology.topology import Topology
 
 
@@ -29,7 +26,7 @@ class StreamsBuilder:
 
     def stream(
         self,
-        topic: str | Sequence[str],
+        topic: Topics,
         *,
         key: Serde,
         value: Serde,
@@ -40,7 +37,9 @@ class StreamsBuilder:
     ) -> KStream:
         """The records of ``topic``, including null keys and null values.
 
-        Several topics of one type make one stream: a task always takes the oldest of the topics' next records.
+        Several topics of one type make one stream: a task always takes the oldest of the topics' next records. With a
+        compiled pattern they are all topics whose whole name it matches, without the brokers' own; a run goes on with
+        those that appear later, from their beginning.
 
         ``timestamp`` says where a record's time comes from, by default from the record itself; a record that has no
         time is bad input.
@@ -71,37 +70,8 @@ class StreamsBuilder:
             >>> driver.create_output_table("pages").read_rows()
             [{'user': 'ann', 'page': '/docs', 'ms': 12}]
         """
-        topics = list(topic) if isinstance(topic, Sequence) and not isinstance(topic, str) else [topic]
-        if not topics:
-            raise TopologyError("the stream has no topic; name at least one")
-        if len(topics) == 1:
-            return KStream(
-                self._graph,
-                add_source(
-                    self._graph, topics[0], key, value, timestamp, idle_after, headers=headers, priority=priority
-                ),
-                has_new_key=False,
-            )
-        name = self._graph.new_name("KSTREAM-SOURCE-")
-        first, *others = (
-            add_source(
-                self._graph,
-                each,
-                key,
-                value,
-                timestamp,
-                idle_after,
-                name=f"{name}-{each}",
-                headers=headers,
-                priority=priority,
-            )
-            for each in topics
-        )
-        return KStream(
-            self._graph,
-            self._graph.add(SeveralTopicsNode(name=name, parent=first, others=tuple(others), record=first.record)),
-            has_new_key=False,
-        )
+        node = add_topics(self._graph, topic, key, value, timestamp, idle_after, headers=headers, priority=priority)
+        return KStream(self._graph, node, has_new_key=False)
 
     def table(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 
 import polars as pl
@@ -14,10 +15,53 @@ from weir.pipelines.operators.aggregates import expression_dtype
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampExtractor, is_time
 from weir.pipelines.serdes.windowed import WindowedSerde
-from weir.pipelines.topology.nodes import RecordType, SourceNode
+from weir.pipelines.topology.nodes import Node, RecordType, SeveralTopicsNode, SourceNode
 
 MOST_PRIORITY = 1000
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+Topics = str | re.Pattern[str] | Sequence[str]
+"""What a stream reads: a topic, all topics whose whole name a pattern matches, or several topics."""
+
+
+def add_topics(
+    graph: Graph,
+    topics: Topics,
+    key: Serde,
+    value: Serde,
+    timestamp: TimestampExtractor | None,
+    idle_after: timedelta | None,
+    *,
+    name: str = "",
+    headers: bool = False,
+    priority: int = 1,
+) -> Node:
+    """The records of ``topics`` as one stream; raises what ``add_source`` raises."""
+    several = [topics] if isinstance(topics, str) or not isinstance(topics, Sequence) else list(topics)
+    if not several:
+        raise TopologyError("the stream has no topic; name at least one")
+    is_one = len(several) == 1 and not isinstance(several[0], re.Pattern)
+    name = name or graph.new_name("KSTREAM-SOURCE-")
+    sources = [
+        add_source(
+            graph,
+            topic,
+            key,
+            value,
+            timestamp,
+            idle_after,
+            pattern=pattern,
+            name=name if is_one else f"{name}-{topic}",
+            headers=headers,
+            priority=priority,
+        )
+        for topic, pattern in map(_topic_and_pattern, several)
+    ]
+    if is_one:
+        return sources[0]
+    first, *others = sources
+    return graph.add(SeveralTopicsNode(name=name, parent=first, others=tuple(others), record=first.record))
 
 
 def add_source(
@@ -28,17 +72,20 @@ def add_source(
     timestamp: TimestampExtractor | None,
     idle_after: timedelta | None,
     *,
+    pattern: re.Pattern[str] | None = None,
     is_global: bool = False,
     name: str = "",
     headers: bool = False,
     priority: int = 1,
 ) -> SourceNode:
-    """The records of ``topic``.
+    """The records of ``topic``, or of all topics that ``pattern`` matches, whose text is then the topic.
 
     Raises:
         TopologyError: A schema does not fit, the name is not a valid topic name, or the priority is none.
     """
-    _check_topic(topic, key, value)
+    if pattern is None:
+        _check_name(topic)
+    _check_serdes(topic, key, value)
     if not isinstance(priority, int) or isinstance(priority, bool) or not 1 <= priority <= MOST_PRIORITY:
         raise TopologyError(
             f"topic {topic!r}: priority is {priority!r}; it must be a whole number from 1 to {MOST_PRIORITY}"
@@ -51,6 +98,8 @@ def add_source(
         name=name,
         record=record,
         topic=topic,
+        pattern=pattern,
+        is_open=pattern is not None,
         key_serde=key,
         value_serde=value,
         timestamp=_checked(topic, record, timestamp),
@@ -61,18 +110,26 @@ def add_source(
     return source if is_global else graph.add(source)
 
 
-def _check_topic(topic: str, key: Serde, value: Serde) -> None:
-    """Raises ``TopologyError`` for anything but a topic's name and serdes."""
+def _topic_and_pattern(given: str | re.Pattern[str]) -> tuple[str, re.Pattern[str] | None]:
+    return (given.pattern, given) if isinstance(given, re.Pattern) else (given, None)
+
+
+def _check_name(topic: object) -> None:
+    """Raises ``TopologyError`` for anything but a topic's name."""
     if not isinstance(topic, str):
         raise TopologyError(
-            f'the topic is {topic!r}; pass its name, for example "orders" (patterns are not supported, and only '
-            "stream(...) reads a list of topics)"
+            f'the topic is {topic!r}; pass its name, for example "orders" (only stream(...) reads several, given as '
+            'a list or as re.compile("orders-.*"))'
         )
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise TopologyError(
-            f"{topic!r} is not a valid Kafka topic name; use up to 249 letters, digits, dots, dashes and underscores "
-            "(patterns are not supported)"
+            f"{topic!r} is not a valid Kafka topic name; use up to 249 letters, digits, dots, dashes and underscores, "
+            f"or to read all topics that match it, stream(re.compile({topic!r}), ...)"
         )
+
+
+def _check_serdes(topic: str, key: Serde, value: Serde) -> None:
+    """Raises ``TopologyError`` for anything but serdes."""
     for part, serde in (("key", key), ("value", value)):
         if isinstance(serde, type) or not hasattr(serde, "row_type"):
             raise TopologyError(

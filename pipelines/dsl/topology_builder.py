@@ -10,7 +10,7 @@ from weir.pipelines.dsl.graph import Graph, check_name
 from weir.pipelines.dsl.merging import check_same_columns
 from weir.pipelines.dsl.processing import add_processor
 from weir.pipelines.dsl.shared_stores import add_state_store, connect
-from weir.pipelines.dsl.sources import add_source
+from weir.pipelines.dsl.sources import Topics, add_topics
 from weir.pipelines.dsl.streams import KStream
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.processors.stores import StoreDeclaration
@@ -62,7 +62,7 @@ class TopologyBuilder:
     def add_source(
         self,
         name: str,
-        topic: str,
+        topic: Topics,
         *,
         key: Serde,
         value: Serde,
@@ -70,7 +70,7 @@ class TopologyBuilder:
         idle_after: timedelta | None = None,
         headers: bool = False,
     ) -> KStream:
-        """Read ``topic``, as ``StreamsBuilder.stream`` does.
+        """Read ``topic``, several or those that match a pattern, as ``StreamsBuilder.stream`` does.
 
         Raises:
             TopologyError: The name is taken, a schema does not fit, or the topic's name is not valid.
@@ -82,7 +82,7 @@ class TopologyBuilder:
             'clicks'
         """
         self._graph.check_new("source", name)
-        source = add_source(self._graph, topic, key, value, timestamp, idle_after, name=name, headers=headers)
+        source = add_topics(self._graph, topic, key, value, timestamp, idle_after, name=name, headers=headers)
         return KStream(self._graph, source, has_new_key=False)
 
     def add_processor(

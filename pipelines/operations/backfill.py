@@ -68,8 +68,9 @@ def make_backfill(
     However it ends, an incomplete backfill is removed, except after a kill -9: then ``discard`` removes it. Main thread
     only; raises what ``weir.pipelines.backfill.begin`` and ``run_shadow`` raise.
     """
-    application = load_reference(reference)
     warehouse, state_dir = settings.warehouse, settings.state_dir
+    application = load_reference(reference)
+    application = application.over(newest_commit(warehouse, application.id))
     with _surroundings(settings, application.id, console, needs_broker=not source.paths) as (stop, bootstrap_servers):
         if source.paths:
             shadow = begin_from_files(
@@ -139,6 +140,7 @@ def swap_in(
         LeaseHeldError: A driver has just started; try again.
     """
     program = load_reference(reference)
+    program = program.over(newest_commit(settings.warehouse, program.id))
     application = program.id
     done = [row for row in backfills(settings, application) if row.id == backfill and row.state == "swapped in"]
     if done:

@@ -160,11 +160,13 @@ def place(settings: Settings, reference: str) -> Iterator[Place]:
     """The application at ``reference``, with its broker running inside the block."""
     application = load_reference(reference)
     with broker_for(settings) as servers:
+        admin = KafkaAdmin(servers, settings.kafka)
+        application = application.over(newest_commit(settings.warehouse, application.id), admin.topics())
         yield Place(
             settings=settings,
             application=application,
-            admin=KafkaAdmin(servers, settings.kafka),
-            topic_counts=source_counts(settings, application, servers),
+            admin=admin,
+            topic_counts=source_counts(application, admin),
             reference=reference,
         )
 
@@ -315,15 +317,15 @@ def move_to_kafka_streams(
         newest = _newest(settings, application) if dry_run else stack.enter_context(_held(settings, program))
         _require_committed(settings, program, newest)
         servers = stack.enter_context(broker_for(settings))
-        kafka = {**settings.kafka, "bootstrap.servers": servers}
+        kafka, admin = {**settings.kafka, "bootstrap.servers": servers}, KafkaAdmin(servers, settings.kafka)
         back = KafkaStreamsReturn(
             id=application_id,
             application=program,
             commit=newest,
             app_folder=settings.warehouse / application,
-            cluster=KafkaAdmin(servers, settings.kafka),
+            cluster=admin,
             reader=lambda topic, partition: PartitionReader(kafka, topic, partition),
-            topic_counts=source_counts(settings, program, servers),
+            topic_counts=source_counts(program, admin),
             state_dir=state_dir,
             serdes={store: load_object(name, StoreSerdes) for store, name in serdes.items()},
             changelogs=changelogs,

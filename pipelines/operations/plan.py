@@ -13,7 +13,7 @@ from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import load_reference
-from weir.pipelines.spark.admission import change_of, require_commit_log, require_placement
+from weir.pipelines.spark.admission import change_of, require_commit_log, require_matches, require_placement
 from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError, StorePlacementError
 from weir.pipelines.spark.topic_logs import committed_ends, lost_positions
 from weir.pipelines.tasks.tables import application_tables
@@ -67,10 +67,11 @@ def plan_of(settings: Settings, reference: str) -> Plan:
     if committed is None:
         return Plan(application=application.id)
     with broker_for(settings) as servers:
-        counts = source_counts(settings, application, servers)
-        lost = lost_by_topics(settings, application, committed, servers)
+        admin = KafkaAdmin(servers, settings.kafka)
+        application = application.over(committed, admin.topics())
+        counts = source_counts(application, admin)
+        lost = lost_by_topics(application, committed, admin)
     app_folder = settings.warehouse / application.id
-    application = application.over(committed)
     change = change_of(application.topology, app_folder, committed, counts)
     obstacles = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
     for store in change.newly_divided:
@@ -111,20 +112,19 @@ def require_results(application: Application) -> None:
         )
 
 
-def source_counts(settings: Settings, application: Application, bootstrap_servers: str) -> dict[str, int]:
+def source_counts(application: Application, admin: KafkaAdmin) -> dict[str, int]:
     """Partitions of each source topic.
 
     Raises:
         UnknownTopicError: One does not exist.
+        NoMatchingTopicError: None matches a pattern.
     """
-    admin = KafkaAdmin(bootstrap_servers, settings.kafka)
+    require_matches(application)
     return {topic: admin.partition_count(topic) for topic in application.topology.topics()}
 
 
-def lost_by_topics(
-    settings: Settings, application: Application, committed: CommitRecord, bootstrap_servers: str
-) -> list[LostPosition]:
+def lost_by_topics(application: Application, committed: CommitRecord, admin: KafkaAdmin) -> list[LostPosition]:
     """Committed positions at which the topics can no longer be read on."""
     positions = committed_ends(committed, application.topology.topics())
     ids = {topic: known.topic_id for topic, known in committed.topics.items() if known.topic_id is not None}
-    return lost_positions(positions, {**ids, **committed.topic_ids}, KafkaAdmin(bootstrap_servers, settings.kafka))
+    return lost_positions(positions, {**ids, **committed.topic_ids}, admin)

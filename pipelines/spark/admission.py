@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.pipelines.application import Application
+from weir.pipelines.application import Application, topics_before
 from weir.pipelines.spark.errors import (
     CommitLogLostError,
+    MatchedTopicGoneError,
+    NoMatchingTopicError,
     OtherApplicationError,
     PartitionCountError,
     PendingRowsError,
@@ -115,6 +117,19 @@ def require_placement(topology: Topology, app_folder: Path, store: str, source_c
         misplaced = keys.filter(edge.partition_of(keys, counts[sub_topology.index]) != partition)
         if misplaced.height:
             raise StorePlacementError(store, str(misplaced.row(0)), partition)
+
+
+def require_matches(application: Application) -> None:
+    """Raise ``NoMatchingTopicError`` when no topic matches a pattern of the program."""
+    for pattern in application.topology.open_patterns:
+        raise NoMatchingTopicError(application.id, pattern)
+
+
+def require_topics_read(application: Application, committed: CommitRecord | None, topics: Collection[str]) -> None:
+    """Raise ``MatchedTopicGoneError`` when ``committed`` has read a topic by a pattern that is not among ``topics``."""
+    for topic in application.topology.matched(topics_before(committed)):
+        if topic not in topics:
+            raise MatchedTopicGoneError(application.id, topic)
 
 
 def require_commit_log(application: Application, app_folder: Path, state_folder: Path) -> None:

@@ -49,6 +49,9 @@ class FixedRanges:
     cluster: Cluster | None = None
     """Where the topics are; None if files are read instead."""
 
+    def topics(self) -> Mapping[str, int]:
+        return {topic: len(partitions) for topic, partitions in self.ranges.items()}
+
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
         return {} if self.cluster is None else self.cluster.topic_ids(topics)
 
@@ -99,9 +102,10 @@ def _run_slices(
     wanted: Iterable[tuple[str, int, int]],
 ) -> Iterator[tuple[str, int, int]]:
     """Inside a Spark task: the topic, partition and number of records of each slice that was written."""
-    topology = load_application(reference).topology
+    slices = list(wanted)
+    topology = load_application(reference).under({}, {topic for topic, _, _ in slices}).topology
     connect_serdes(topology.serdes(), schema_registry)
-    for topic, partition, count in list(wanted):
+    for topic, partition, count in slices:
         yield topic, partition, write_slice(folder, topology.source(topic), partition, count, files)
 
 
@@ -129,10 +133,10 @@ def run_shadow(
         TopicReplacedError: A topic is no longer the one that the ranges belong to.
         BadRecordError, TaskFailedError: A task cannot continue. The shadow stays as it is, incomplete.
     """
-    application = shadow_application(load_application(reference), shadow.id).over(shadow.commit_before())
-    connect_serdes(application.topology.serdes(), settings.schema_registry)  # fails here as it would in the workers
     backfill = shadow.backfill
     ranges = ranges or backfill.ranges
+    application = shadow_application(load_application(reference), shadow.id).over(shadow.commit_before(), ranges)
+    connect_serdes(application.topology.serdes(), settings.schema_registry)  # fails here as it would in the workers
     counts = {topic: len(partitions) for topic, partitions in ranges.items()}
     control = DriverControl(settings.control_database_url, shadow.lease_name, owner=owner)
     cluster = None
@@ -161,6 +165,7 @@ def run_shadow(
             slices=None if backfill.files is None else str(shadow.slices),
             tasks=spec.task_settings,
             names=application.topology.names,
+            topics=application.topology.read,
         )
         listeners = Listeners(control=ControlPanel(control), on_progress=on_progress)
         with spark_driver(context, worker, spec, listeners) as driver:

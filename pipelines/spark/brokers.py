@@ -13,6 +13,7 @@ from weir.infra.kafka.broker import EmbeddedBroker
 from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
+from weir.pipelines.topology import Topology
 from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -32,25 +33,21 @@ class Brokers:
         self._embedded = None if settings.bootstrap_servers else EmbeddedBroker(settings.kafka_dir)
         self._application = application
 
-    def partition_counts(
+    def topics_once_there(
         self, stop: Event, on_wait: Callable[[str], None], limit_s: float | None
     ) -> dict[str, int] | None:
-        """Partitions of each source topic; None when told to stop while waiting for the brokers.
+        """All topics of the cluster with their numbers of partitions; None when told to stop while waiting for brokers.
 
         ``limit_s`` is how long to wait for brokers that do not answer; None waits until stopped.
 
         Raises:
-            UnknownTopicError: A topic that is read or written does not exist.
             BrokerUnreachableError: No broker answered within ``limit_s``.
         """
-        topology = self._application.topology
-        read = [*topology.topics(), *(table.source.topic for table in topology.global_tables)]
-        wanted = sorted([*read, *topology.topics_written])
         said, began = "", time.monotonic()
         until = "until stopped" if limit_s is None else f"for {limit_s:g} s"
         while not stop.is_set():
             try:
-                counts = self._admin.partition_counts(wanted)
+                return self._admin.topics()
             except BrokerUnreachableError as error:
                 if limit_s is not None and time.monotonic() - began >= limit_s:
                     raise BrokerUnreachableError(error.bootstrap_servers, f"{error.reason}, {until}") from None
@@ -60,12 +57,22 @@ class Brokers:
                 on_wait(f"{error}; trying again {until}")
                 self._revive()
                 stop.wait(RETRY_S)
-                continue
-            for topic in wanted:
-                if topic not in counts:
-                    raise UnknownTopicError(topic, self._admin.bootstrap_servers)
-            return {topic: counts[topic] for topic in read}
         return None
+
+    def source_counts(self, topology: Topology, known: Mapping[str, int]) -> dict[str, int]:
+        """Of the ``known`` topics those that are read, with their partitions.
+
+        Raises:
+            UnknownTopicError: A topic that is read or written does not exist.
+        """
+        read = [*topology.topics(), *(table.source.topic for table in topology.global_tables)]
+        for topic in sorted([*read, *topology.topics_written]):
+            if topic not in known:
+                raise UnknownTopicError(topic, self._admin.bootstrap_servers)
+        return {topic: known[topic] for topic in read}
+
+    def topics(self) -> Mapping[str, int]:
+        return self._asked(self._admin.topics)
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Where to begin with what was never read: the oldest record kept, or the end for ``start="latest"``."""

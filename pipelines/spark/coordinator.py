@@ -133,7 +133,8 @@ class Coordinator:
     def start(self, source_counts: Mapping[str, int], source: Source, *, accept_state_loss: bool = False) -> None:
         """Claim a generation, redo what a dead driver left, and start every task where the commit log has it.
 
-        ``source`` says where to begin with topic partitions that no commit knows. Under another program stores keep
+        ``source`` says where to begin with topic partitions that no commit knows; those of topics that match a
+        pattern later begin with their first record. Under another program stores keep
         their rows where ``weir.pipelines.topology.changes`` finds them again; with ``accept_state_loss`` the others
         begin empty at the committed positions of their topics.
 
@@ -200,7 +201,11 @@ class Coordinator:
             for topic in task.topics
             if task.id.partition not in task.positions.get(topic, {})
         ]
-        for (topic, partition), offset in (source.start_offsets(unknown) if unknown else {}).items():
+        offsets = dict(source.start_offsets(unknown)) if unknown else {}
+        if change is not None and not change.is_other_topology:  # what matches a pattern now was not there before
+            later = set(topology.matched(topic for topic, _ in unknown))
+            offsets |= source.beginning_offsets([place for place in unknown if place[0] in later]) if later else {}
+        for (topic, partition), offset in offsets.items():
             for task in self.tasks.values():
                 if topic in task.topics and task.id.partition == partition:
                     task.positions.setdefault(topic, {})[partition] = offset

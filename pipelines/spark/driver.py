@@ -26,7 +26,7 @@ from weir.pipelines.spark.errors import BadRecordError, RunError, TaskFailedErro
 from weir.pipelines.spark.pace import Pace
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import total_lag
-from weir.pipelines.spark.progress import Progress, RunSummary
+from weir.pipelines.spark.progress import NEW_TOPICS, Progress, RunSummary
 from weir.pipelines.spark.replays import begin_replay
 from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.signs import Sign
@@ -46,6 +46,8 @@ log = logging.getLogger("weir.driver")
 Answer = TypeVar("Answer")
 IDLE_WAIT_S = 0.02
 ENDS_MAX_AGE_S = 0.2
+TOPICS_EVERY_S = 5.0
+"""How often brokers are asked for topics and partitions that were not there when the run began."""
 REPORT_EVERY_S = 0.5
 REQUESTS_EVERY_S = 0.1
 DISK_FULL_WAIT_S = 5.0
@@ -82,6 +84,7 @@ class _Clock:
     report: float = 0.0
     requests: float = 0.0
     ends: float = 0.0
+    topics: float = field(default_factory=time.monotonic)
     first_input: float | None = None
     last_commit_end: float = 0.0
 
@@ -91,7 +94,10 @@ class Driver:
 
     def __init__(self, coordinator: Coordinator, spec: RunSpec, executors: Executors, listeners: Listeners) -> None:
         self._coordinator, self._limits = coordinator, spec.limits
-        self._topics, self._accept_lost_records = TopicWatch(coordinator, spec.source), spec.accept_lost_records
+        self._topics, self._accept_lost_records = (
+            TopicWatch(coordinator, spec.source, spec.source_counts),
+            spec.accept_lost_records,
+        )
         self._control, self._on_progress = listeners.control, listeners.on_progress
         self._publishing, self._outbox_max_bytes = listeners.publishing, spec.outbox_max_bytes
         self._restores = Restores(coordinator, executors.restores, self._commit, takes_snapshots=spec.snapshot_rows > 0)
@@ -111,6 +117,8 @@ class Driver:
 
     def run(self, stop: Event, *, until_caught_up: bool = False, end_time_ms: int | None = None) -> RunSummary:
         """Loop until ``stop`` is set, or until everything that the topics held at the start has been read.
+
+        A run that goes on after that ends for the reason ``NEW_TOPICS`` when there are more topic partitions to read.
 
         ``end_time_ms`` is for input that ends at that time: stream time advances to it, which closes windows.
 
@@ -135,6 +143,11 @@ class Driver:
             self._answer_requests()
             if not until_caught_up and time.monotonic() - self._clock.ends > ENDS_MAX_AGE_S:
                 self._refresh_ends(stop)
+            if not until_caught_up and time.monotonic() - self._clock.topics > TOPICS_EVERY_S:
+                self._clock.topics = time.monotonic()
+                if grown := self._ask(stop, self._topics.grown):
+                    log.info("%s: the run goes on with another generation", grown)
+                    return self._finish(NEW_TOPICS, stop)
             self._restores.take_up()
             self._snapshots.take_up()
             is_held = self._is_paused or self._restores.hold_epochs or self._waits_for_sinks()
@@ -377,7 +390,7 @@ class Driver:
         self._snapshots.finish()
         if coordinator.has_uncommitted:
             coordinator.commit("snapshot")
-        self._report(reason, now=True)
+        self._report("starting" if reason == NEW_TOPICS else reason, now=True)
         return RunSummary(
             application=coordinator.application.id,
             generation=coordinator.generation,

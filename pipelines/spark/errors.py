@@ -198,6 +198,36 @@ class OffsetsLostError(RunError):
         )
 
 
+class NoMatchingTopicError(RunError):
+    """No topic matches a pattern."""
+
+    def __init__(self, application: str, pattern: str) -> None:
+        super().__init__(application, pattern)
+        self.application, self.pattern = application, pattern
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r} reads the topics that match {self.pattern!r}, and there is none; create "
+            "one, in the folder's own broker with `weir kafka create TOPIC`, or correct the pattern (`weir kafka list` "
+            "shows all topics)"
+        )
+
+
+class MatchedTopicGoneError(RunError):
+    """A topic that was read because it matched a pattern does not exist any more."""
+
+    def __init__(self, application: str, topic: str) -> None:
+        super().__init__(application, topic)
+        self.application, self.topic = application, topic
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r} has read topic {self.topic!r}, which matches its pattern, and it does "
+            "not exist any more: what was not read of it is lost; go on without it, keeping all state, with "
+            "`weir run MODULE:APP --accept-lost-records`"
+        )
+
+
 class GlobalTopicReplacedError(RunError):
     """The topic of a global table was replaced while its rows were in memory."""
 

@@ -39,6 +39,10 @@ class Source(TopicLogs, Protocol):
     Implemented by ``weir.pipelines.spark.brokers.Brokers`` and by the fixed ranges of a backfill.
     """
 
+    def topics(self) -> Mapping[str, int]:
+        """All topics there are, with their numbers of partitions."""
+        ...
+
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Where to begin with partitions that were never read."""
         ...

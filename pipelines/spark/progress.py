@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.tasks.metrics import Reading
+
+NEW_TOPICS = "new topics"
+"""Why a generation ends when there is more to read than it began with: another one goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,15 @@ class RunSummary:
     publishing_s: float = 0.0
     """From there until sinks had everything, or were given up for this run."""
     reason: str
-    """caught_up or stopped."""
+    """caught_up, stopped or new topics."""
     totals: Mapping[str, int]
     """Counts since the application began, for example records_in and late_records; open_windows is as of now."""
+
+    def followed_by(self, other: RunSummary) -> RunSummary:
+        """This generation of a run and the next one, as one."""
+        return replace(
+            other,
+            commits=self.commits + other.commits,
+            records_in=self.records_in + other.records_in,
+            seconds=self.seconds + other.seconds,
+        )

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
 
@@ -23,16 +23,17 @@ from weir.pipelines.application import Application, load_application, load_step_
 from weir.pipelines.publishing.process import PublishingSettings
 from weir.pipelines.publishing.sql import check_sql_tables
 from weir.pipelines.serdes.registry import connect_serdes
-from weir.pipelines.spark.admission import admit, require_commit_log
+from weir.pipelines.spark.admission import admit, require_commit_log, require_matches, require_topics_read
 from weir.pipelines.spark.afterwards import Afterwards
 from weir.pipelines.spark.brokers import ANSWER_LIMIT_S, Brokers
 from weir.pipelines.spark.control import ControlPanel, lease
-from weir.pipelines.spark.driver import Driver, started_driver
+from weir.pipelines.spark.driver import TOPICS_EVERY_S, Driver, started_driver
+from weir.pipelines.spark.errors import NoMatchingTopicError
 from weir.pipelines.spark.mirror import offset_mirror
 from weir.pipelines.spark.own_stores import feeding, followers
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import Limits
-from weir.pipelines.spark.progress import Progress, RunSummary
+from weir.pipelines.spark.progress import NEW_TOPICS, Progress, RunSummary
 from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S, Publishers
 from weir.pipelines.spark.restore_jobs import RestoreJobs
 from weir.pipelines.spark.slots import SlotPool
@@ -87,77 +88,146 @@ def run(
     application = load_application(reference)
     connect_serdes(application.topology.serdes(), settings.schema_registry)  # fails here as it would in the workers
     stop = stop or Event()
-    brokers = Brokers(settings, bootstrap_servers, application)
     control = DriverControl(settings.control_database_url, application.id, owner=owner, take_over=take_over)
-    with lease(control, reference), ExitStack() as stack, ExitStack() as starting:
-        starting.enter_context(control.starting())
-        report = _reporting(settings, application, on_progress, stack)
-        counts = brokers.partition_counts(
-            stop,
-            lambda message: report(_starting(application, message)),
-            FIRST_ANSWER_LIMIT_S if until_caught_up else None,
-        )
-        if counts is None:
-            return _stopped_early(application)
-        # Both are checked again before and under the claim; Spark need not start for what is refused already.
-        app_folder, state_folder = settings.warehouse / application.id, settings.state_dir / application.id
-        require_commit_log(application, app_folder, state_folder)
-        newest = newest_commit(settings.warehouse, application.id)
-        application = application.over(newest)
-        admit(application, app_folder, newest, counts, accept_state_loss)
-        check_sql_tables(application.topology.outside_sinks, settings.sql_url)
-        report(_starting(application, "starting Spark"))
-        context = spark or stack.enter_context(spark_context(settings, application))
-        spec = RunSpec(
+    with lease(control, reference), ExitStack() as stack:
+        generations = _Generations(
             application=application,
-            source=brokers,
-            source_counts=counts,
-            warehouse=settings.warehouse,
-            state_folder=state_folder,
-            limits=limits_of(settings, application, counts),
-            slots=settings.slots,
-            newest=newest,
-            snapshot_rows=settings.snapshot_rows,
+            reference=reference,
+            settings=settings,
+            bootstrap_servers=bootstrap_servers,
+            control=control,
+            stop=stop,
+            report=_reporting(settings, application, on_progress, stack),
+            stack=stack,
+            until_caught_up=until_caught_up,
             accept_state_loss=accept_state_loss,
             accept_lost_records=accept_lost_records,
-            outbox_max_bytes=settings.outbox_max_bytes,
-        )
-        worker = WorkerSettings(
-            reference=reference,
-            kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
-            schema_registry=settings.schema_registry,
             on_step=on_step,
+            spark=spark,
+        )
+        summary = generations.run()
+        while summary.reason == NEW_TOPICS:
+            summary = summary.followed_by(generations.run())
+        return summary
+
+
+@dataclass(kw_only=True)
+class _Generations:
+    """The generations of one run: another one follows where there are topics to read that were not there before."""
+
+    application: Application
+    reference: str
+    settings: Settings
+    bootstrap_servers: str
+    control: DriverControl
+    stop: Event
+    report: Callable[[Progress], None]
+    stack: ExitStack
+    """Ends what they share when the run ends."""
+    until_caught_up: bool
+    accept_state_loss: bool
+    accept_lost_records: bool
+    on_step: str | None
+    spark: SparkContext | None
+
+    def __post_init__(self) -> None:
+        self._brokers = Brokers(self.settings, self.bootstrap_servers, self.application)
+
+    def run(self) -> RunSummary:
+        """One generation."""
+        with ExitStack() as starting, ExitStack() as stack:
+            starting.enter_context(self.control.starting())
+            settings, known = self.settings, self._topics()
+            if known is None:
+                return _stopped_early(self.application)
+            # Both are checked again before and under the claim; Spark need not start for what is refused already.
+            app_folder, state_folder = (
+                folder / self.application.id for folder in (settings.warehouse, settings.state_dir)
+            )
+            require_commit_log(self.application, app_folder, state_folder)
+            newest = newest_commit(settings.warehouse, self.application.id)
+            if not self.accept_lost_records:
+                require_topics_read(self.application, newest, known)
+            application = self.application.over(newest, known)
+            counts = self._brokers.source_counts(application.topology, known)
+            admit(application, app_folder, newest, counts, self.accept_state_loss)
+            check_sql_tables(application.topology.outside_sinks, settings.sql_url)
+            self._say("starting Spark")
+            spec = RunSpec(
+                application=application,
+                source=self._brokers,
+                source_counts=counts,
+                warehouse=settings.warehouse,
+                state_folder=state_folder,
+                limits=limits_of(settings, application, counts),
+                slots=settings.slots,
+                newest=newest,
+                snapshot_rows=settings.snapshot_rows,
+                accept_state_loss=self.accept_state_loss,
+                accept_lost_records=self.accept_lost_records,
+                outbox_max_bytes=settings.outbox_max_bytes,
+            )
+            return self._drive(spec, starting, stack)
+
+    def _topics(self) -> Mapping[str, int] | None:
+        """All topics of the cluster, once there is one for each pattern; None when told to stop before."""
+        limit_s = FIRST_ANSWER_LIMIT_S if self.until_caught_up else None
+        while (known := self._brokers.topics_once_there(self.stop, self._say, limit_s)) is not None:
+            try:
+                require_matches(self.application.over(None, known))
+                return known
+            except NoMatchingTopicError as error:
+                if self.until_caught_up:
+                    raise
+                self._say(f"{error}; looking again until stopped")
+                self.stop.wait(TOPICS_EVERY_S)
+        return None
+
+    def _drive(self, spec: RunSpec, starting: ExitStack, stack: ExitStack) -> RunSummary:
+        application, settings = spec.application, self.settings
+        if self.spark is None:
+            self.spark = self.stack.enter_context(spark_context(settings, application))
+        kafka = {**settings.kafka, "bootstrap.servers": self.bootstrap_servers}
+        worker = WorkerSettings(
+            reference=self.reference,
+            kafka=kafka,
+            schema_registry=settings.schema_registry,
+            on_step=self.on_step,
             tasks=spec.task_settings,
             names=application.topology.names,
+            topics=application.topology.read,
         )
-        upserts, publishers = refreshing(application, app_folder), Publishers()
-        panel = ControlPanel(control)
+        upserts, publishers = refreshing(application, settings.warehouse / application.id), Publishers()
+        panel = ControlPanel(self.control)
         listeners = Listeners(
             control=panel,
-            on_progress=report,
-            on_commit=stack.enter_context(_afterwards(application, settings, bootstrap_servers, upserts)),
+            on_progress=self.report,
+            on_commit=stack.enter_context(_afterwards(application, settings, self.bootstrap_servers, upserts)),
             publishing=publishers,
         )
-        with spark_driver(context, worker, spec, listeners) as driver, closing(publishers):
+        with spark_driver(self.spark, worker, spec, listeners) as driver, closing(publishers):
             starting.close()
             if application.topology.outside_sinks:
                 publishers.start(
                     PublishingSettings(
-                        reference=reference,
+                        reference=self.reference,
                         warehouse=str(settings.warehouse),
-                        kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
+                        kafka=kafka,
                         sql_url=settings.sql_url,
                         generation=driver.generation,
-                        on_step=on_step,
+                        on_step=self.on_step,
                     )
                 )
             for each in upserts:
                 each(None)  # the claim has redone what a driver that died owed their updates
-            summary = driver.run(stop, until_caught_up=until_caught_up)
+            summary = driver.run(self.stop, until_caught_up=self.until_caught_up)
             publishers.close(CAUGHT_UP_LIMIT_S if summary.reason == "caught_up" else STOP_LIMIT_S)
             panel.report_sinks(publishers.states)
             waited_s = time.monotonic() - driver.last_commit_end_s if application.topology.outside_sinks else 0.0
             return replace(summary, publishing_s=waited_s if summary.commits else 0.0)
+
+    def _say(self, message: str) -> None:
+        self.report(_starting(self.application, message))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Everything is asked of the source; what the answers mean is decided in ``weir.pi
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.infra.kafka.log_ends import LogEnd
@@ -21,10 +22,12 @@ log = logging.getLogger("weir.driver")
 class TopicWatch:
     """Compares the topics with the coordinator's positions, and tells it their ids and leader epochs."""
 
-    def __init__(self, coordinator: Coordinator, source: Source) -> None:
+    def __init__(self, coordinator: Coordinator, source: Source, source_counts: Mapping[str, int]) -> None:
+        """``source_counts`` are the partitions of each topic that is read, as the run began."""
         self._coordinator, self._source = coordinator, source
         self._ids: dict[str, str] = {}
         self._is_away = False
+        self._partitions = {topic: source_counts[topic] for topic in coordinator.application.topology.topics()}
 
     def begin(self, *, accept_lost_records: bool) -> None:
         """Compare the topics with what is committed; a loss that is accepted is committed at once.
@@ -68,6 +71,27 @@ class TopicWatch:
                 if epoch is not None:
                     task.leader_epochs.setdefault(topic, {})[task.id.partition] = epoch
         return {place: end.offset for place, end in ends.items()}
+
+    def grown(self) -> str:
+        """What there is to read that was not there when the run began, in words; "" for nothing.
+
+        Raises:
+            BrokerUnreachableError: No broker answered in time.
+        """
+        topics = self._source.topics()
+        new = [
+            topic for topic in self._coordinator.application.topology.matched(topics) if topic not in self._partitions
+        ]
+        more = [topic for topic, count in self._partitions.items() if topics.get(topic, count) > count]
+        return "; ".join(
+            [
+                *(f"topic {topic!r} is new, with {topics[topic]} partitions" for topic in new),
+                *(
+                    f"topic {topic!r} has {topics[topic]} partitions, {self._partitions[topic]} before"
+                    for topic in more
+                ),
+            ]
+        )
 
     def require_same(self) -> None:
         """Call it between the last read of an epoch and its commit: what was read came from the topics of the start.

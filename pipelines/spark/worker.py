@@ -42,10 +42,12 @@ class WorkerSettings:
     """``MODULE:FUNCTION`` that is called with the name of each step; fault tests kill the process there."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The names of stores and edges that the commits know by others than the program's (``Topology.names``)."""
+    topics: tuple[str, ...] = ()
+    """What the program's patterns stand for (``Topology.read``)."""
 
     def application(self) -> Application:
         """The application, imported here."""
-        return load_application(self.reference).under(self.names)
+        return load_application(self.reference).under(self.names, self.topics)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -166,15 +166,26 @@ class TopologyTestDriver:
         self,
         application: Application,
         *,
+        topics: Sequence[str] = (),
         initial_wall_clock: datetime = datetime(1970, 1, 1, tzinfo=UTC),
         schema_registry: Mapping[str, str] = MOCK_REGISTRY,
     ) -> None:
-        """Serdes that need a schema registry get one in memory, unless ``schema_registry`` names another by its
-        client properties."""
+        """``topics`` are those that there are for the program's patterns. Serdes that need a schema registry get one in
+        memory, unless ``schema_registry`` names another by its client properties.
+
+        Raises:
+            LookupError: None of ``topics`` matches a pattern.
+        """
         if not isinstance(application, Application):
             raise TopologyError(
                 f"the driver runs an Application, but got a {type(application).__name__}; pass "
                 'Application("name", builder)'
+            )
+        application = application.over(None, topics)
+        for pattern in application.topology.open_patterns:
+            raise LookupError(
+                f"no topic matches the pattern {pattern!r}; name those that the test pipes records into, as in "
+                'TopologyTestDriver(application, topics=["..."])'
             )
         connect_serdes(application.topology.serdes(), schema_registry)
         self._application = application

@@ -198,7 +198,8 @@ def compare(
     kept = [name for name, change in changes.items() if change.fate in (Fate.GOES_ON, Fate.EVOLVES)]
     topics_kept = tuple(topic for topic in topology.topics() if topic in topics_known)
     edges = {edge.name: edge for edge in topology.edges}
-    ranks_kept = committed.topology is None or committed.topology.topics in (None, topology.committed_form.topics)
+    ranks_before = (committed.topology.topics if committed.topology else None) or ()
+    ranks_kept = (topology.committed_form.topics or ())[: len(ranks_before)] == ranks_before
     return TopologyChange(
         stores=(
             *(

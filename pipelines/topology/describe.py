@@ -117,7 +117,7 @@ def _processors(
         case SourceNode():
             shown = [_source(node.name, [node.topic])]
         case SeveralTopicsNode():
-            shown = [_source(node.name, node.topics)]
+            shown = [_several(node)]
         case RepartitionNode():
             shown = _repartition(node, parents)
         case TableSinkNode():
@@ -191,6 +191,15 @@ def _subscription_join(node: SubscriptionJoinNode, ends: Mapping[Node, Sequence[
 
 def _source(name: str, topics: Iterable[str]) -> _Processor:
     return _Processor("Source", name, f"topics: [{_listed(topics)}]")
+
+
+def _several(node: SeveralTopicsNode) -> _Processor:
+    """Topics of a list; a pattern as it is in the program."""
+    patterns = [source.declared for source in node.sources if source.pattern is not None]
+    if not patterns:
+        return _source(node.name, [source.topic for source in node.sources])
+    named = [source.topic for source in node.sources if source.pattern is None]
+    return _Processor("Source", node.name, f"topics: {', '.join([*named, *patterns])}")
 
 
 def _processor(name: str, stores: Iterable[str], parents: Sequence[_Processor]) -> _Processor:

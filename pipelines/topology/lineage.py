@@ -18,7 +18,15 @@ import polars as pl
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.joiner import Joiner
 from weir.pipelines.topology.digests import digest
-from weir.pipelines.topology.nodes import MergeNode, Node, PeekNode, RepartitionNode, SourceNode, TableSinkNode
+from weir.pipelines.topology.nodes import (
+    MergeNode,
+    Node,
+    PeekNode,
+    RepartitionNode,
+    SeveralTopicsNode,
+    SourceNode,
+    TableSinkNode,
+)
 from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.commit.record import Lineage
 
@@ -105,7 +113,7 @@ class Lineages:
     def _steps_to(self, node: Node) -> str:
         """The operators between those names and the rows of ``node``."""
         if node not in self._steps:
-            parts = [] if _given_name(node) else [self._steps_to(parent) for parent in node.parents]
+            parts = [] if _given_name(node) else [self._steps_to(parent) for parent in _parents(node)]
             self._steps[node] = digest([_given_name(node) or _settings(node), parts], 8)
         return self._steps[node]
 
@@ -125,11 +133,18 @@ class Lineages:
         return frozenset([name]) if name else self._fed_by(child)
 
 
+def _parents(node: Node) -> tuple[Node, ...]:
+    """The parents, with a pattern's topics as one."""
+    if not isinstance(node, SeveralTopicsNode):
+        return node.parents
+    return tuple({source.declared: source for source in node.sources}.values())
+
+
 def _given_name(node: Node) -> str:
     """The name of a topic, repartition or store that the program gave; "" if it gave none."""
     match node:
         case SourceNode():
-            return node.topic
+            return node.declared
         case RepartitionNode():
             return "" if is_made_up(node.name) else node.name
         case ProcessorNode():

@@ -6,6 +6,7 @@ Each node has the name that Kafka Streams would give it. ``topology`` splits nod
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -171,6 +172,11 @@ class SourceNode(Node):
     """A topic, decoded by its serdes."""
 
     topic: str
+    """Its name; where the topics of a pattern are not known, the pattern's text."""
+    pattern: re.Pattern[str] | None = None
+    """The pattern of the program by which it is read."""
+    is_open: bool = False
+    """Whether it stands for the topics of a pattern, of which none is known."""
     key_serde: Serde
     value_serde: Serde
     timestamp: TimestampExtractor
@@ -187,6 +193,11 @@ class SourceNode(Node):
     @property
     def value(self) -> RowType:
         return self.record.value
+
+    @property
+    def declared(self) -> str:
+        """What the program names: the topic, or the text of the pattern."""
+        return self.topic if self.pattern is None else self.pattern.pattern
 
     def key_bytes(self, keys: pl.DataFrame) -> list[bytes]:
         """Keys as the topic's producers write them; the columns match the topic's by position."""
@@ -479,9 +490,9 @@ class SeveralTopicsNode(MergeNode):
     """The records of several topics as one stream. In Kafka Streams it is one source; here each topic has its own."""
 
     @property
-    def topics(self) -> tuple[str, ...]:
+    def sources(self) -> tuple[SourceNode, ...]:
         """The topics, in the order in which they were named."""
-        return tuple(source.topic for source in self.parents if isinstance(source, SourceNode))
+        return tuple(source for source in self.parents if isinstance(source, SourceNode))
 
 
 @dataclass(eq=False, kw_only=True)

@@ -76,8 +76,8 @@ class SubTopology:
 
     @property
     def name(self) -> str:
-        """The topic or edge that it reads first; stays the same when operators are added elsewhere."""
-        return self.keyed_edges[0].name if self.keyed_edges else self.sources[0].topic
+        """The topic, pattern or edge that it reads first; stays the same when operators are added elsewhere."""
+        return self.keyed_edges[0].name if self.keyed_edges else self.sources[0].declared
 
     @cached_property
     def keyed_edges(self) -> tuple[Edge, ...]:

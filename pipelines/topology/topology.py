@@ -34,6 +34,7 @@ from weir.pipelines.topology.nodes import (
     TableNode,
     TableSinkNode,
 )
+from weir.pipelines.topology.patterns import check_patterns, matches, open_patterns, read_topics
 from weir.pipelines.topology.processors import ProcessorNode, SharedStore, sharing
 from weir.pipelines.topology.rebuilding import (
     keeper_of,
@@ -61,8 +62,11 @@ class Topology:
     them; only those that differ."""
     dead_letters: KafkaTopic | None = None
     """Where dead letters go to besides their table."""
+    read: tuple[str, ...] = ()
+    """Where it has patterns, the topics that it reads, in the order that they have at equal merge times; empty as long
+    as they are not known."""
     program: Topology = field(init=False, repr=False)
-    """The topology as the program describes it; itself if ``names`` is empty."""
+    """The topology as the program describes it; itself if ``names`` and ``read`` are empty."""
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
     """Those that write a repartition before those that read it; their numbers have another order."""
     edges: tuple[Edge, ...] = field(init=False)
@@ -71,6 +75,7 @@ class Topology:
         self.program = self
         self.nodes = _with_distinct_names(self.nodes)
         _check_names(self.nodes)
+        check_patterns(self.nodes)
         _check_rebuilt(self.nodes)
         self.sub_topologies, self.edges = _split(self.nodes)
         if not self.sub_topologies:
@@ -93,13 +98,37 @@ class Topology:
         """How long after a record's time nothing in ``store`` depends on the record any more; None for ever."""
         return kept_ms(keeper_of(self.nodes, store.name), store)
 
-    def under(self, names: Mapping[str, str]) -> Topology:
-        """The same program with its made-up names replaced; ``names`` holds those that differ."""
-        if not names:
+    def under(self, names: Mapping[str, str], topics: Iterable[str] = ()) -> Topology:
+        """The same program with its made-up names replaced, of which ``names`` holds those that differ, and its
+        patterns by those of ``topics`` that they match; ``topics`` are in the order of ``read``.
+
+        Raises:
+            TopologyError: Two patterns match one topic.
+        """
+        read = tuple(topics) if self.program.open_patterns else ()
+        if not names and not read:
             return self.program
-        renamed = Topology(_renamed(self.program.nodes, names), names, self.dead_letters)
-        renamed.program = self.program
-        return renamed
+        bound = Topology(read_topics(_renamed(self.program.nodes, names), read), names, self.dead_letters, read)
+        bound.program = self.program
+        return bound
+
+    @cached_property
+    def open_patterns(self) -> tuple[str, ...]:
+        """The patterns of which no topic is known."""
+        return open_patterns(self.nodes)
+
+    def matched(self, topics: Iterable[str]) -> tuple[str, ...]:
+        """Those of ``topics`` that the program's patterns match, sorted."""
+        sources = [node for node in self.program.nodes if isinstance(node, SourceNode)]
+        return tuple(sorted(topic for topic in topics if any(matches(source, topic) for source in sources)))
+
+    def reading(self, topics: Iterable[str], before: Sequence[str]) -> tuple[str, ...]:
+        """The topics that the program reads of those there are, in the order of ``read``: ``before`` is that of the
+        newest commit, which stays; then come the others."""
+        bound = self.program.under({}, self.matched(topics))
+        places = {topic: place for place, topic in enumerate(before)}
+        known = [topic for topic in bound._as_declared if topic not in bound.open_patterns]
+        return tuple(sorted(known, key=lambda topic: places.get(topic, len(places))))
 
     @cached_property
     def has_made_up_names(self) -> bool:
@@ -129,10 +158,15 @@ class Topology:
 
     @cached_property
     def topic_ranks(self) -> Mapping[str, int]:
-        """The order of the source topics at equal merge times: first those that meet others as tables that joins look
-        up, in their own sub-topology or else, wherever their rows lead, then all as declared."""
-        topics = sorted(self.topics(), key=lambda topic: not self._is_looked_up(topic))
+        """The order of the source topics at equal merge times: that of ``read``, or else first those that meet others
+        as tables that joins look up, in their own sub-topology or else, wherever their rows lead, then all as
+        declared."""
+        topics = dict.fromkeys([*self.read, *self._as_declared])
         return {topic: rank for rank, topic in enumerate(topics)}
+
+    @cached_property
+    def _as_declared(self) -> tuple[str, ...]:
+        return tuple(sorted(self.topics(), key=lambda topic: not self._is_looked_up(topic)))
 
     def _is_looked_up(self, topic: str) -> bool:
         own = next(each for each in self.sub_topologies if topic in each.inputs)

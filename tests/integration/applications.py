@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -57,3 +58,15 @@ def _with_headers() -> Application:
 
 with_headers = _with_headers()
 """Moves records with their headers from a topic to another, and puts those aside whose order is one letter."""
+
+
+def _by_pattern() -> Application:
+    builder = StreamsBuilder()
+    visits = builder.stream(re.compile("matched-.*"), key=String("user"), value=String("page"))
+    visits.to_delta("visits")
+    visits.group_by_key().count("visits_of").to_delta("visits_of")
+    return Application("by-pattern", builder, commit_interval=timedelta(milliseconds=100))
+
+
+by_pattern = _by_pattern()
+"""Counts the visits of all topics that match a pattern."""

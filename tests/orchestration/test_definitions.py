@@ -1,5 +1,6 @@
 """What Dagster loads: quickly, without Spark, and with the lineage of the data."""
 
+import re
 import resource
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from tests.orchestration.applications import clicks
+from weir import Application, StreamsBuilder, String
 from weir.orchestration.application import weir_assets
 from weir.orchestration.assets.ingest import IngestConfig
 from weir.orchestration.definitions import defs
@@ -52,6 +54,18 @@ def test_tables_come_from_the_ingest_and_the_ingest_from_its_topics():
         assert graph.get(ingest).parent_keys == {topic}
         assert graph.get(ingest).child_keys == {dg.AssetKey([application, *table.split("/")]) for table in tables}
         assert {key.path[0] for key in graph.get_ancestor_asset_keys(ingest)} == {application}
+
+
+def test_the_topics_of_a_pattern_are_one_asset():
+    builder = StreamsBuilder()
+    builder.stream(re.compile(r"orders-(eu|us)/?.*"), key=String("user"), value=String("item")).to_delta("orders")
+    graph = dg.Definitions.merge(
+        weir_assets(Application("shop", builder), "nowhere:shop"),
+        dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}),
+    ).resolve_asset_graph()
+    topics = graph.get(dg.AssetKey(["kafka", "orders-_eu_us_._"]))
+    assert topics.description == "The Kafka topics that match orders-(eu|us)/?.*, filled elsewhere."
+    assert topics.child_keys == {dg.AssetKey(["shop", "ingest"])}
 
 
 def test_a_table_shows_its_columns_and_their_types_before_anything_has_run():

@@ -41,6 +41,7 @@ from weir.pipelines.topology.nodes import (
     PeekNode,
     RepartitionNode,
     SelectKeyNode,
+    SeveralTopicsNode,
     SourceNode,
     SplitNode,
     SuppressNode,
@@ -164,6 +165,7 @@ def operator_of(node: Node) -> Operator | None:
             )
         case (
             SourceNode()
+            | SeveralTopicsNode()  # of a pattern that one topic matches
             | LateRecordsNode()
             | SuppressNode()
             | ToStreamNode()

@@ -48,6 +48,9 @@ class Topics:
     with_compaction: set[str] = field(default_factory=set, kw_only=True)
     """The topics whose cleanup policy is compaction."""
 
+    def topics(self) -> Mapping[str, int]:
+        return self.partition_counts()
+
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
 
@@ -221,7 +224,7 @@ class Place:
     def spec(self, *, accept_state_loss: bool = False, accept_lost_records: bool = False) -> RunSpec:
         """What a run reads here and where it writes."""
         return RunSpec(
-            application=self.application.over(self.commit_before()),
+            application=self.application.over(self.commit_before(), self.topics.topics()),
             source=self.topics,
             source_counts=self.topics.partition_counts(),
             warehouse=self.warehouse,

@@ -65,7 +65,7 @@ def test_a_program_that_does_not_fit_what_is_committed_is_refused_before_spark_s
     topics = Topics({("sales", partition): sales(20, partition) for partition in (0, 1)})
     Place(application(), topics, tmp_path).run()
     monkeypatch.setattr(runner, "load_application", lambda reference: program(**changes))
-    monkeypatch.setattr(runner.Brokers, "partition_counts", lambda *_: topics.partition_counts())
+    monkeypatch.setattr(runner.Brokers, "topics_once_there", lambda *_: topics.topics())
     monkeypatch.setattr(runner, "spark_context", lambda *_: pytest.fail("Spark starts"))
     with pytest.raises(refusal):
         runner.run("module:app", settings, bootstrap_servers=NOBODY, accept_state_loss=refusal is TableSchemaError)
