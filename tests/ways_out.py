@@ -448,6 +448,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "stop x --drain": DRAINED,
         "status x": DRAINED,
     },
+    "pipelines/backfill/swap.py prepare": {
+        "backfill swap MODULE:APP x --publish": BACKFILLS
+        + "a_backfill_of_rows_for_sinks_alone_is_published_when_it_is_swapped",
+    },
     "pipelines/backfill/swap.py read_prepared": {
         "backfill list x": BACKFILLS + "a_backfill_that_is_discarded_while_it_is_swapped_in_is_missing_from_the_list",
     },

@@ -35,10 +35,16 @@ MAX_CHANGE_FIELD = Field(
 )
 
 
+PUBLISH_FIELD: bool = Field(
+    default=False, description="Also publish its rows to sinks outside the warehouse when it is swapped in."
+)
+
+
 class BackfillConfig(dg.Config):
     """How the days of the run's partitions are recomputed."""
 
     swap: bool = Field(default=True, description="Swap the days in; false leaves that to `weir backfill swap APP ID`.")
+    publish: bool = PUBLISH_FIELD
     max_change: float = MAX_CHANGE_FIELD
     margin_hours: float | None = Field(
         default=None,
@@ -99,6 +105,7 @@ def _backfill_asset(
                     "first": days.first.isoformat(),
                     "end": days.end.isoformat(),
                     "swap": config.swap,
+                    "publish": config.publish,
                     "max_change": config.max_change,
                     "margin_hours": config.margin_hours,
                     "paths": config.paths,

@@ -84,6 +84,7 @@ def _swapped_in(
             by=owner,
             reason=reason,
             max_change=pipes.get_extra("max_change"),
+            publish=pipes.get_extra("publish"),
             on_count=counted,
             on_progress=progress_logger(pipes.log.info),
             console=logging.StreamHandler(),

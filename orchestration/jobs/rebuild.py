@@ -5,7 +5,7 @@ while the ingest is stopped (docs/backfill.md). Days are recomputed by the backf
 import dagster as dg
 from pydantic import Field
 
-from weir.orchestration.assets.backfill import MAX_CHANGE_FIELD, run_backfill
+from weir.orchestration.assets.backfill import MAX_CHANGE_FIELD, PUBLISH_FIELD, run_backfill
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.backfill.files import TIME_COLUMN
@@ -17,6 +17,7 @@ class RebuildConfig(dg.Config):
     swap: bool = Field(
         default=False, description="Swap it in when it is complete; the ingest must have stopped by then."
     )
+    publish: bool = PUBLISH_FIELD
     max_change: float = MAX_CHANGE_FIELD
     backfill: str | None = Field(
         default=None,
@@ -45,6 +46,7 @@ def rebuild_job(supervised: Supervised) -> dg.JobDefinition:
                 "first": None,
                 "end": None,
                 "swap": config.swap,
+                "publish": config.publish,
                 "max_change": config.max_change,
                 "backfill": config.backfill,
                 "margin_hours": None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.errors import (
@@ -64,7 +65,7 @@ def begin_from_kafka(
             topic_ids=cut.topic_ids,
             cut_epoch=cut.epoch,
             outputs=outputs.swapped,
-            left_out=outputs.left_out,
+            **_publishing(application, cut, days.end_ms + outputs.look_back_ms, outputs),
         ),
     )
 
@@ -108,7 +109,7 @@ def begin_from_files(
             ranges=partitions_of(application, cut),
             cut_epoch=cut.epoch,
             outputs=outputs.swapped,
-            left_out=outputs.left_out,
+            **_publishing(application, cut, end_time_ms, outputs),
             files=files,
             end_time_ms=end_time_ms,
         ),
@@ -153,14 +154,39 @@ def begin_everything(application: Application, warehouse: Path, state_dir: Path,
 
 def require_closed(application: Application, cut: CommitRecord, days: Days, end_time_ms: int) -> None:
     """Raise ``OpenWindowsError`` when a task's stream time at the cut has not reached ``end_time_ms``."""
+    if (task := _open_windows(application, cut, end_time_ms)) is not None:
+        raise OpenWindowsError(application.id, task, str(days))
+
+
+def _open_windows(application: Application, cut: CommitRecord, end_time_ms: int) -> str | None:
+    """A task whose stream time at the cut has not reached ``end_time_ms``."""
     windowed = {
         node.store.name
         for node in application.topology.nodes
         if isinstance(node, AggregateNode) and node.windows is not None
     }
-    for task, state in sorted(cut.tasks.items()):
-        if any(clock in windowed and time_ms < end_time_ms for clock, time_ms in state.clocks.items()):
-            raise OpenWindowsError(application.id, task, str(days))
+    return next(
+        (
+            task
+            for task, state in sorted(cut.tasks.items())
+            if any(clock in windowed and time_ms < end_time_ms for clock, time_ms in state.clocks.items())
+        ),
+        None,
+    )
+
+
+def _publishing(application: Application, cut: CommitRecord, end_time_ms: int, outputs: DayOutputs) -> dict[str, Any]:
+    """The sinks that can be published to, and what is left out: windows that the live run may still change, so that it
+    publishes newer rows than the backfill has."""
+    is_open = _open_windows(application, cut, end_time_ms) is not None
+    still_open = [sink.name for sink in outputs.published if is_open and sink.has_windows]
+    return {
+        "published": tuple(sink.name for sink in outputs.published if sink.name not in still_open),
+        "left_out": {
+            **outputs.left_out,
+            **dict.fromkeys(still_open, "the live run has not finished the days, so it may publish newer rows"),
+        },
+    }
 
 
 def _require_no_global_tables(application: Application) -> None:
@@ -171,7 +197,7 @@ def _require_no_global_tables(application: Application) -> None:
 def _outputs(application: Application) -> DayOutputs:
     _require_no_global_tables(application)
     outputs = day_outputs(application.topology)
-    if not outputs.swapped:
+    if not outputs.swapped and not outputs.published:
         raise NoDayOutputsError(
             application.id,
             "; ".join(f"{table!r}: {reason}" for table, reason in outputs.left_out.items())

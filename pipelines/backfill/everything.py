@@ -16,6 +16,7 @@ from pathlib import Path
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.differences import Review, accept, difference
 from weir.pipelines.backfill.errors import UnknownBackfillError
+from weir.pipelines.backfill.republish import republished, require_outboxes
 from weir.pipelines.backfill.shadow import EVERYTHING, Shadow, remove_swapped
 from weir.pipelines.backfill.swap import reason_of, with_files
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
@@ -69,8 +70,10 @@ def swap_everything(
     on_step: Callable[[str], None] = lambda step: None,
     *,
     review: Review = accept,
+    publish: bool = False,
 ) -> int:
-    """Swap in a complete backfill of everything in a separate commit; returns the commit's epoch.
+    """Swap in a complete backfill of everything in a separate commit; returns the commit's epoch. With ``publish`` the
+    commit also gives all its rows for sinks outside the warehouse to them.
 
     A backfill that is already swapped in is left as it is. No driver may be running; one that is will be fenced.
 
@@ -88,10 +91,10 @@ def swap_everything(
             return note.epoch
     commit_of(application, shadow)
     committer, of_shadow = (
-        Committer(place, name, tables, fingerprint=topology.fingerprint, on_step=step)
-        for place, name, step in (
-            (warehouse, application.id, on_step),
-            (shadow.warehouse, shadow.id, lambda step: None),
+        Committer(place, name, of_place, fingerprint=topology.fingerprint, on_step=step)
+        for place, name, of_place, step in (
+            (warehouse, application.id, tables, on_step),
+            (shadow.warehouse, shadow.id, application_tables(topology.keeping_times()), lambda step: None),
         )
     )
     try:
@@ -119,7 +122,13 @@ def swap_everything(
         differences = tuple(difference(app_folder, shadow.folder, swap) for swap in planned)
         on_step("differences counted")
         review(differences)
-        state = StateId(claim.generation, live.epoch + 2)  # deletions have the epoch before it
+        sinks = [sink.name for sink in topology.outside_sinks] if publish else []
+        backfill = shadow.backfill
+        require_outboxes(app_folder, backfill, sinks)
+        published = republished(app_folder, backfill, sinks, after_epoch=live.epoch)
+        on_step("outboxes written")
+        # deletions have the epoch before it
+        state = StateId(claim.generation, max(live.epoch + 2, published.epoch))
         swaps = tuple(with_files(shadow, swap) for swap in planned)
         on_step("swap files written")
         changes = tuple(_changelog_files(topology, app_folder, shadow, live, made, state.epoch))
@@ -135,7 +144,7 @@ def swap_everything(
                 topic_ids=made.topic_ids,
                 reason=reason_of(shadow.id),
                 topology=_with_stores_aside(made.topology, live.topology),
-                files=changes,
+                files=(*changes, *published.files),
                 swaps=swaps,
                 tasks=_tasks(live, made, state, changes),
             )

@@ -89,6 +89,8 @@ class Backfill:
     outputs: tuple[DayOutput, ...] = ()
     """What is swapped, of days; a backfill of everything swaps all outputs of the program."""
     left_out: Mapping[str, str] = field(default_factory=dict)
+    published: tuple[str, ...] = ()
+    """The sinks to which its rows of days can be published; of everything, to all."""
     at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     """When it began, by the wall clock."""
 
@@ -109,9 +111,9 @@ def new_id(days: Days) -> str:
 
 
 def shadow_application(application: Application, backfill: str) -> Application:
-    """The same program under the backfill's id, which names its folders and transactions."""
+    """The same program under the backfill's id, which names its folders and transactions; its outboxes keep times."""
     shadow = copy.copy(application)
-    shadow.id = backfill
+    shadow.id, shadow.topology = backfill, application.topology.keeping_times()
     return shadow
 
 

@@ -19,6 +19,7 @@ from weir.pipelines.application import Application
 from weir.pipelines.backfill.differences import Review, accept, difference
 from weir.pipelines.backfill.errors import UnknownBackfillError
 from weir.pipelines.backfill.outputs import DayOutput
+from weir.pipelines.backfill.republish import Republished, republished, require_outboxes
 from weir.pipelines.backfill.shadow import BACKFILLS, Backfill, Shadow, remove_shadow, remove_swapped
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.merging import merged_updates
@@ -26,8 +27,9 @@ from weir.state.changelog.upserts import refresh_at_rest
 from weir.state.commit.columns import differences
 from weir.state.commit.files import read_files, write_files
 from weir.state.commit.log import COMMITS, newest_of
+from weir.state.commit.outbox import outbox_name
 from weir.state.commit.protocol import Committer, newest_commit, redo_appends
-from weir.state.commit.record import TableSwap
+from weir.state.commit.record import SwapNote, TableSwap
 from weir.state.commit.swap import of_days, output_spec
 from weir.state.commit.tables import AppendTable, file_actions, key_columns
 from weir.state.engine.environment import replace_file
@@ -46,9 +48,35 @@ class Prepared:
     """When the first one was about to be written."""
     changes: str = ""
     """What they change, for people; empty in what an older version has prepared."""
+    published: tuple[str, ...] = ()
+    """The sinks that get the backfill's rows of the days with the swap."""
+    backfill: Backfill | None = None
+    """What was prepared; None in what an older version has prepared."""
 
     def __str__(self) -> str:
         return self.changes
+
+    def for_outboxes(self, app_folder: Path, after_epoch: int) -> Republished:
+        """Write what goes to sinks outside the warehouse, with epochs after ``after_epoch``."""
+        if self.backfill is None:
+            return Republished(files=(), epoch=after_epoch, rows=0)
+        return republished(app_folder, self.backfill, self.published, after_epoch=after_epoch)
+
+    def notes(self, epoch: int) -> tuple[SwapNote, ...]:
+        """The note of a commit that only publishes; one that swaps tables makes its own."""
+        if self.swaps or self.backfill is None:
+            return ()
+        days = self.backfill.days
+        return (
+            SwapNote(
+                backfill=self.backfill.id,
+                start_ms=days.start_ms,
+                end_ms=days.end_ms,
+                tables=tuple(map(outbox_name, self.published)),
+                cut_epoch=self.backfill.cut_epoch,
+                epoch=epoch,
+            ),
+        )
 
 
 def reason_of(backfill: str) -> str:
@@ -56,13 +84,19 @@ def reason_of(backfill: str) -> str:
     return f"swap of backfill {backfill}"
 
 
-def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None, *, review: Review = accept) -> Prepared:
+def prepare(
+    shadow: Shadow,
+    on_step: Callable[[str], None] = lambda step: None,
+    *,
+    review: Review = accept,
+    publish: bool = False,
+) -> Prepared:
     """Count what the swap would change; then write the days' rows of each output into new files in the live table's
-    folder, and record their names.
+    folder, and record their names. With ``publish`` the swap also gives them to sinks outside the warehouse.
 
     Raises:
         UnknownBackfillError: No backfill has that id, or it is not complete.
-        SwapRefusedError: A live table is missing or has other columns.
+        SwapRefusedError: A live table is missing or has other columns, or there is nothing to swap.
         TableBehindError, TableLostError: A live table cannot be brought up to what the commit log promises.
         Exception: What ``review`` raises; nothing was written.
     """
@@ -70,6 +104,23 @@ def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None, 
     backfill, app_folder = shadow.backfill, shadow.warehouse.parent
     if shadow.completion is None:
         raise UnknownBackfillError(shadow.application, shadow.id, "it is not complete")
+    if publish and not backfill.published:
+        reasons = "; ".join(f"{name!r}: {reason}" for name, reason in backfill.left_out.items()) or "it has none"
+        raise SwapRefusedError(
+            shadow.application,
+            shadow.id,
+            f"none of the program's sinks outside the warehouse can be given rows of days ({reasons}); leave --publish "
+            "out",
+        )
+    if not publish and not backfill.outputs:
+        raise SwapRefusedError(
+            shadow.application,
+            shadow.id,
+            f"it has nothing to swap, only rows for sinks outside the warehouse; publish them with `weir backfill swap "
+            f"MODULE:APP {shadow.id} --publish`, or discard it",
+        )
+    published = backfill.published if publish else ()
+    require_outboxes(app_folder, backfill, published)
     planned = [_planned(backfill, output) for output in backfill.outputs]
     for swap in planned:
         _require_fit(shadow, swap.table)
@@ -81,7 +132,13 @@ def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None, 
     for swap in planned:
         swaps.append(with_files(shadow, swap))
         on_step("swap files written")
-    prepared = Prepared(swaps=tuple(swaps), at_s=at_s, changes="; ".join(map(str, differences)))
+    prepared = Prepared(
+        swaps=tuple(swaps),
+        at_s=at_s,
+        changes="; ".join(map(str, differences)),
+        published=published,
+        backfill=backfill,
+    )
     replace_file(shadow.folder / _PREPARED, msgspec.json.encode(prepared))
     on_step("swap prepared")
     return prepared
@@ -141,12 +198,16 @@ def swap_at_rest(
         prepared = read_prepared(app_folder, application.id, backfill)
         committer.check_swap(prepared.swaps, prepared.at_s)
         assert claim.newest is not None  # a backfill has a cut
+        published = prepared.for_outboxes(app_folder, claim.newest.epoch)
+        on_step("outboxes written")
+        epoch = max(claim.newest.epoch + 1, published.epoch)
         record = replace(
             claim.newest,
             generation=claim.generation,
-            epoch=claim.newest.epoch + 1,
-            files=(),
+            epoch=epoch,
+            files=published.files,
             swaps=prepared.swaps,
+            swapped=prepared.notes(epoch),
             at_ms=time.time_ns() // 1_000_000,
             reason=reason_of(backfill),
         )

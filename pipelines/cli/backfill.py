@@ -52,6 +52,13 @@ MaxChangeOption = Annotated[
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Swap it in however much changes.")]
+PublishOption = Annotated[
+    bool,
+    typer.Option(
+        "--publish",
+        help="Also publish its rows to sinks outside the warehouse, after all that they got before.",
+    ),
+]
 IdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The backfill's id, as `weir backfill list APP` shows it.")
 ]
@@ -77,6 +84,7 @@ def run(
         ),
     ] = False,
     swap: Annotated[bool, typer.Option("--swap", help="Swap it in once it is complete.")] = False,
+    publish: PublishOption = False,
     max_change: MaxChangeOption = None,
     yes: YesOption = False,
     margin_hours: Annotated[
@@ -120,6 +128,8 @@ def run(
             "--everything reads the topics from the beginning; leave out the days, --from and --margin-hours, "
             "or leave out --everything"
         )
+    if publish and not swap:
+        raise OperationError("--publish belongs to the swap; add --swap, or leave it to the command that swaps")
     days = _days(first, end, everything=everything)
     settings = load_settings(
         directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers, writes=True
@@ -151,9 +161,11 @@ def run(
         soft_wrap=True,
     )
     for table, reason in shadow.backfill.left_out.items():
+        if publish and table in shadow.backfill.published:
+            continue
         console.print(f"{table} is not included: {reason}", markup=False, soft_wrap=True)
     if swap:
-        _swap_in(settings, application, shadow.id, max_change=max_change, yes=yes)
+        _swap_in(settings, application, shadow.id, max_change=max_change, yes=yes, publish=publish)
     else:
         told = f"swap it in with `weir backfill swap {application} {shadow.id}`"
         notices.print(advised(told, context), markup=False, soft_wrap=True)
@@ -162,6 +174,7 @@ def run(
 def swap(
     application: ProgramArgument,
     backfill: IdArgument,
+    publish: PublishOption = False,
     max_change: MaxChangeOption = None,
     yes: YesOption = False,
     bootstrap_servers: ServersOption = None,
@@ -180,7 +193,7 @@ def swap(
     settings = load_settings(
         directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers, writes=True
     )
-    _swap_in(settings, application, backfill, max_change=max_change, yes=yes)
+    _swap_in(settings, application, backfill, max_change=max_change, yes=yes, publish=publish)
 
 
 def _reference(settings: Settings, application: str) -> str:
@@ -233,7 +246,9 @@ def _paths(settings: Settings, reference: str, sources: list[str]) -> dict[str, 
     return found
 
 
-def _swap_in(settings: Settings, application: str, backfill: str, *, max_change: float | None, yes: bool) -> None:
+def _swap_in(
+    settings: Settings, application: str, backfill: str, *, max_change: float | None, yes: bool, publish: bool
+) -> None:
     from weir.pipelines.backfill.differences import MAX_CHANGE, TableDifference
     from weir.pipelines.cli.progress import TerminalWarnings, following
     from weir.pipelines.operations.backfill import swap_in
@@ -249,6 +264,7 @@ def _swap_in(settings: Settings, application: str, backfill: str, *, max_change:
             backfill,
             reason="command line",
             max_change=None if yes else MAX_CHANGE if max_change is None else max_change,
+            publish=publish,
             on_count=show,
             on_progress=on_progress,
             console=TerminalWarnings(),

@@ -123,6 +123,7 @@ def swap_in(
     by: str | None = None,
     reason: str,
     max_change: float | None = MAX_CHANGE,
+    publish: bool = False,
     on_count: Review = accept,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     console: logging.Handler | None = None,
@@ -131,7 +132,8 @@ def swap_in(
 
     Days are swapped in by the application's driver if one runs. A backfill of everything needs the application at rest,
     and first catches up with it: in this process, main thread only, with ``on_progress`` and ``console``. ``on_count``
-    gets what the swap will change before it is made, or refused.
+    gets what the swap will change before it is made, or refused. ``publish`` gives its rows to sinks outside the
+    warehouse too.
 
     Raises:
         LargeChangeError: It would remove or change more than ``max_change`` of a table's rows; with None it may.
@@ -169,9 +171,9 @@ def swap_in(
             settings, reference, program, shadow, owner=by or "weir backfill", on_progress=on_progress, console=console
         )
         with at_rest(database, application):
-            epoch = swap_everything(settings.warehouse, program, shadow, review=review)
+            epoch = swap_everything(settings.warehouse, program, shadow, review=review, publish=publish)
         return f"swapped in by the commit of epoch {epoch}; its tasks restore their stores at the next start"
-    prepared = prepare(shadow, review=review)
+    prepared = prepare(shadow, review=review, publish=publish)
     if database.is_running(application):
         return ask(settings, application, "swap", {"backfill": backfill}, by=by, reason=reason)
     with at_rest(database, application):

@@ -166,6 +166,7 @@ def run_shadow(
             tasks=spec.task_settings,
             names=application.topology.names,
             topics=application.topology.read,
+            backfill=shadow.id,
         )
         listeners = Listeners(control=ControlPanel(control), on_progress=on_progress)
         with spark_driver(context, worker, spec, listeners) as driver:

@@ -51,6 +51,7 @@ from weir.state.commit.record import (
     CommitRecord,
     CommittedTopology,
     SnapshotRef,
+    SwapNote,
     TableSwap,
     TaskCommit,
 )
@@ -402,10 +403,16 @@ class Coordinator:
         """Whether the stream time of every task has moved to the end of the input, and no row is on its way."""
         return self._ended == self.tasks.keys() and not any(task.pending for task in self.tasks.values())
 
-    def commit(self, reason: str, files: Sequence[FileEntry] = (), swaps: Sequence[TableSwap] = ()) -> None:
+    def commit(
+        self,
+        reason: str,
+        files: Sequence[FileEntry] = (),
+        swaps: Sequence[TableSwap] = (),
+        notes: Sequence[SwapNote] = (),
+    ) -> None:
         """Make every accepted epoch durable, and record which instances hold the tasks' state.
 
-        ``files`` and ``swaps`` are committed too, in addition to the tasks' files.
+        ``files``, ``swaps`` and ``notes`` of a backfill are committed too, in addition to the tasks' files.
 
         Raises:
             FencedError: A newer driver has taken over.
@@ -424,6 +431,7 @@ class Coordinator:
             tasks={self.application.topology.task_name(task.id): task.to_commit() for task in self.tasks.values()},
             files=(*files, *(file for task in self.tasks.values() for file in task.files)),
             swaps=tuple(swaps),
+            swapped=tuple(notes),
             topology=self._form,
             pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending),
         )
@@ -483,8 +491,10 @@ class Coordinator:
             return f"swapped in already, by the commit of epoch {note.epoch}"
         prepared = read_prepared(folder, self.application.id, backfill)
         self._committer.check_swap(prepared.swaps, prepared.at_s)
+        published = prepared.for_outboxes(folder, self.epoch)
+        self.epoch = max(self.epoch + 1, published.epoch)
         # 3. The pivot
-        self.commit(reason_of(backfill), swaps=prepared.swaps)
+        self.commit(reason_of(backfill), published.files, prepared.swaps, prepared.notes(self.epoch))
         # 7. The shadow removed
         remove_shadow(folder, backfill)
         return f"swapped in by the commit of epoch {self.committed_epoch}: {prepared}"

@@ -18,6 +18,7 @@ from pathlib import Path
 from weir.infra.kafka.reader import PartitionReader
 from weir.pipelines.application import Application, load_application, load_step_hook
 from weir.pipelines.backfill.files import SliceReader
+from weir.pipelines.backfill.shadow import shadow_application
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.spark.signs import Signs
 from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
@@ -44,10 +45,13 @@ class WorkerSettings:
     """The names of stores and edges that the commits know by others than the program's (``Topology.names``)."""
     topics: tuple[str, ...] = ()
     """What the program's patterns stand for (``Topology.read``)."""
+    backfill: str = ""
+    """The backfill that runs it; "" for the application itself."""
 
     def application(self) -> Application:
         """The application, imported here."""
-        return load_application(self.reference).under(self.names, self.topics)
+        application = load_application(self.reference).under(self.names, self.topics)
+        return shadow_application(application, self.backfill) if self.backfill else application
 
 
 @dataclass(frozen=True, kw_only=True)

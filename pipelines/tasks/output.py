@@ -12,6 +12,7 @@ from weir.pipelines.serdes.headers import HEADERS
 from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.topology.nodes import TableSinkNode
+from weir.state.commit.outbox import AT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,10 @@ def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
     if node.collapses:
         rows = rows.unique(list(node.record.key_columns), keep="last", maintain_order=True)
     if node.sink is not None:
-        return node.sink.outgoing(rows)
+        leaving = node.sink.outgoing(rows)
+        if not node.keeps_times:
+            return leaving
+        return leaving.with_columns(rows.select(pl.col(node.day_column).cast(TIME).dt.timestamp("ms").alias(AT)))
     return rows.select(
         *node.record.columns,
         pl.col("_ts").cast(TIME),

@@ -517,10 +517,17 @@ class TableSinkNode(ChildNode):
     """Whether a table in Delta has the column ``_headers``."""
     sink: Sink | None = None
     """Where the rows leave for; the table is then the sink's outbox."""
+    keeps_times: bool = False
+    """Whether the outbox says by which time each row belongs to a day."""
 
     @property
     def collapses(self) -> bool:
         return self.is_updates and not self.keeps_all
+
+    @property
+    def day_column(self) -> str:
+        """The time that says to which day a row belongs: ``window_start`` or ``_ts``."""
+        return "window_start" if self.record.is_windowed else "_ts"
 
     @property
     def key_columns(self) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -45,7 +45,7 @@ from weir.pipelines.topology.rebuilding import (
     why_not_rebuilt,
 )
 from weir.pipelines.topology.sub_topology import Edge, SubTopology, columns_of, inputs_of
-from weir.state.commit.outbox import outbox_name
+from weir.state.commit.outbox import AT, outbox_name
 from weir.state.commit.record import CommittedTopology, Lineage
 from weir.state.commit.upserts import updates_name
 from weir.state.types import StoreSpec, TableSpec, TaskId
@@ -65,6 +65,8 @@ class Topology:
     read: tuple[str, ...] = ()
     """Where it has patterns, the topics that it reads, in the order that they have at equal merge times; empty as long
     as they are not known."""
+    keeps_times: bool = False
+    """Whether outboxes say by which time each row belongs to a day."""
     program: Topology = field(init=False, repr=False)
     """The topology as the program describes it; itself if ``names`` and ``read`` are empty."""
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
@@ -106,11 +108,21 @@ class Topology:
             TopologyError: Two patterns match one topic.
         """
         read = tuple(topics) if self.program.open_patterns else ()
-        if not names and not read:
+        if not names and not read and not self.keeps_times:
             return self.program
-        bound = Topology(read_topics(_renamed(self.program.nodes, names), read), names, self.dead_letters, read)
+        nodes = read_topics(_renamed(self.program.nodes, names), read)
+        for node in nodes:
+            if isinstance(node, TableSinkNode):
+                node.keeps_times = self.keeps_times
+        bound = Topology(nodes, names, self.dead_letters, read, self.keeps_times)
         bound.program = self.program
         return bound
+
+    def keeping_times(self) -> Topology:
+        """The same, with outboxes that say by which time each row belongs to a day, as backfills have them."""
+        found = copy.copy(self)
+        found.keeps_times = True
+        return found.under(self.names, self.read)
 
     @cached_property
     def open_patterns(self) -> tuple[str, ...]:
@@ -234,7 +246,8 @@ class Topology:
 
     def outbox_specs(self) -> tuple[TableSpec, ...]:
         """The outbox of each sink outside the warehouse."""
-        return tuple(map(outbox_spec, self.outside_sinks))
+        outboxes = tuple(table_spec(sink) for sink in self.sinks if sink.sink is not None)
+        return (*outboxes, outbox_spec(self.dead_letters)) if self.dead_letters else outboxes
 
     def partition_counts(self, source_counts: Mapping[str, int]) -> dict[int, int]:
         """Tasks by sub-topology index, from the topics' partition counts.
@@ -328,7 +341,7 @@ class Topology:
     def fingerprint(self) -> str:
         """Identifies the structure: nodes and how they are joined, schemas, stores, windows; not the code of
         functions. Names under which stores go on from another program are no part of it."""
-        specs = [*map(table_spec, self.sinks), *([outbox_spec(self.dead_letters)] if self.dead_letters else [])]
+        specs = [*map(table_spec, self.program.sinks), *([outbox_spec(self.dead_letters)] if self.dead_letters else [])]
         return digest(
             [
                 [
@@ -344,7 +357,8 @@ class Topology:
 def table_spec(sink: TableSinkNode) -> TableSpec:
     """The Delta table that commits write for ``sink``."""
     if sink.sink is not None:
-        return outbox_spec(sink.sink)
+        spec = outbox_spec(sink.sink)
+        return replace(spec, schema=pl.Schema({**spec.schema, AT: pl.Int64()})) if sink.keeps_times else spec
     schema = pl.Schema(
         {**sink.record.columns, "_ts": TIME, "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}
     )

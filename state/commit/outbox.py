@@ -28,6 +28,10 @@ BYTES = "_bytes"
 """The column with the bytes that a row has as it leaves, if its outbox has one."""
 
 
+AT = "_at_ms"
+"""The column with the time by which a row belongs to a day, which the outboxes of backfills have."""
+
+
 class Mark(NamedTuple):
     """How far a sink has come: it has all rows of earlier epochs, and the first ``rows`` of ``epoch``."""
 

@@ -72,9 +72,9 @@ def output_spec(name: str, table: DeltaTable) -> TableSpec:
 
 
 def notes_of(record: CommitRecord) -> tuple[SwapNote, ...]:
-    """The note of the backfill that a commit swaps in; empty for other commits."""
+    """The note of the backfill that a commit swaps in or publishes; empty for other commits."""
     if not record.swaps:
-        return ()
+        return record.swapped
     first = record.swaps[0]
     return (
         SwapNote(
@@ -91,6 +91,8 @@ def notes_of(record: CommitRecord) -> tuple[SwapNote, ...]:
 
 def check_swaps(application: str, swaps: Sequence[TableSwap], known: Sequence[SwapNote], prepared_at_s: float) -> None:
     """Raise ``SwapRefusedError`` for a swap that another one has overtaken, or that was prepared too long ago."""
+    if not swaps:
+        return
     tables, mine = {swap.table for swap in swaps}, swaps[0]
 
     def refused(reason: str) -> SwapRefusedError:

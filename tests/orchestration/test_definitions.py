@@ -65,7 +65,7 @@ def test_the_topics_of_a_pattern_are_one_asset():
     ).resolve_asset_graph()
     topics = graph.get(dg.AssetKey(["kafka", "orders-_eu_us_._"]))
     assert topics.description == "The Kafka topics that match orders-(eu|us)/?.*, filled elsewhere."
-    assert topics.child_keys == {dg.AssetKey(["shop", "ingest"])}
+    assert dg.AssetKey(["shop", "ingest"]) in topics.child_keys
 
 
 def test_a_table_shows_its_columns_and_their_types_before_anything_has_run():

@@ -19,6 +19,8 @@ from tests.pipelines.spark.evolving import Click
 from tests.pipelines.spark.inline import Topics
 from weir import Application, Count, Json, StreamsBuilder, String, TimeWindows
 from weir.pipelines.operations import backfill
+from weir.pipelines.spark.publishing import Publishers
+from weir.state.commit.outbox import Mark, Outbox
 from weir.state.commit.tables import read_table
 
 HOUR_MS, HOURS = 3_600_000, 120
@@ -285,3 +287,25 @@ def test_a_program_with_another_topic_is_run_before_its_days_are_computed(fixed)
     succeeded(fixed.take("run MODULE:APP", found, "--until-caught-up", MODULE="programs:app"))
     succeeded(fixed.weir(f"backfill run clicks {SECOND}", *SWAP))
     assert facts(fixed) == of(1)
+
+
+def test_a_backfill_of_rows_for_sinks_alone_is_published_when_it_is_swapped(terminal, monkeypatch):
+    monkeypatch.setattr(Publishers, "start", lambda *_: None)  # what waits is looked at here
+    builder = StreamsBuilder()
+    builder.stream("clicks", key=String("user"), value=Json(Click)).to("copies")
+    terminal.clusters[BROKERS] = Topics({("clicks", 0): list(ROWS), ("copies", 0): []}, ids={"clicks": "first"})
+    program = terminal.has("app", Application("clicks", builder))
+    succeeded(terminal.run(program))
+    refused(terminal.weir(f"backfill run clicks {SECOND} --publish"), "--publish belongs to the swap; add --swap")
+    found = refused(
+        terminal.weir(f"backfill run clicks {SECOND}", *SWAP), "it has nothing to swap, only rows for sinks"
+    )
+    (way_out,) = (command for command in found.commands if "--publish" in command)
+    succeeded(terminal.take(way_out, found))
+    outbox = Outbox(terminal.warehouse / "clicks", "copies", "clicks")
+    waiting = [
+        json.loads(value)["ms"]
+        for rows, _ in outbox.rows(Mark(), at_most=999, size_bytes=1 << 20)
+        for value in rows["value"]
+    ]
+    assert waiting == [*range(HOURS), *range(24, 48)]
