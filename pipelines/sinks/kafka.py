@@ -10,10 +10,12 @@ import polars as pl
 
 from weir.pipelines.errors import UserFunctionError
 from weir.pipelines.operators.functions import KeyType, Records
+from weir.pipelines.serdes.column_bytes import bytes_of
 from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.scalar import Boolean, Bytes, Float64, Int64, String
 from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.serdes.shapes import Scalar
 
 BY_KEY = -1
 """The partition of a record whose key decides, as in Java's producer."""
@@ -77,17 +79,19 @@ class KafkaTopic:
         return f"topic: {self.topic}" if isinstance(self.topic, str) else "extractor class: expression"
 
     def _keys(self, rows: pl.DataFrame) -> pl.Series:
-        if isinstance(self.key_serde, _AS_BYTES) and not self.key.is_windowed:
-            return rows.get_column(self.key.names[0]).cast(pl.Binary())
+        if (
+            not self.key.is_windowed
+            and (written := _at_once(self.key_serde, self.key.row_type, rows, None)) is not None
+        ):
+            return written
         return self._encoded("key", self.key_serde, self.key.to_objects(rows), rows)
 
     def _values(self, rows: pl.DataFrame) -> pl.Series:
         is_gone = rows.get_column("_deleted")
-        if isinstance(self.value_serde, _AS_BYTES):
-            column = rows.get_column(next(iter(self.value.columns))).cast(pl.Binary())
-            return column.set(is_gone, None) if is_gone.any() else column
-        values = self.value.to_objects(rows, is_gone if is_gone.any() else None)
-        return self._encoded("value", self.value_serde, values, rows)
+        absent = is_gone if is_gone.any() else None
+        if (written := _at_once(self.value_serde, self.value, rows, absent)) is not None:
+            return written
+        return self._encoded("value", self.value_serde, self.value.to_objects(rows, absent), rows)
 
     def _encoded(self, what: str, serde: Serde, items: Sequence[Any], rows: pl.DataFrame) -> pl.Series:
         encode, encoded = serde.encode, list[bytes | None]()
@@ -98,3 +102,15 @@ class KafkaTopic:
             place = Records(rows, self.key.names).at(len(encoded))
             raise UserFunctionError(repr(serde), f"the sink {self.name!r}", f"the {what}: {error}", place) from error
         return pl.Series(encoded, dtype=pl.Binary())
+
+
+def _at_once(serde: Serde, row_type: RowType, rows: pl.DataFrame, absent: pl.Series | None) -> pl.Series | None:
+    """The bytes of a single column, null where ``absent``; None if the serde has to write each object."""
+    is_text = isinstance(serde, _AS_BYTES)
+    name, *others = row_type.columns
+    if not is_text and (others or not row_type.is_scalar or not isinstance(row_type.fields[name].shape, Scalar)):
+        return None
+    column = rows.get_column(name)
+    if absent is not None:
+        column = column.set(absent, None)
+    return column.cast(pl.Binary()) if is_text else bytes_of(serde, column)

@@ -79,6 +79,21 @@ def test_a_number_is_written_as_kafkas_own_serializers_do(builder):
     assert (row["key"], row["value"]) == (bytes([0] * 6 + [1, 2]), b"\x3f\xe0" + bytes(6))
 
 
+def test_numbers_are_null_where_a_record_has_no_key_no_value_or_is_a_tombstone(builder):
+    serdes = {"key": Int32("item"), "value": Int32("count")}
+    builder.stream("stock", **serdes).to("all", **serdes)
+    (node,) = builder.build().sinks
+    records = [(1, 2, False), (None, -3, False), (4, None, False), (5, 6, True), (7, 1 << 40, True), (8, 9, False)]
+    keys, values, gone = zip(*records, strict=True)
+    rows = pl.DataFrame(
+        {"item": keys, "count": values, "_ts": 7, "_deleted": gone},
+        schema_overrides={"item": pl.Int64, "count": pl.Int64},
+    )
+    sent = node.sink.outgoing(rows)
+    assert sent["key"].to_list() == [Int32().encode(key) for key in keys]
+    assert sent["value"].to_list() == [None if is_gone else Int32().encode(value) for _, value, is_gone in records]
+
+
 def test_each_record_may_have_its_topic_and_its_partition(builder, orders):
     orders.to(pl.concat_str(pl.lit("of-"), col("item")), partition=col("cents") % 4, name="by_item")
     with TopologyTestDriver(Application("app", builder)) as driver:
