@@ -16,6 +16,7 @@ from weir.pipelines.operators.aggregates import expression_dtype
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.windows import WINDOW_COLUMNS
 from weir.pipelines.place import Place
+from weir.pipelines.serdes.headers import HEADERS_TYPE
 from weir.pipelines.serdes.row_type import RowType, row_type_of
 from weir.pipelines.serdes.shapes import normal_dtype
 from weir.pipelines.store_options import StoreOptions
@@ -23,6 +24,7 @@ from weir.pipelines.topology.lineage import is_made_up
 from weir.pipelines.topology.nodes import Node, RecordType, RepartitionNode
 from weir.pipelines.topology.processors import SharedStore
 from weir.state.own_stores import Supplier
+from weir.state.stores.specs import HELD_HEADERS
 from weir.state.types import StoreKind, StoreSpec
 
 N = TypeVar("N", bound=Node)
@@ -199,6 +201,11 @@ def check_name(what: str, name: Any) -> str:
             "a letter or digit"
         )
     return name
+
+
+def held_value(parent: Node, value: pl.Schema) -> pl.Schema:
+    """The value columns of a buffer that holds rows of ``parent``: with their headers, if they have any."""
+    return pl.Schema({**value, HELD_HEADERS: HEADERS_TYPE}) if parent.has_headers else value
 
 
 def store_spec(

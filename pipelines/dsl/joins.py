@@ -12,6 +12,7 @@ from weir.pipelines.arguments import duration_text, not_negative_ms, to_ms
 from weir.pipelines.dsl.graph import (
     Graph,
     check_name,
+    held_value,
     places_of,
     returned_type,
     store_spec,
@@ -83,7 +84,11 @@ def _buffer(name: str, stream: Node, table: Node, grace: timedelta, store: JoinS
     spec = store_spec(name, check_name("store", store), record, record.beside_key)
     key = pl.Schema({"_at": TIME, **spec.key, "_seq": pl.Int64()})
     return JoinBufferNode(
-        name=name, parent=stream, record=record, grace_ms=grace_ms, store=key_value_spec(spec.name, key, spec.value)
+        name=name,
+        parent=stream,
+        record=record,
+        grace_ms=grace_ms,
+        store=key_value_spec(spec.name, key, held_value(stream, spec.value)),
     )
 
 

@@ -313,7 +313,7 @@ class StreamOperations:
         if headers and not self._node.has_headers:
             raise TopologyError(
                 f"the table {table!r} is to have headers, but the stream has none: read a topic that leads to it with "
-                "builder.stream(..., headers=True), or, behind suppress(...) or a join with grace=, leave headers= out"
+                "builder.stream(..., headers=True), or leave headers= out"
             )
         name = self._graph.new_name("KSTREAM-SINK-")
         self._graph.add(

@@ -14,7 +14,7 @@ import polars as pl
 
 from weir.pipelines.arguments import positive_ms
 from weir.pipelines.dsl.foreign_key import ForeignKey, add_foreign_key_join
-from weir.pipelines.dsl.graph import Graph, Materialized, check_name, store_spec
+from weir.pipelines.dsl.graph import Graph, Materialized, check_name, held_value, store_spec
 from weir.pipelines.dsl.joins import JoinFunction, add_table_table_join
 from weir.pipelines.dsl.partitions import partition_columns
 from weir.pipelines.dsl.sinks import kafka_topic
@@ -29,7 +29,15 @@ from weir.pipelines.sinks.sink import Sink as OutsideSink
 from weir.pipelines.sinks.sql import SqlMode
 from weir.pipelines.topology.joins import NewestToStreamNode, versioned_store
 from weir.pipelines.topology.lineage import SUPPRESSION, operator_of
-from weir.pipelines.topology.nodes import Node, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
+from weir.pipelines.topology.nodes import (
+    AggregateNode,
+    Node,
+    SuppressNode,
+    TableNode,
+    TableSinkNode,
+    ToStreamNode,
+    Windows,
+)
 from weir.state.commit.outbox import outbox_name
 from weir.state.stores.specs import VALID_FROM, buffer_spec, key_value_spec, versioned_spec
 from weir.state.types import StoreClock
@@ -273,6 +281,8 @@ class TableOperations:
         record = self._node.record
         spec = store_spec(name, store_name, record, record.beside_key)
         is_final = suppressed.limit_ms is None
+        if is_final and isinstance(self._node, AggregateNode):
+            self._node.keep_headers()
         node = SuppressNode(
             name=name,
             parent=self._node,
@@ -284,7 +294,7 @@ class TableOperations:
             idle_after_ms=suppressed.idle_after_ms,
             is_named=suppressed.name is not None,
             restarts=suppressed.restarts,
-            store=buffer_spec(spec.name, spec.key, spec.value),
+            store=buffer_spec(spec.name, spec.key, held_value(self._node, spec.value)),
         )
         return type(self)(
             self._graph,

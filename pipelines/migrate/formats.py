@@ -18,7 +18,8 @@ import polars as pl
 
 from weir.pipelines.migrate.errors import MigrationError
 from weir.pipelines.migrate.serdes import Part
-from weir.state.stores.specs import GONE, VALID_FROM
+from weir.pipelines.serdes.headers import HEADERS_TYPE
+from weir.state.stores.specs import GONE, HELD_HEADERS, VALID_FROM
 from weir.state.types import StoreSpec
 
 TIME_BYTES, SEQUENCE_BYTES = 8, 4
@@ -106,6 +107,7 @@ class KeyedFormat:
         keys, times = self._key_columns(rows, where)
         values, written = self._values(rows, where)
         found = pl.DataFrame([*keys, *values, written.alias("_ts"), rows["offset"].alias("_order")])
+        found = found.with_columns(pl.lit(None, HEADERS_TYPE).alias(HELD_HEADERS))
         return self._whole(found.with_columns(times)).cast(self.store.key)
 
     def encode(self, rows: pl.DataFrame) -> pl.DataFrame:

@@ -27,7 +27,7 @@ from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJo
 from weir.pipelines.topology.joins import JoinBufferNode, StreamJoinNode
 from weir.pipelines.topology.nodes import AggregateNode, KeptTableNode, SuppressNode, TableNode, Windows
 from weir.pipelines.topology.processors import ProcessorNode
-from weir.state.stores.specs import GONE, SHOWN, WRITTEN
+from weir.state.stores.specs import GONE, HELD_HEADERS, SHOWN, WRITTEN
 from weir.state.types import StoreKind, StoreSpec
 
 DERIVED = (SubscriptionJoinNode, ResponseJoinNode)
@@ -137,7 +137,7 @@ def _keyed_format(node: TableNode | AggregateNode, store: StoreSpec, given: Stor
         raise NotMovedError(store.name, "it keeps a filtered or mapped table of windows, whose keys are not moved")
     if WRITTEN in store.value:
         raise NotMovedError(store.name, "its rows expire by the wall clock, and Kafka Streams' stores do not expire")
-    value_columns = pl.Schema({name: dtype for name, dtype in store.value.items() if name != GONE})
+    value_columns = pl.Schema({name: dtype for name, dtype in store.value.items() if name not in (GONE, HELD_HEADERS)})
     key = _key(store, node, _before_bounds(store), given)
     value = suggested_part(store.name, "value", node, value_columns, given, value_columns)
     shared: dict[str, Any] = {"store": store, "key": key, "value": value}

@@ -17,8 +17,9 @@ import polars as pl
 from weir.pipelines.migrate.errors import MigrationError
 from weir.pipelines.migrate.formats import TIME_BYTES, records, session_keys, split_key
 from weir.pipelines.migrate.serdes import Part
+from weir.pipelines.serdes.headers import HEADERS_TYPE
 from weir.pipelines.serdes.shapes import TIME
-from weir.state.stores.specs import BOOKKEEPING, GONE, SINCE
+from weir.state.stores.specs import BOOKKEEPING, GONE, HELD_HEADERS, SINCE
 from weir.state.types import StoreSpec
 
 NONE, SAME = -1, -2
@@ -70,6 +71,7 @@ class SuppressionFormat:
                     *(decoded[name].gather(at) for name in decoded.columns),
                     pl.Series(SINCE, places, dtype=pl.Int64()).cast(TIME),
                     (~there).alias(GONE),
+                    pl.Series(HELD_HEADERS, [None] * rows.height, HEADERS_TYPE),
                     pl.Series("_ts", times, dtype=pl.Int64()),
                     rows["offset"].alias("_order"),
                 ]

@@ -21,7 +21,7 @@ from weir.pipelines.operators.table_view import SuppressedTable
 from weir.pipelines.serdes.shapes import TIME
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.expiry import ExpiryIndex
-from weir.state.stores.specs import BOOKKEEPING, GONE, SHOWN, SINCE
+from weir.state.stores.specs import BOOKKEEPING, GONE, HELD_HEADERS, SHOWN, SINCE
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
@@ -123,7 +123,8 @@ class Suppression:
         user_columns = [name for name in self.store.value if name not in BOOKKEEPING]
         if self.is_final:
             left = left.filter(~pl.col(GONE))
-        return left.select(*self.store.key, *user_columns, "_ts", *PLACE, pl.col(GONE).alias("_deleted"))
+        headers = [HELD_HEADERS] if HELD_HEADERS in self.store.value else []
+        return left.select(*self.store.key, *user_columns, "_ts", *PLACE, pl.col(GONE).alias("_deleted"), *headers)
 
 
 class _Buffer:

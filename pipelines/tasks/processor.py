@@ -311,7 +311,12 @@ class TaskProcessor:
         """The rows in the form in which a node takes them: all with headers, or all without."""
         if node in self._drops_headers:
             return [rows.drop(HEADERS, strict=False) for rows in arrived]
-        return [with_headers(rows) for rows in arrived] if node in self._has_headers else arrived
+        if node not in self._has_headers:
+            return arrived
+        return [
+            rows.drop(HEADERS, strict=False) if parent in node.looked_up else with_headers(rows)
+            for parent, rows in zip(node.parents or (None,), arrived, strict=True)
+        ]
 
     @_at_node
     def _while_idle(self, node: Node, end_time_ms: int | None, epoch: Epoch, *, lets_idle: bool) -> pl.DataFrame | None:

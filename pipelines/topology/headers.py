@@ -6,7 +6,9 @@ Of all others, a result has the headers of the record that caused it, which its 
 
 from __future__ import annotations
 
+from weir.pipelines.topology.joins import JoinBufferNode, StreamTableJoinNode
 from weir.pipelines.topology.nodes import (
+    AggregateNode,
     BranchNode,
     FilterNode,
     FlatMapValuesNode,
@@ -20,6 +22,7 @@ from weir.pipelines.topology.nodes import (
     SelectKeyNode,
     SourceNode,
     SplitNode,
+    SuppressNode,
     TableSinkNode,
     ToStreamNode,
     WithTimestampNode,
@@ -30,6 +33,7 @@ _ROW_BY_ROW = (
     BranchNode,
     FilterNode,
     FlatMapValuesNode,
+    JoinBufferNode,
     LateRecordsNode,
     MapNode,
     MapValuesNode,
@@ -40,6 +44,8 @@ _ROW_BY_ROW = (
     SelectKeyNode,
     SourceNode,
     SplitNode,
+    StreamTableJoinNode,
+    SuppressNode,
     TableSinkNode,
     ToStreamNode,
     WithTimestampNode,
@@ -47,5 +53,6 @@ _ROW_BY_ROW = (
 
 
 def passes_headers(node: Node) -> bool:
-    """Whether a node's operator takes rows with ``_headers``, and forwards each with those of its row."""
-    return isinstance(node, _ROW_BY_ROW)
+    """Whether a node's operator takes rows with ``_headers``, and forwards each with those of its row, or of the last
+    record in it."""
+    return isinstance(node, _ROW_BY_ROW) or (isinstance(node, AggregateNode) and node.keeps_headers)

@@ -35,11 +35,6 @@ class JoinBufferNode(ChildNode):
     grace_ms: int
 
     @property
-    def has_headers(self) -> bool:
-        """The buffer keeps none."""
-        return False
-
-    @property
     def stores(self) -> tuple[StoreSpec, ...]:
         return (self.store,)
 

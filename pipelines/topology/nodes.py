@@ -17,12 +17,14 @@ import polars as pl
 from weir.pipelines.arguments import duration_text
 from weir.pipelines.operators.fold import Fold
 from weir.pipelines.operators.functions import KeyType, UserFunction
+from weir.pipelines.operators.last_headers import with_last_headers
 from weir.pipelines.operators.mapping import PairExpressions
 from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.suppression_order import BufferLimits
 from weir.pipelines.operators.windows import WINDOW_COLUMNS, TimeWindows, UnlimitedWindows
 from weir.pipelines.place import Place
+from weir.pipelines.serdes.headers import HEADERS_TYPE
 from weir.pipelines.serdes.partitioner import partition_of
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
@@ -30,7 +32,7 @@ from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.serdes.timestamps import TimestampExtractor
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.sinks.sink import Sink
-from weir.state.stores.specs import BOOKKEEPING, SHOWN
+from weir.state.stores.specs import BOOKKEEPING, HELD_HEADERS, SHOWN
 from weir.state.types import StoreSpec
 
 SUPPRESSION_SETTING = "suppression"
@@ -372,6 +374,14 @@ class AggregateNode(ChildNode):
     late_to: str | None = None
     """The name of the node that gets the late records."""
     idle_after_ms: int | None = None
+    keeps_headers: bool = False
+    """Whether its store has the headers of the last record of each window."""
+
+    def keep_headers(self) -> None:
+        """Keep those of each window's last record in the store, for a suppression that is evaluated with it."""
+        if self.has_headers and not self.keeps_headers:
+            self.keeps_headers, self.fold = True, with_last_headers(self.fold)
+            self.store = replace(self.store, value=pl.Schema({**self.store.value, HELD_HEADERS: HEADERS_TYPE}))
 
     @property
     def unseen(self) -> StoreSpec | None:
@@ -446,11 +456,6 @@ class SuppressNode(ChildNode):
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
         return {**super().settings, **{store.name: {SUPPRESSION_SETTING: self.holds_for} for store in self.stores}}
-
-    @property
-    def has_headers(self) -> bool:
-        """The buffer keeps none."""
-        return False
 
     @property
     def holds_for(self) -> str:

@@ -17,7 +17,7 @@ from weir.state.engine.contract import StateView
 from weir.state.engine.task_store import MAX_KEY_BYTES
 from weir.state.stores.long_keys import HASH_BYTES
 from weir.state.stores.single import SingleKeyCodec, SingleRowCodec
-from weir.state.stores.specs import BOOKKEEPING
+from weir.state.stores.specs import BOOKKEEPING, HELD_HEADERS
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreClock, StoreSpec
 
@@ -92,10 +92,12 @@ class Store:
         return self.columns.count()
 
     def frame_of(self, rows: Sequence[HeldRow]) -> pl.DataFrame:
-        """Key columns, value columns and ``_ts`` (Int64, ms) of rows as the store holds them."""
+        """Key and value columns, headers that are held, and ``_ts`` (Int64, ms), of rows as the store holds them."""
         values = self.columns.rows.decode([value for _, value in rows])
+        held = [HELD_HEADERS] if HELD_HEADERS in self.spec.value else []
         return pl.concat(
-            [self.columns.decode([key for key, _ in rows]), values.select(*self._shown, "_ts")], how="horizontal"
+            [self.columns.decode([key for key, _ in rows]), values.select(*self._shown, *held, "_ts")],
+            how="horizontal",
         )
 
     # time

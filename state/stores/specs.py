@@ -23,7 +23,9 @@ SINCE = "_since"
 SHOWN = "_shown"
 """What a suppression that is looked up has last forwarded of a key that it holds: a struct of the value columns and
 ``_ts``, null for nothing; a value column of such stores."""
-BOOKKEEPING = (WRITTEN, GONE, SINCE, SHOWN)
+HELD_HEADERS = "_headers"
+"""The headers of a record that waits in a buffer; a value column of buffers behind sources that are read with them."""
+BOOKKEEPING = (WRITTEN, GONE, SINCE, SHOWN, HELD_HEADERS)
 
 
 def key_value_spec(

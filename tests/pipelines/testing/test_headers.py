@@ -206,7 +206,7 @@ AGGREGATIONS = {
             .count("counts")
             .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
         ),
-        [("", 2)],
+        [("a", 1), ("b", 1)],
     ),
 }
 
@@ -219,7 +219,7 @@ def add(key: str, value: int, total: int) -> int:
 def test_results_of_each_kind_of_aggregation_have_those_of_the_record_that_caused_them(builder, name):
     """Three records of one key, a second apart, with the headers a, b and c."""
     aggregate, expected = AGGREGATIONS[name]
-    aggregate(orders(builder)).to_stream().to_delta("out", **({"headers": True} if expected[0][0] else {}))
+    aggregate(orders(builder)).to_stream().to_delta("out", headers=True)
     with TopologyTestDriver(Application("headers", builder)) as driver:
         topic = driver.create_input_topic("orders")
         for at, header in enumerate("abc"):
@@ -292,25 +292,89 @@ def test_a_grouped_table_has_those_of_the_update(builder):
     assert found == [(1, numbered("x")), (2, SENT)]
 
 
-def test_what_was_held_back_has_none(builder):
+UNBOUNDED = BufferConfig.unbounded()
+LIMITED = BufferConfig.max_records(1).emit_early_when_full()
+
+
+@pytest.mark.parametrize("buffer", [UNBOUNDED, LIMITED])
+def test_what_was_held_back_has_those_of_its_newest_update(builder, buffer):
     table = orders(builder).to_table("newest")
-    table.suppress(Suppressed.until_time_limit(timedelta(seconds=1), BufferConfig.unbounded())).to_stream().to("out")
-    assert sent(builder, ("orders", "a", 5, SENT), ("orders", "b", 6, SENT)) == [(5, ())]
+    table.suppress(Suppressed.until_time_limit(timedelta(seconds=2), buffer)).to_stream().to_delta("out", headers=True)
+    records = [("a", 5, numbered("x")), ("a", 6, SENT), ("b", 7, numbered("y")), ("c", 8, ()), ("d", 9, ())]
+    with TopologyTestDriver(Application("headers", builder)) as driver:
+        for at, (key, value, headers) in enumerate(records):
+            driver.create_input_topic("orders").pipe_input(key, value, headers=headers, timestamp_ms=at * 1_000)
+        rows = driver.create_output_table("out").read_records()
+    found = [(each.row["user"], each.row["cents"], each.headers) for each in rows]
+    held_last = 2 if buffer is UNBOUNDED else 3
+    assert found == [("a", 6, SENT), ("b", 7, numbered("y")), ("c", 8, ())][:held_last]
 
 
-def test_behind_what_was_held_back_a_table_has_no_headers(builder):
-    held = orders(builder).to_table("newest")
-    held = held.suppress(Suppressed.until_time_limit(timedelta(seconds=1), BufferConfig.unbounded())).to_stream()
-    with pytest.raises(TopologyError, match=r"behind suppress\(\.\.\.\) .* leave headers= out"):
-        held.to_delta("held", headers=True)
-    held.to_delta("held")
+WINDOWS = {
+    "tumbling": TimeWindows.of_size_with_no_grace(timedelta(seconds=10)),
+    "hopping": TimeWindows.of_size_with_no_grace(timedelta(seconds=10)).advance_by(timedelta(seconds=5)),
+    "sessions": SessionWindows.of_inactivity_gap_with_no_grace(timedelta(seconds=3)),
+    "sliding": SlidingWindows.of_time_difference_with_no_grace(timedelta(seconds=4)),
+}
+FOLDS = {
+    "count": lambda windowed: windowed.count("sums"),
+    "aggregate": lambda windowed: windowed.aggregate("sums", lambda: 0, add),
+    "reduce": lambda windowed: windowed.reduce("sums", lambda one, other: one + other),
+    "session aggregate": lambda windowed: windowed.aggregate(
+        "sums", lambda: 0, add, lambda key, one, other: one + other
+    ),
+}
+FUNCTIONS = ("count", "aggregate", "reduce")
+PUNCTUAL = [(user, second) for second in (0, 1, 2, 7, 8, 13, 14, 15, 22, 23, 60, 61) for user in ("ann", "bob")]
 
 
-def test_what_waited_for_a_join_has_none(builder):
+@pytest.mark.parametrize("is_apart", [False, True])
+@pytest.mark.parametrize(
+    ("windows", "fold"),
+    [
+        *(
+            (windows, fold)
+            for windows in ("tumbling", "hopping", "sliding")
+            for fold in ("count", "aggregate", "reduce")
+        ),
+        *(("sessions", fold) for fold in ("count", "session aggregate", "reduce")),
+    ],
+)
+def test_a_closed_window_has_those_of_its_last_record(builder, windows, fold, is_apart):
+    """Each record's header says its user and second; windows are held back by their aggregation or in a buffer."""
+    counted = FOLDS[fold](orders(builder).group_by_key().windowed_by(WINDOWS[windows]))
+    if is_apart:
+        counted = counted.filter(lambda key, value: True)
+    final = counted.suppress(Suppressed.until_window_closes(UNBOUNDED))
+    final.to_stream().to_delta("out", headers=True)
+    with TopologyTestDriver(Application("headers", builder)) as driver:
+        topic = driver.create_input_topic("orders")
+        for user, second in PUNCTUAL:
+            topic.pipe_input(user, 1, headers=((f"{user}@{second}", b""),), timestamp_ms=second * 1_000)
+        records = driver.create_output_table("out").read_records()
+    assert records
+    ends_inside = windows in ("sessions", "sliding")
+    for each in records:
+        start, end = (each.row[name].timestamp() for name in ("window_start", "window_end"))
+        inside = [
+            second for user, second in PUNCTUAL if user == each.row["user"] and start <= second < end + ends_inside / 2
+        ]
+        assert each.headers == ((f"{each.row['user']}@{max(inside)}", b""),), each
+
+
+def test_what_waited_for_a_join_has_its_own(builder):
     prices = builder.table("prices", key=String("user"), value=Int64("price"), store="p", history_retention=WIDE)
-    orders(builder).join(prices, grace=timedelta(seconds=1), store="waiting").map_values(cents="cents").to("out")
-    records = [("prices", "a", 1, ()), ("orders", "a", 5, SENT), ("orders", "b", 6, SENT), ("orders", "c", 7, SENT)]
-    assert sent(builder, *records) == [(5, ())]
+    joined = orders(builder).join(prices, grace=timedelta(seconds=3), store="waiting")
+    joined.map_values(cents="cents").to("out", value=Int64("cents"))
+    prices_first = [("prices", user, 1, ()) for user in "abcd"]
+    waiting = [("orders", user, number, numbered(user)) for number, user in enumerate("abc")]
+    records = [*prices_first, *waiting, ("orders", "d", 3, ()), ("orders", "d", 4, SENT), ("orders", "z", 9, ())]
+    assert sent(builder, *records) == [(0, numbered("a")), (1, numbered("b")), (2, numbered("c"))]
+
+
+def test_a_table_cannot_have_headers_that_nothing_reads(builder):
+    with pytest.raises(TopologyError, match=r"builder.stream\(..., headers=True\), or leave headers= out"):
+        orders(builder, headers=False).to_delta("orders", headers=True)
 
 
 def test_what_found_nothing_in_a_join_of_streams_has_those_of_the_record_that_released_it(builder):
