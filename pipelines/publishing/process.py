@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -68,9 +67,9 @@ def main() -> int:
     for thread in threads:
         thread.start()
     Thread(target=_listen, args=(publishing, drain), daemon=True).start()
-    while any(thread.is_alive() for thread in threads):
+    while alive := [thread for thread in threads if thread.is_alive()]:
         _tell(publishing)
-        time.sleep(TELL_EVERY_S)
+        alive[0].join(TELL_EVERY_S)
     _tell(publishing)
     return 0
 
@@ -140,4 +139,6 @@ def _tell(publishing: Sequence[_Publishing]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    logging.shutdown()
+    os._exit(code)  # to take the interpreter down takes 0.3 s, and the driver waits for the end

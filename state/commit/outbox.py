@@ -63,6 +63,8 @@ class Outbox:
         self._table, self._published = DeltaTable(self.folder), f"{application}/published"
         self._live: tuple[int, pl.DataFrame] | None = None
         """The files of a version, which are asked for with each batch."""
+        self._waiting: tuple[int, Mark, pl.DataFrame] | None = None
+        """Those of them after a mark, which are asked for again and again while nothing is added."""
 
     @property
     def id(self) -> str:
@@ -106,10 +108,13 @@ class Outbox:
         ``one_epoch`` no piece has rows of two. A row has the bytes that its column ``_bytes`` says, or without that
         column, the average in memory of the files that are read with it. A single row may have more bytes than a piece.
         """
+        waiting = self._after(after)
+        if waiting.is_empty():
+            return
         schema = pl.scan_delta(self._table).collect_schema()
         held: list[pl.DataFrame] = []
         mark, held_rows, held_bytes, read = after, 0, 0, Mark()
-        for epoch, paths in _read_together(self._after(after), at_most, size_bytes):
+        for epoch, paths in _read_together(waiting, at_most, size_bytes):
             if held and one_epoch and epoch != mark.epoch:
                 yield pl.concat(held), mark
                 held, held_rows, held_bytes = [], 0, 0
@@ -151,9 +156,14 @@ class Outbox:
 
     def _after(self, mark: Mark) -> pl.DataFrame:
         """The files with rows after ``mark``, and those of its epoch if that has such rows."""
-        files = self._files().filter(pl.col("epoch") >= mark.epoch)
-        of_mark = files.filter(pl.col("epoch") == mark.epoch)
-        return files if of_mark["rows"].sum() > mark.rows else files.filter(pl.col("epoch") > mark.epoch)
+        version = self._table.version()
+        if self._waiting is None or self._waiting[:2] != (version, mark):
+            files = self._files().filter(pl.col("epoch") >= mark.epoch)
+            of_mark = files.filter(pl.col("epoch") == mark.epoch)
+            if of_mark["rows"].sum() <= mark.rows:
+                files = files.filter(pl.col("epoch") > mark.epoch)
+            self._waiting = version, mark, files
+        return self._waiting[2]
 
     def _files(self) -> pl.DataFrame:
         """The live files in the order of their rows: each holds rows of one epoch of one task."""

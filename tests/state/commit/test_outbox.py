@@ -158,6 +158,28 @@ def test_files_of_an_epoch_that_fit_into_a_piece_are_read_in_one_pass(tmp_path, 
     assert passes == [1] * 10
 
 
+def test_what_is_added_is_found_after_a_mark_that_had_nothing_behind_it(tmp_path):
+    writer = Writer(tmp_path)
+    writer.commit([[2, 1]])
+    outbox = Outbox(tmp_path, "orders", "app")
+
+    def found(mark):
+        pieces = list(outbox.rows(mark, at_most=2, size_bytes=1 << 20))
+        return [value for rows, _ in pieces for value in rows["n"]]
+
+    end, before = Mark(1, 3), Mark(1, 1)
+    assert found(end) == found(end) == []
+    assert found(before) == after(writer.rows, before)
+    writer.commit([[1], [2]])
+    assert (found(end), outbox.refresh()) == ([], True)
+    assert found(end) == after(writer.rows, end)
+    assert found(before) == after(writer.rows, before)
+    assert outbox.waiting(end).rows == 3
+    outbox.remove(Mark(2, 1))
+    outbox.refresh()
+    assert found(end) == after(writer.rows, Mark(3)) == [4, 5]
+
+
 def test_what_waits_is_counted_with_its_age(tmp_path):
     before = time.time()
     writer = Writer(tmp_path)
