@@ -1,15 +1,16 @@
 """The examples in docstrings give what they show, and every public method has one.
 
-An example finds all of ``weir`` and ``weir.testing``, ``dataclass``, ``datetime``, ``timedelta``, ``UTC``, ``col`` and
-``pl`` and ``Path`` without importing them, and the rest is written out: a ``StreamsBuilder``, an ``Application``, a
-``TopologyTestDriver``. Runs of spaces count as one, and ``...`` in what it shows stands for any text. Examples run in a
-folder where ``weir run shop:app`` has left ``.weir``; ``shop`` is ``tests/pipelines/shop.py``.
+An example finds all of ``weir`` and ``weir.testing``, ``dataclass``, ``datetime``, ``timedelta``, ``UTC``, ``col``,
+``pl``, ``re`` and ``Path`` without importing them, and the rest is written out: a ``StreamsBuilder``, an
+``Application``, a ``TopologyTestDriver``. Runs of spaces count as one, and ``...`` in what it shows stands for any
+text. Examples run in a folder where ``weir run shop:app`` has left ``.weir``; ``shop`` is ``tests/pipelines/shop.py``.
 """
 
 from __future__ import annotations
 
 import doctest
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ import weir
 import weir.testing
 from tests.pipelines import shop
 
-NAMES = dict(dataclass=dataclass, datetime=datetime, timedelta=timedelta, UTC=UTC, col=col, pl=pl, Path=Path)
+NAMES = dict(dataclass=dataclass, datetime=datetime, timedelta=timedelta, UTC=UTC, col=col, pl=pl, re=re, Path=Path)
 PUBLIC = {name: getattr(module, name) for module in (weir, weir.testing) for name in module.__all__}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NEED_EXAMPLES = ("weir.pipelines.dsl.", "weir.pipelines.testing.", "weir.pipelines.state_reader")

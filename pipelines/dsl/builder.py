@@ -69,6 +69,16 @@ class StreamsBuilder:
             >>> driver.create_input_topic("clicks").pipe_input("ann", Click("/docs", 12))
             >>> driver.create_output_table("pages").read_rows()
             [{'user': 'ann', 'page': '/docs', 'ms': 12}]
+
+            All topics that match a pattern; a test names those that there are:
+
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream(re.compile("clicks-.*"), key=String("user"), value=String("page"))
+            >>> clicks.to_delta("pages")
+            >>> driver = TopologyTestDriver(Application("example", builder), topics=["clicks-eu", "clicks-us"])
+            >>> driver.create_input_topic("clicks-eu").pipe_input("ann", "/docs")
+            >>> driver.create_output_table("pages").read_rows()
+            [{'user': 'ann', 'page': '/docs'}]
         """
         node = add_topics(self._graph, topic, key, value, timestamp, idle_after, headers=headers, priority=priority)
         return KStream(self._graph, node, has_new_key=False)
