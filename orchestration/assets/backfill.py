@@ -62,7 +62,7 @@ class BackfillConfig(dg.Config):
 def backfill_assets(supervised: Supervised, first_day: date, end_day: date | None) -> list[dg.AssetsDefinition]:
     """``<app>/backfill``; empty if no output has rows that belong to days."""
     outputs = day_outputs(supervised.application.topology)
-    if not outputs.swapped:
+    if not outputs.swapped and not outputs.published:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)  # about backfill policies, at every start
@@ -83,9 +83,9 @@ def _backfill_asset(
         partitions_def=dg.DailyPartitionsDefinition(
             start_date=first_day.isoformat(), end_date=end_day.isoformat() if end_day else None
         ),
-        description=f"Days of event time, UTC, of {', '.join(shown_name(each.table) for each in outputs.swapped)}: "
-        "recomputed from the topics and swapped in by one commit, while the ingest keeps running. Terminating "
-        "the run leaves everything as it was.",
+        description=f"Days of event time, UTC, of {', '.join(_names(outputs))}: recomputed from the topics and "
+        "swapped in by one commit, while the ingest keeps running; what has left the warehouse is published again if "
+        "asked. Terminating the run leaves everything as it was.",
     )
     def backfill(
         context: dg.AssetExecutionContext, config: BackfillConfig, weir: WeirResource, pipes: dg.PipesSubprocessClient
@@ -120,6 +120,10 @@ def _backfill_asset(
         yield from finished.get_results(implicit_materializations=False)
 
     return backfill
+
+
+def _names(outputs: DayOutputs) -> list[str]:
+    return [*(shown_name(each.table) for each in outputs.swapped), *(each.name for each in outputs.published)]
 
 
 def run_backfill(

@@ -59,7 +59,9 @@ class RunSummary:
     """Counts since the application began, for example records_in and late_records; open_windows is as of now."""
 
     def followed_by(self, other: RunSummary) -> RunSummary:
-        """This generation of a run and the next one, as one."""
+        """This generation of a run and the next one, as one; a stop may come before that has begun."""
+        if not other.generation:
+            return replace(self, reason=other.reason)
         return replace(
             other,
             commits=self.commits + other.commits,

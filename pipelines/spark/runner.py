@@ -107,6 +107,7 @@ def run(
         )
         summary = generations.run()
         while summary.reason == NEW_TOPICS:
+            generations.accept_state_loss = generations.accept_lost_records = False  # they were about the start
             summary = summary.followed_by(generations.run())
         return summary
 

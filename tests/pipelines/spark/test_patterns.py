@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from threading import Event
 
@@ -147,3 +148,10 @@ def test_a_topic_that_has_gone_is_refused_unless_its_loss_is_accepted(tmp_path):
     place.topics.rows |= orders("orders-b", 40)
     place.run()
     assert_counted(place, orders("orders-a", 20) | orders("orders-b", 40))
+
+
+def test_a_run_that_is_stopped_between_two_generations_has_what_the_first_one_read(tmp_path):
+    place = Place(application(), Topics(orders("orders-a", 20)), tmp_path)
+    first = replace(place.run(), reason="new topics")
+    nothing = replace(first, generation=0, epoch=0, commits=0, records_in=0, reason="stopped", totals={})
+    assert first.followed_by(nothing) == replace(first, reason="stopped")

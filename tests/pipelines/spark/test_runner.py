@@ -14,6 +14,7 @@ from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.infra.settings import Settings
 from weir.pipelines.spark import brokers, runner
 from weir.pipelines.spark.errors import TopologyChangedError
+from weir.pipelines.spark.progress import RunSummary
 from weir.state.errors import TableSchemaError
 
 NOBODY = "127.0.0.1:1"
@@ -69,3 +70,28 @@ def test_a_program_that_does_not_fit_what_is_committed_is_refused_before_spark_s
     monkeypatch.setattr(runner, "spark_context", lambda *_: pytest.fail("Spark starts"))
     with pytest.raises(refusal):
         runner.run("module:app", settings, bootstrap_servers=NOBODY, accept_state_loss=refusal is TableSchemaError)
+
+
+def test_what_was_accepted_at_the_start_is_not_accepted_when_topics_appear(settings, monkeypatch):
+    accepted = []
+
+    def generation(run):
+        accepted.append((run.accept_state_loss, run.accept_lost_records))
+        reason = "new topics" if len(accepted) < 3 else "stopped"
+        return RunSummary(
+            application="reads-nowhere",
+            generation=len(accepted),
+            epoch=1,
+            commits=1,
+            records_in=10,
+            seconds=1.0,
+            reason=reason,
+            totals={},
+        )
+
+    monkeypatch.setattr(runner._Generations, "run", generation)
+    summary = runner.run(
+        REFERENCE, settings, bootstrap_servers=NOBODY, accept_state_loss=True, accept_lost_records=True
+    )
+    assert accepted == [(True, True), (False, False), (False, False)]
+    assert (summary.generation, summary.records_in, summary.commits, summary.reason) == (3, 30, 3, "stopped")
