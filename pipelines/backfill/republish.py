@@ -7,7 +7,7 @@ backfill's own run. Which sinks can have them is decided in ``weir.pipelines.bac
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -35,11 +35,13 @@ class Republished:
 
 
 def require_outboxes(app_folder: Path, backfill: Backfill, sinks: Iterable[str]) -> None:
-    """Raise ``SwapRefusedError`` when the live application lacks the outbox of one of ``sinks``, or it has other
-    columns."""
+    """Raise ``SwapRefusedError`` when the outbox of one of ``sinks`` has other columns in the live application, or is
+    missing there; a backfill of everything brings it."""
     for sink in sinks:
         live, made = (folder / outbox_name(sink) for folder in (app_folder, _folder(app_folder, backfill)))
         if not DeltaTable.is_deltatable(str(live)):
+            if backfill.days == EVERYTHING:
+                continue
             reason = f"the live application has no sink {sink!r}; run this program first"
         elif differences(*map(_columns, (live, made))):
             reason = f"the live rows of sink {sink!r} have other columns; run this program first"
@@ -53,8 +55,10 @@ def republished(app_folder: Path, backfill: Backfill, sinks: Iterable[str], *, a
     files: list[FileEntry] = []
     last, days = after_epoch, backfill.days
     for sink in sinks:
-        spec = output_spec(outbox_name(sink), DeltaTable(app_folder / outbox_name(sink)))
-        epoch, made = after_epoch, Outbox(_folder(app_folder, backfill), sink, backfill.id)
+        folder = _folder(app_folder, backfill)
+        spec = output_spec(outbox_name(sink), DeltaTable(folder / outbox_name(sink)))
+        spec = replace(spec, schema=_columns(folder / outbox_name(sink)))
+        epoch, made = after_epoch, Outbox(folder, sink, backfill.id)
         for rows, _ in made.rows(Mark(), at_most=HELD_ROWS, size_bytes=HELD_BYTES):
             if days != EVERYTHING:
                 rows = rows.filter(pl.col(AT).is_between(days.start_ms, days.end_ms, closed="left"))

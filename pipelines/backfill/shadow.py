@@ -221,9 +221,10 @@ def shadows(warehouse: Path, state_dir: Path, application: str) -> Iterator[Shad
 
 
 def remove_swapped(app_folder: Path, newest: CommitRecord | None) -> None:
-    """Remove the shadow that the newest commit has swapped in, if it still exists."""
-    for backfill in {swap.backfill for swap in newest.swaps} if newest else ():
-        remove_shadow(app_folder, backfill)
+    """Remove the shadow that the newest commit has swapped in or published, if it still exists."""
+    for note in newest.swapped if newest else ():
+        if newest is not None and note.epoch == newest.epoch:
+            remove_shadow(app_folder, note.backfill)
 
 
 def remove_shadow(app_folder: Path, backfill: str) -> None:

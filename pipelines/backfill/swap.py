@@ -30,7 +30,7 @@ from weir.state.commit.log import COMMITS, newest_of
 from weir.state.commit.outbox import outbox_name
 from weir.state.commit.protocol import Committer, newest_commit, redo_appends
 from weir.state.commit.record import SwapNote, TableSwap
-from weir.state.commit.swap import of_days, output_spec
+from weir.state.commit.swap import note_of_swaps, of_days, output_spec
 from weir.state.commit.tables import AppendTable, file_actions, key_columns
 from weir.state.engine.environment import replace_file
 from weir.state.errors import SwapRefusedError
@@ -54,29 +54,37 @@ class Prepared:
     """What was prepared; None in what an older version has prepared."""
 
     def __str__(self) -> str:
-        return self.changes
+        sinks = f"its rows go to {', '.join(self.published)}" if self.published else ""
+        return "; ".join(filter(None, (self.changes, sinks)))
 
     def for_outboxes(self, app_folder: Path, after_epoch: int) -> Republished:
-        """Write what goes to sinks outside the warehouse, with epochs after ``after_epoch``."""
+        """Write what goes to sinks outside the warehouse, with epochs after ``after_epoch``.
+
+        Raises:
+            SwapRefusedError: The outbox of a sink is gone, or has other columns since it was prepared.
+        """
         if self.backfill is None:
             return Republished(files=(), epoch=after_epoch, rows=0)
+        require_outboxes(app_folder, self.backfill, self.published)
         return republished(app_folder, self.backfill, self.published, after_epoch=after_epoch)
+
+    def note(self, epoch: int) -> SwapNote:
+        """The note of the commit with this epoch: of the tables that it swaps, or of outboxes if it only publishes."""
+        if self.swaps or self.backfill is None:
+            return note_of_swaps(self.swaps, epoch)
+        days = self.backfill.days
+        return SwapNote(
+            backfill=self.backfill.id,
+            start_ms=days.start_ms,
+            end_ms=days.end_ms,
+            tables=tuple(map(outbox_name, self.published)),
+            cut_epoch=self.backfill.cut_epoch,
+            epoch=epoch,
+        )
 
     def notes(self, epoch: int) -> tuple[SwapNote, ...]:
         """The note of a commit that only publishes; one that swaps tables makes its own."""
-        if self.swaps or self.backfill is None:
-            return ()
-        days = self.backfill.days
-        return (
-            SwapNote(
-                backfill=self.backfill.id,
-                start_ms=days.start_ms,
-                end_ms=days.end_ms,
-                tables=tuple(map(outbox_name, self.published)),
-                cut_epoch=self.backfill.cut_epoch,
-                epoch=epoch,
-            ),
-        )
+        return () if self.swaps else (self.note(epoch),)
 
 
 def reason_of(backfill: str) -> str:
@@ -196,8 +204,9 @@ def swap_at_rest(
         if (note := committer.note_of(backfill)) is not None:
             return note.epoch
         prepared = read_prepared(app_folder, application.id, backfill)
-        committer.check_swap(prepared.swaps, prepared.at_s)
         assert claim.newest is not None  # a backfill has a cut
+        note = prepared.note(claim.newest.epoch)
+        committer.check_swap(note, prepared.swaps, prepared.at_s, prepared.published)
         published = prepared.for_outboxes(app_folder, claim.newest.epoch)
         on_step("outboxes written")
         epoch = max(claim.newest.epoch + 1, published.epoch)

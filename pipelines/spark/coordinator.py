@@ -490,7 +490,7 @@ class Coordinator:
         if (note := self._committer.note_of(backfill)) is not None:
             return f"swapped in already, by the commit of epoch {note.epoch}"
         prepared = read_prepared(folder, self.application.id, backfill)
-        self._committer.check_swap(prepared.swaps, prepared.at_s)
+        self._committer.check_swap(prepared.note(self.epoch), prepared.swaps, prepared.at_s, prepared.published)
         published = prepared.for_outboxes(folder, self.epoch)
         self.epoch = max(self.epoch + 1, published.epoch)
         # 3. The pivot

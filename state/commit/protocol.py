@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 
 from weir.state.commit.evolution import evolve
 from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
+from weir.state.commit.outbox import outbox_name
 from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
 from weir.state.commit.removal import remove_tables
 from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
@@ -179,17 +180,22 @@ class Committer:
         """The note that a backfill was swapped in, if the newest commits still carry one."""
         return next((note for note in self._swapped if note.backfill == backfill), None)
 
-    def check_swap(self, swaps: Sequence[TableSwap], prepared_at_s: float) -> None:
-        """Raise ``SwapRefusedError`` when ``swaps``, all of one backfill, must not be part of the next commit."""
+    def check_swap(
+        self, note: SwapNote, swaps: Sequence[TableSwap], prepared_at_s: float, sinks: Sequence[str] = ()
+    ) -> None:
+        """Raise ``SwapRefusedError`` when ``swaps``, all of the backfill that ``note`` is of, or rows of it for
+        ``sinks`` outside the warehouse must not be part of the next commit."""
         # 2. The swap checked
-        check_swaps(self._application, swaps, self._swapped, prepared_at_s)
-        for swap in swaps:
-            if swap.table not in self._tables:
+        check_swaps(self._application, note, self._swapped, prepared_at_s, only_publishes=not swaps)
+        named = {f"output {swap.table!r}": swap.table for swap in swaps}
+        for what, table in (named | {f"sink {sink!r}": outbox_name(sink) for sink in sinks}).items():
+            if table not in self._tables:
                 raise SwapRefusedError(
                     self._application,
-                    swap.backfill,
-                    f"the running program has no output {swap.table!r}; run the backfill's program first",
+                    note.backfill,
+                    f"the running program has no {what}; run the backfill's program first",
                 )
+        for swap in swaps:
             horizon = tombstone_horizon(DeltaTable(self._app_folder / swap.table))
             if horizon > swap.cut_epoch:  # its rows would bring back what was deleted since its cut
                 raise SwapRefusedError(

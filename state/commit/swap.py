@@ -73,27 +73,31 @@ def output_spec(name: str, table: DeltaTable) -> TableSpec:
 
 def notes_of(record: CommitRecord) -> tuple[SwapNote, ...]:
     """The note of the backfill that a commit swaps in or publishes; empty for other commits."""
-    if not record.swaps:
-        return record.swapped
-    first = record.swaps[0]
-    return (
-        SwapNote(
-            backfill=first.backfill,
-            start_ms=first.start_ms,
-            end_ms=first.end_ms,
-            cut_epoch=first.cut_epoch,
-            tables=tuple(swap.table for swap in record.swaps),
-            epoch=record.epoch,
-            is_whole=first.column is None,
-        ),
+    return (note_of_swaps(record.swaps, record.epoch),) if record.swaps else record.swapped
+
+
+def note_of_swaps(swaps: Sequence[TableSwap], epoch: int) -> SwapNote:
+    """The note of a commit that swaps tables, at least one."""
+    first = swaps[0]
+    return SwapNote(
+        backfill=first.backfill,
+        start_ms=first.start_ms,
+        end_ms=first.end_ms,
+        cut_epoch=first.cut_epoch,
+        tables=tuple(swap.table for swap in swaps),
+        epoch=epoch,
+        is_whole=first.column is None,
     )
 
 
-def check_swaps(application: str, swaps: Sequence[TableSwap], known: Sequence[SwapNote], prepared_at_s: float) -> None:
-    """Raise ``SwapRefusedError`` for a swap that another one has overtaken, or that was prepared too long ago."""
-    if not swaps:
-        return
-    tables, mine = {swap.table for swap in swaps}, swaps[0]
+def check_swaps(
+    application: str, mine: SwapNote, known: Sequence[SwapNote], prepared_at_s: float, *, only_publishes: bool
+) -> None:
+    """Raise ``SwapRefusedError`` for a swap that another one has overtaken, or that was prepared too long ago.
+
+    One of everything overtakes whatever ``only_publishes``, since that has no tables to compare.
+    """
+    tables = set(mine.tables)
 
     def refused(reason: str) -> SwapRefusedError:
         return SwapRefusedError(application, mine.backfill, reason)
@@ -103,7 +107,7 @@ def check_swaps(application: str, swaps: Sequence[TableSwap], known: Sequence[Sw
             other.epoch > mine.cut_epoch
             and other.start_ms < mine.end_ms
             and mine.start_ms < other.end_ms
-            and tables & set(other.tables)
+            and (tables & set(other.tables) or (only_publishes and other.is_whole))
         ):
             raise refused(f"backfill {other.backfill} has replaced some of its days since it began; run it again")
     if len(known) == NOTES_KEPT and known[0].epoch > mine.cut_epoch:

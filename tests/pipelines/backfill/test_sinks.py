@@ -199,6 +199,120 @@ def test_a_program_with_sinks_alone_is_published_or_refused(tmp_path):
     assert_waiting(place, (orders(0, 3), 1), (orders(1, 1), 5))
 
 
+def with_sinks_alone(tmp_path) -> Place:
+    place = Place(program(table=False), Topics({("orders", 0): orders(0, 3)}), tmp_path)
+    place.run()
+    return place
+
+
+@pytest.mark.parametrize("step", ["outboxes written", "pivot appended", "table appended", "settled"])
+def test_killed_with_sinks_alone_it_is_published_once_and_leaves_no_folder(tmp_path, step):
+    def die(name: str) -> None:
+        if name == step:
+            raise Killed
+
+    place, changed = with_sinks_alone(tmp_path), program(5, table=False)
+    shadow = made(place, days(1, 2), changed)
+    prepare(shadow, publish=True)
+    with pytest.raises(Killed):
+        swap_at_rest(place.warehouse, changed, shadow.id, die)
+    swap_at_rest(place.warehouse, changed, shadow.id)
+    assert not shadow.folder.exists()
+    assert_waiting(place, (orders(0, 3), 1), (orders(1, 1), 5))
+
+
+def test_the_next_run_removes_a_backfill_that_was_only_published(tmp_path):
+    def die(name: str) -> None:
+        if name == "settled":
+            raise Killed
+
+    place, changed = with_sinks_alone(tmp_path), program(5, table=False)
+    shadow = made(place, days(1, 2), changed)
+    prepare(shadow, publish=True)
+    with pytest.raises(Killed):
+        swap_at_rest(place.warehouse, changed, shadow.id, die)
+    place.run()
+    assert not shadow.folder.exists()
+    assert_waiting(place, (orders(0, 3), 1), (orders(1, 1), 5))
+
+
+def test_an_older_backfill_of_sinks_alone_is_not_published_after_a_newer_one(tmp_path):
+    place, older, newer = with_sinks_alone(tmp_path), program(5, table=False), program(7, table=False)
+    of_older, of_newer, apart = made(place, days(0, 2), older), made(place, days(1, 2), newer), days(0, 1)
+    of_apart = made(place, apart, older)
+    swapped(place, of_newer, newer, publish=True)
+    with pytest.raises(SwapRefusedError, match="has replaced some of its days since it began"):
+        swapped(place, of_older, older, publish=True)
+    swapped(place, of_apart, older, publish=True)
+    assert_waiting(place, (orders(0, 3), 1), (orders(1, 1), 7), (orders(0, 1), 5))
+
+
+def test_a_backfill_of_sinks_alone_is_not_published_after_one_of_everything(tmp_path):
+    place, older = with_sinks_alone(tmp_path), program(5, table=False)
+    shadow = made(place, days(1, 2), older)
+    whole = run_on(place, run_shadow(place, begun_whole(place)))
+    swap_everything(place.warehouse, place.application, whole)
+    with pytest.raises(SwapRefusedError, match="has replaced some of its days since it began"):
+        swapped(place, shadow, older, publish=True)
+    assert_waiting(place, (orders(0, 3), 1))
+
+
+def copies(at_least: int | None) -> Application:
+    """A table, and a topic with the orders of so many cents; None for no topic."""
+    builder = StreamsBuilder()
+    read = builder.stream("orders", key=String("user"), value=Int64("cents"))
+    read.to_delta("all_orders")
+    if at_least is not None:
+        read.filter(col("cents") >= at_least).to("copies", value=Int64("cents"))
+    return Application("shop", builder, commit_interval=timedelta(milliseconds=1))
+
+
+def test_a_program_without_the_sink_refuses_to_publish_and_goes_on(tmp_path):
+    place = Place(copies(1_000), Topics({("orders", 0): orders(0, 3)}), tmp_path)
+    place.run()  # an outbox without rows
+    shadow = made(place, days(1, 2), copies(0))
+    place.application = copies(None)
+    place.topics.rows["orders", 0] += orders(3, 1)
+    place.run()
+    prepare(shadow, publish=True)
+    reason = "the running program has no sink 'copies'; run the backfill's program first"
+    with pytest.raises(SwapRefusedError, match=reason):
+        swap_at_rest(place.warehouse, copies(None), shadow.id)
+    place.desk.ask("swap", backfill=shadow.id)
+    place.topics.rows["orders", 0] += orders(4, 1)
+    place.run()
+    ((answer, failed),) = place.desk.answers.values()
+    assert failed
+    assert reason in answer
+    assert read_table(place.warehouse / "shop" / "all_orders").height == 50
+    place.application = copies(0)
+    place.run()
+    swap_at_rest(place.warehouse, copies(0), shadow.id)
+    assert waiting(place, "copies") == published(orders(1, 1), "copies")
+
+
+@pytest.mark.parametrize("step", ["outboxes written", "pivot appended", "table appended", "settled"])
+def test_everything_fills_a_sink_that_only_the_new_program_has(tmp_path, step):
+    def die(name: str) -> None:
+        if name == step:
+            raise Killed
+
+    place = Place(copies(None), Topics({("orders", 0): orders(0, 3)}), tmp_path)
+    place.run()
+    shadow = run_on(place, run_shadow(place, begun_whole(place, copies(0)), copies(0)), copies(0))
+    with pytest.raises(Killed):
+        swap_everything(place.warehouse, copies(0), shadow, die, publish=True)
+    swap_everything(place.warehouse, copies(0), shadow, publish=True)
+    place.application = copies(0)
+    place.topics.rows["orders", 0] += orders(3, 1)
+    place.run()
+    assert waiting(place, "copies") == published(orders(0, 4), "copies")
+
+
+def test_a_swap_says_where_its_rows_go(place):
+    assert str(prepare(made(place, days(0, 1)), publish=True)).endswith("; its rows go to copies, rows, hours")
+
+
 def test_windows_that_the_live_run_may_still_publish_are_left_out(place):
     shadow = begin_from_kafka(
         place.application, place.warehouse, place.folder / "shadows", Cluster(place.topics), days(1, 3)

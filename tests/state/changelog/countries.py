@@ -13,6 +13,7 @@ from weir.state.changelog.upserts import Upserts
 from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TableSwap
+from weir.state.commit.swap import note_of_swaps
 from weir.state.commit.tables import AppendTable
 from weir.state.types import StateId, TableSpec
 
@@ -96,7 +97,7 @@ class Countries:
             cut_epoch=cut_epoch,
             files=added,
         )
-        self.driver.check_swap([swap], 1e12)
+        self.driver.check_swap(note_of_swaps([swap], 0), [swap], 1e12)
         self.epoch += 1
         self.driver.commit(self._record(swaps=(swap,)))
         later = [row for row in self.written if row.epoch > cut_epoch]
