@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
+from weir.pipelines.arguments import positive_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.source import BadRecord
 
@@ -35,13 +36,14 @@ class Retry:
     """What happens to a record of which the last attempt fails."""
 
     def __post_init__(self) -> None:
-        if self.attempts < 2:
-            raise TopologyError(f"Retry(attempts={self.attempts}) tries nothing again; write 2 or more")
-        if not timedelta(0) < self.wait <= self.max_wait:
+        if not isinstance(self.attempts, int) or isinstance(self.attempts, bool) or self.attempts < 2:
             raise TopologyError(
-                f"Retry(wait={self.wait!r}, max_wait={self.max_wait!r}): a wait must be longer than nothing, and "
-                "max_wait no shorter than it"
+                f"Retry(attempts={self.attempts!r}) tries nothing again; write a whole number, 2 or more"
             )
+        positive_ms(self.wait, "wait of Retry")
+        positive_ms(self.max_wait, "max_wait of Retry")
+        if self.wait > self.max_wait:
+            raise TopologyError(f"Retry(wait={self.wait!r}, max_wait={self.max_wait!r}): max_wait is shorter than wait")
         if self.then not in DECISIONS:
             raise TopologyError(f'Retry(then={self.then!r}): write "fail", "continue" or "dead_letter"')
 

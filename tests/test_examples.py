@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import pydoc
 import re
 import sys
 from collections.abc import Iterator
@@ -88,3 +89,8 @@ def test_the_methods_that_need_examples_are_found():
     found = {name for name, item in definitions() if item.__module__.startswith(NEED_EXAMPLES)}
     assert {"KStream.join", "KGroupedStream.count", "Suppressed.until_window_closes"} <= found
     assert {"TopologyTestDriver.counts", "TestInputTopic.pipe_input", "StateReader.get"} <= found
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_help_shows_it(name):
+    assert name in pydoc.render_doc(PUBLIC[name], renderer=pydoc.plaintext)

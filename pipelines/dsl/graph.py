@@ -190,7 +190,9 @@ def check_name(what: str, name: Any) -> str:
             f"Weir itself keeps the {what} {name.name!r}; pass only its name, since Materialized is for aggregations "
             "and tables"
         )
-    if not isinstance(name, str) or not name:
+    if name is not None and not isinstance(name, str):
+        raise TopologyError(f"the {what} name is {name!r}; pass text")
+    if not name:
         raise TopologyError(
             f"the {what} has no name; pass one, because unnamed state and outputs would not survive a change of the "
             "code"

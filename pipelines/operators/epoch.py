@@ -32,6 +32,8 @@ class Epoch:
     """The task's processors by node, which live on from epoch to epoch."""
     passes_wall_clock: bool = True
     """Whether what processors do by the wall clock is due in this epoch."""
+    begins_time: bool = False
+    """Whether the stream time of a processor that has had no record begins where the input ends."""
     metadata_of: Callable[[int, int], RecordMetadata | None] = lambda partition, offset: None
     """Where the row with this ``_partition`` and ``_offset`` was read."""
     wants_commit: bool = False

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,6 +56,7 @@ class PublishingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> int:
     """Publish until standard input ends; the exit code is 1 if the parent is gone already."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the driver ends this process
     parent = os.getppid()
     if not end_with(parent, signal.SIGKILL):
         return 1
@@ -134,8 +136,9 @@ def _listen(publishing: Sequence[_Publishing], drain: Event) -> None:
 
 
 def _tell(publishing: Sequence[_Publishing]) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode([each.state for each in publishing]) + b"\n")
-    sys.stdout.buffer.flush()
+    with suppress(BrokenPipeError):  # the driver has died, and this process is about to
+        sys.stdout.buffer.write(msgspec.json.encode([each.state for each in publishing]) + b"\n")
+        sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

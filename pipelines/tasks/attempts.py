@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 import polars as pl
 
-from weir.pipelines.errors import ProcessingError
+from weir.pipelines.errors import ProcessingError, UserFunctionError
 from weir.pipelines.on_error import ErrorHandling, Retry
 from weir.pipelines.serdes.headers import HEADERS, headers_of
 from weir.pipelines.serdes.source import BadRecord, RawRecords
@@ -46,9 +46,16 @@ class Run(Protocol):
     """Runs rows after those that ran before."""
 
     def __call__(
-        self, turns: Turns, clocks: Mapping[str, int], *, is_last: bool, time_ms: int | None = None
+        self,
+        turns: Turns,
+        clocks: Mapping[str, int],
+        *,
+        is_last: bool,
+        time_ms: int | None = None,
+        begins_time: bool = False,
     ) -> EpochOutput:
-        """With ``is_last`` also what follows the epoch's rows; with ``time_ms`` stream time advances to it after them.
+        """With ``is_last`` also what follows the epoch's rows; with ``time_ms`` stream time advances to it after them,
+        and with ``begins_time`` begins there where it has not yet.
 
         Raises:
             ProcessingError: An operator failed.
@@ -131,7 +138,8 @@ class Attempts:
         row = turn.frames[name]
         before = self.session.savepoint()
         try:  # a result that time makes fails with every later record too: leaving out this one is no way out
-            self.run(Turns(), clocks, is_last=False, time_ms=int(row["_ts"][0]))
+            is_of_time = isinstance(error, UserFunctionError) and error.record is None
+            self.run(Turns(), clocks, is_last=False, time_ms=int(row["_ts"][0]), begins_time=is_of_time)
         finally:
             self._roll_back(before)
         record = self._bad_record(name, row, place, error)

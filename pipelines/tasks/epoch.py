@@ -517,7 +517,14 @@ class EpochRunner:
     ) -> Attempts:
         processor = self._processors[plan.task.sub_topology]
 
-        def run(turns: Turns, clocks: Mapping[str, int], *, is_last: bool, time_ms: int | None = None) -> EpochOutput:
+        def run(
+            turns: Turns,
+            clocks: Mapping[str, int],
+            *,
+            is_last: bool,
+            time_ms: int | None = None,
+            begins_time: bool = False,
+        ) -> EpochOutput:
             return processor.run(
                 turns,
                 session,
@@ -528,6 +535,7 @@ class EpochRunner:
                 end_time_ms=plan.end_time_ms if is_last else time_ms,
                 instances=instances,
                 passes_wall_clock=plan.passes_wall_clock,
+                begins_time=begins_time,
                 stops=plan.stops and is_last,
             )
 

@@ -164,6 +164,7 @@ class TaskProcessor:
         end_time_ms: int | None = None,
         instances: MutableMapping[str, object] | None = None,
         passes_wall_clock: bool = True,
+        begins_time: bool = False,
         stops: bool = False,
     ) -> EpochOutput:
         """Process the rows of an epoch, or a batch of them.
@@ -171,7 +172,8 @@ class TaskProcessor:
         With ``lets_idle`` inputs without records are idle: time passes for operators that define what idle input means.
         With ``end_time_ms`` the input has ended, and after the rows stream time advances to it, node by node.
         ``instances`` are the task's processors, made where there are none; with ``stops`` they are closed after the
-        rows. Without ``passes_wall_clock`` nothing that they do by the wall clock is due. Writes go to ``session``.
+        rows. With ``begins_time`` a processor's stream time begins with the end of the input if it has not yet.
+        Without ``passes_wall_clock`` nothing that they do by the wall clock is due. Writes go to ``session``.
         ``clocks`` are those of the task's last epoch and stay unchanged; ``partition`` is the task's.
         """
         if self._looked_into:
@@ -185,6 +187,7 @@ class TaskProcessor:
             task=f"{self._sub_topology.index}_{partition}",
             instances={} if instances is None else instances,
             passes_wall_clock=passes_wall_clock,
+            begins_time=begins_time,
         )
         inputs, causes = self._in_turn(turns, epoch)
         epoch.metadata_of = partial(self._metadata_of, turns, causes)
@@ -333,6 +336,8 @@ class TaskProcessor:
         if end_time_ms is None or operator is None:
             return None
         before_ms = epoch.clocks.get(operator.clock)
+        if before_ms is None and epoch.begins_time and node in self._processes:
+            before_ms = end_time_ms - 1
         if before_ms is None or before_ms >= end_time_ms:
             return None
         epoch.clocks[operator.clock] = end_time_ms

@@ -102,7 +102,12 @@ class _Task:
         with self.store.session() as session:
 
             def run(
-                turns: Turns, clocks: Mapping[str, int], *, is_last: bool, time_ms: int | None = None
+                turns: Turns,
+                clocks: Mapping[str, int],
+                *,
+                is_last: bool,
+                time_ms: int | None = None,
+                begins_time: bool = False,
             ) -> EpochOutput:
                 return self._processor.run(
                     turns,
@@ -111,6 +116,7 @@ class _Task:
                     now_ms,
                     lets_idle=is_last,
                     end_time_ms=time_ms,
+                    begins_time=begins_time,
                     instances=self._instances,
                 )
 

@@ -236,8 +236,8 @@ class Topology:
     @property
     def topics_written(self) -> list[str]:
         """The topics that sinks write to, sorted; not those that records name themselves."""
-        topics = {sink.topic for sink in self.outside_sinks if isinstance(sink, KafkaTopic)}
-        return sorted(topic for topic in topics if isinstance(topic, str))
+        topics = [sink.topic for sink in self.outside_sinks if isinstance(sink, KafkaTopic)]
+        return sorted({topic for topic in topics if isinstance(topic, str)})
 
     def table_specs(self) -> tuple[TableSpec, ...]:
         """The table that commits write for each output in Delta: key columns, window bounds, value columns, then

@@ -167,6 +167,7 @@ def built():
         (lambda: with_clicks(lambda s: s.join(s.to_table("s"), windows=timedelta(1))), "cannot join .* this way"),
         (lambda: with_clicks(lambda s: s.join(s.to_table("s"), grace=timedelta(1))), "cannot join a KTable this way"),
         (lambda: with_clicks(lambda s: s.to_table("s").join(s)), "a table cannot join a KStream; pass a table"),
+        (lambda: with_clicks(lambda s: s.to(5)), "the topic name is 5; pass text"),
         (lambda: StreamsBuilder().build(), "reads nothing"),
         (
             lambda: StreamsBuilder().table(re.compile("c.*"), key=String(), value=String(), store="s"),

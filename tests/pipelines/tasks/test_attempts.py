@@ -152,6 +152,29 @@ class Punctual(Processor[str, Number, str, Number]):
         self.context.forward(record)
 
 
+class PunctualAtOnce(Punctual):
+    """Fails whenever it is called, so from the first record on."""
+
+    def tick(self, now: datetime) -> None:
+        raise PoisonError("tick")
+
+
+class Careful(Punctual):
+    """Fails on what a record has left behind, which no later record does."""
+
+    def init(self, context):
+        super().init(context)
+        self.seen = []
+
+    def tick(self, now: datetime) -> None:
+        if -1 in self.seen:
+            raise PoisonError("tick")
+
+    def process(self, record: Record[str, Number]) -> None:
+        self.seen.append(record.value.n)
+        super().process(record)
+
+
 SECOND_TEN = datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC)
 PER_SECOND = TimeWindows.of_size_with_no_grace(timedelta(seconds=1))
 
@@ -162,7 +185,14 @@ def fails_on_a_final_result(stream):
     return final.to_stream().map_values(n=expression((2, 0), "count"))
 
 
-@pytest.mark.parametrize("add", [lambda stream: stream.process(Punctual), fails_on_a_final_result])
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda stream: stream.process(Punctual),
+        lambda stream: stream.process(PunctualAtOnce),
+        fails_on_a_final_result,
+    ],
+)
 @pytest.mark.parametrize("max_records", [1, 1000])
 def test_what_time_makes_fail_stops_the_run_since_later_records_would_fail_too(add, max_records, tmp_path):
     builder = StreamsBuilder()
@@ -176,6 +206,21 @@ def test_what_time_makes_fail_stops_the_run_since_later_records_would_fail_too(a
     )
     with pytest.raises(TaskFailedError, match=r"tick|poison"):
         place.run()
+
+
+@pytest.mark.parametrize("max_records", [1, 1000])
+def test_a_record_that_makes_the_first_punctuation_fail_is_left_out_alone(max_records, tmp_path):
+    builder = StreamsBuilder()
+    builder.stream("numbers", key=String("key"), value=Json(Number)).process(Careful).to_delta("out")
+    rows = [(b"ann", b'{"n": %d}' % number, 1_000 * at) for at, number in enumerate((-1, 1, 2, 3))]
+    place = Place(
+        Application("numbers", builder, on_processing_error="dead_letter"),
+        Topics({("numbers", 0): rows}),
+        tmp_path,
+        max_records=max_records,
+    )
+    assert place.run().totals["dead_letters"] == 1
+    assert read_table(place.warehouse / "numbers" / "out")["n"].to_list() == [1, 2, 3]
 
 
 def test_a_handler_decides_record_by_record():

@@ -269,9 +269,11 @@ def test_a_function_may_answer_with_a_retry_but_not_for_what_cannot_be_read():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Retry(attempts=1), r"Retry\(attempts=1\) tries nothing again; write 2 or more"),
-        (lambda: Retry(wait=timedelta(0)), "a wait must be longer than nothing"),
-        (lambda: Retry(wait=timedelta(hours=1)), "max_wait no shorter than it"),
+        (lambda: Retry(attempts=1), r"Retry\(attempts=1\) tries nothing again; write a whole number, 2 or more"),
+        (lambda: Retry(attempts="3"), r"Retry\(attempts='3'\) tries nothing again; write a whole number"),
+        (lambda: Retry(wait=2), "wait of Retry is 2; pass a datetime.timedelta"),
+        (lambda: Retry(wait=timedelta(0)), "wait of Retry is .*; it must be at least one millisecond"),
+        (lambda: Retry(wait=timedelta(hours=1)), "max_wait is shorter than wait"),
         (lambda: Retry(then="again"), r"Retry\(then='again'\): write \"fail\", \"continue\" or \"dead_letter\""),
         (
             lambda: application(mapped, Service({}), "fail", on_error=Retry()),

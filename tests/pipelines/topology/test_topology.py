@@ -255,3 +255,11 @@ def test_an_edge_places_keys_as_the_producers_of_the_topic_that_it_meets_do(key,
         assert edge.partition_of(rows, 7).to_list() == [
             int(murmur2([written(number)])[0] & 0x7FFFFFFF) % 7 for number in (1, 2, 3, 70_000)
         ]
+
+
+def test_topics_that_are_written_are_named_without_those_that_records_name():
+    builder = StreamsBuilder()
+    orders = builder.stream("orders", key=String("user"), value=String("item"))
+    orders.to("copies")
+    orders.to(pl.format("orders-of-{}", pl.col("user")), name="by-user")
+    assert builder.build().topics_written == ["copies"]
