@@ -73,7 +73,15 @@ class ErrorHandling:
             TopologyError: A handler returned something else.
         """
         handler = self.deserialization if record.stage == "deserialization" else self.processing
-        decision = handler(record) if callable(handler) else handler
+        try:
+            decision = handler(record) if callable(handler) else handler
+        except Exception as error:
+            name = getattr(handler, "__qualname__", type(handler).__qualname__)
+            raise TopologyError(
+                f"the handler {name} failed on the record at {_place(record)}: {type(error).__name__}: {error}; "
+                "correct the handler",
+                places=(),
+            ) from error
         if isinstance(decision, Retry):
             if record.stage == "deserialization":
                 raise TopologyError(
@@ -83,10 +91,15 @@ class ErrorHandling:
                 )
         elif decision not in DECISIONS:
             raise TopologyError(
-                f'the handler returned {decision!r} for a record; return "fail", "continue", "dead_letter" or a Retry',
+                f"the handler returned {decision!r} for the record at {_place(record)}; return "
+                '"fail", "continue", "dead_letter" or a Retry',
                 places=(),
             )
         return decision
+
+
+def _place(record: BadRecord) -> str:
+    return f"{record.topic}, partition {record.partition}, offset {record.offset}"
 
 
 FAIL = ErrorHandling()

@@ -105,12 +105,12 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     },
     "pipelines/publishing/http.py _value": {"set it, and start again": VARIABLE},
     "pipelines/dsl/batched_sinks.py _url": {"pass the header of a variable instead": LOGIN},
-    "pipelines/publishing/sql_table.py TargetTable._faults": {"CREATE UNIQUE INDEX": SQL_MISFIT},
-    "pipelines/publishing/sql_table.py TargetTable._retyped": {
+    "pipelines/publishing/sql_table.py TargetTable._faults": {
+        "CREATE UNIQUE INDEX": SQL_MISFIT,
         "RENAME COLUMN x TO x": SQL_MISFIT,
-        "ALTER COLUMN x TYPE x USING x": SQL_MISFIT,
+        "ALTER COLUMN x DROP NOT NULL": SQL_MISFIT,
     },
-    "pipelines/publishing/sql_table.py TargetTable._optional": {"ALTER COLUMN x DROP NOT NULL": SQL_MISFIT},
+    "pipelines/publishing/sql_table.py TargetTable._retyped": {"ALTER COLUMN x TYPE x USING x": SQL_MISFIT},
     "pipelines/publishing/sql_table.py TargetTable._set_aside": {"ALTER TABLE x RENAME TO x": SQL_MISFIT},
     "pipelines/publishing/sql_address.py address_of": {
         "set it to the URL of the database": SQL_ADDRESS,

@@ -46,14 +46,20 @@ def list_sinks(
     import msgspec
     import polars as pl
 
-    from weir.pipelines.operations.sinks import sinks_of
+    from weir.pipelines.operations.sinks import sinks_of, sinks_of_program
 
     found = sinks_of(load_settings(directory), application)
     if as_json:
         print_json([msgspec.to_builtins(each) for each in found])
         return
     if not found:
-        notices.print(f"{application} has no sinks outside the warehouse", markup=False, soft_wrap=True)
+        with_sinks = sinks_of_program(load_settings(directory), application)
+        told = (
+            f"nothing is known yet of the sinks {', '.join(with_sinks)}: {application} has not begun to publish"
+            if with_sinks
+            else f"{application} has no sinks outside the warehouse"
+        )
+        notices.print(told, markup=False, soft_wrap=True)
         return
     now_s = time.time()
     print_table(

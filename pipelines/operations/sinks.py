@@ -8,9 +8,10 @@ import msgspec
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
+from weir.pipelines.errors import ApplicationLoadError, TopologyError
 from weir.pipelines.operations.control import ask
 from weir.pipelines.operations.errors import OperationError
-from weir.pipelines.operations.registry import require
+from weir.pipelines.operations.registry import registered_application, require
 from weir.pipelines.publishing.state import Action, SinkState
 from weir.state.commit.outbox import Mark, Outbox
 from weir.state.commit.refused import Refused
@@ -27,6 +28,14 @@ def sinks_of(settings: Settings, application: str) -> Sequence[SinkState]:
     require(settings, application)
     status = ControlDatabase(settings.control_database_url).application_status(application)
     return msgspec.convert(list(status.sinks) if status else [], list[SinkState])
+
+
+def sinks_of_program(settings: Settings, application: str) -> list[str]:
+    """The sinks of the program that last started as the application; none if it cannot be loaded."""
+    try:
+        return [sink.name for sink in registered_application(settings, application).topology.outside_sinks]
+    except (OperationError, ApplicationLoadError, TopologyError):
+        return []
 
 
 def decide(settings: Settings, application: str, sink: str, action: Action) -> str:

@@ -98,7 +98,17 @@ class Publisher:
         self._outbox, self._sink, self._connect = outbox, sink, connect
         self._application, self._refused = application, refused
         self._is_newest, self._on_step = is_newest, on_step
-        self._state, self._lock = SinkState(sink=sink, target=target), Lock()
+        waiting = outbox.waiting(Mark())  # until the sink has said what it has of it
+        self._state, self._lock = (
+            SinkState(
+                sink=sink,
+                target=target,
+                waiting_rows=waiting.rows,
+                waiting_bytes=waiting.size_bytes,
+                waiting_since_s=waiting.since_s,
+            ),
+            Lock(),
+        )
         self._mark = Mark()
         self._decided: Action | None = None
         self._removed_at_s = self._told_at_s = time.monotonic()

@@ -171,17 +171,23 @@ def check_sql_tables(sinks: Iterable[Sink], default_url: str) -> None:
     left to the publishers, which try again.
 
     Raises:
-        SinkTableError: A table does not.
+        SinkTableError: A table does not; all of them are named.
         SinkAddressError: A sink has no database.
     """
+    unfit: list[SinkTableError] = []
     for sink in sinks:
         if isinstance(sink, SqlTable):
             engine = engine_of(sink, address_of(sink, default_url), known_as="weir", writes=False)
             try:
                 with closing(engine.connect()) as connection:
                     TargetTable(connection, sink).check()
+            except SinkTableError as error:
+                unfit.append(error)
             except SQLAlchemyError as error:
                 log.warning("sink %r: the table %s is checked later: %s", sink.name, sink.qualified, _message(error))
+    if unfit:
+        first, *others = unfit
+        raise SinkTableError(first.sink, first.table, first.faults, others)
 
 
 def _marks(schema: str | None) -> Table:

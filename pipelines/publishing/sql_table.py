@@ -6,7 +6,7 @@ A table that does not fit is left as it is: the error says which statements make
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Column, Connection, DateTime, MetaData, Table, inspect
 from sqlalchemy.exc import DBAPIError, UnsupportedCompilationError
@@ -21,12 +21,23 @@ from weir.pipelines.sinks.sql import SqlTable
 class SinkTableError(Exception):
     """A table that is there does not take a sink's rows."""
 
-    def __init__(self, sink: str, table: str, faults: Sequence[str]) -> None:
-        super().__init__(sink, table, faults)
-        self.sink, self.table, self.faults = sink, table, faults
+    def __init__(self, sink: str, table: str, faults: Sequence[str], others: Sequence[SinkTableError] = ()) -> None:
+        """``others`` are those of the program's other sinks."""
+        super().__init__(sink, table, faults, others)
+        self.sink, self.table, self.faults, self.others = sink, table, faults, others
 
     def __str__(self) -> str:
-        return f"sink {self.sink!r}: its rows do not fit the table {self.table}: {'; '.join(self.faults)}"
+        own = f"sink {self.sink!r}: its rows do not fit the table {self.table}: {'; '.join(self.faults)}"
+        return "; ".join([own, *map(str, self.others)])
+
+
+class _Fault(NamedTuple):
+    """What does not fit, and the statement that helps."""
+
+    what: str
+    statement: str
+    makes_anew: bool = False
+    """Whether the statement puts the table aside, so that no other is needed."""
 
 
 class TargetTable:
@@ -43,8 +54,14 @@ class TargetTable:
 
     def check(self) -> None:
         """Raises ``SinkTableError`` if the table is there and does not take the sink's rows; changes nothing."""
-        if self._exists and (faults := list(self._faults())):
-            raise SinkTableError(self._sink.name, self._sink.qualified, faults)
+        if not self._exists or not (faults := list(self._faults())):
+            return
+        if any(fault.makes_anew for fault in faults):
+            *first, last = [fault.what for fault in faults]
+            told = [*first, f"{last}: run `{self._set_aside()}`, and the run makes a table of its own"]
+        else:
+            told = [f"{fault.what}: run `{fault.statement}`" for fault in faults]
+        raise SinkTableError(self._sink.name, self._sink.qualified, told)
 
     def prepare(self) -> bool:
         """Make the table if it is missing, or add the columns that it lacks; whether it was missing.
@@ -78,46 +95,50 @@ class TargetTable:
     def _primary_key(self) -> list[str]:
         return self._inspector.get_pk_constraint(*self._place)["constrained_columns"]
 
-    def _faults(self) -> Iterator[str]:
-        """What does not fit, each with the statement that helps."""
-        found = self._columns
+    def _faults(self) -> Iterator[_Fault]:
+        """What does not fit, in the order in which the statements are to be run."""
+        found, left = self._columns, set(self._columns)
         for name, wanted in self._types.items():
             if name in found and not takes(kind := found[name]["type"], wanted, self._dialect):
-                yield (
-                    f"the column {name} is {self._shown(kind)}, and its values are {self._shown(wanted)}: run "
-                    f"`{self._retyped(name, kind, wanted)}`"
-                )
+                what = f"the column {name} is {self._shown(kind)}, and its values are {self._shown(wanted)}"
+                if self._dialect == "sqlite":
+                    yield _Fault(what, self._set_aside(), makes_anew=True)
+                elif self._is_cast(kind, wanted):
+                    yield _Fault(what, self._retyped(name, kind, wanted))
+                else:  # the run adds a new column
+                    left.remove(name)
+                    other = quoted(f"{name}_old")
+                    yield _Fault(what, f"ALTER TABLE {self.name} RENAME COLUMN {quoted(name)} TO {other}")
         for name, column in found.items():
             if name not in self._types and not column["nullable"] and not self._is_filled(column):
-                yield f"the rows have no {name}, which must not be null: run `{self._optional(name)}`"
+                what = f"the rows have no {name}, which must not be null"
+                if self._dialect == "sqlite" or name in self._primary_key:
+                    yield _Fault(what, self._set_aside(), makes_anew=True)
+                else:
+                    yield _Fault(what, f"ALTER TABLE {self.name} ALTER COLUMN {quoted(name)} DROP NOT NULL")
         if self._sink.key and set(self._sink.key) not in self._unique():
-            missing = [self._added(name) for name in self._sink.key if name not in found]
+            missing = [self._added(name) for name in self._sink.key if name not in left]
             index = "" if self._dialect == "postgresql" else quoted(f"{self._sink.table}_key") + " "
             statement = f"CREATE UNIQUE INDEX {index}ON {self.name} ({listed(self._sink.key)})"
-            yield (
-                f"no unique key has just the columns {', '.join(self._sink.key)}: run "
-                f"`{'; '.join([*missing, statement])}`"
-            )
+            what = f"no unique key has just the columns {', '.join(self._sink.key)}"
+            yield _Fault(what, "; ".join([*missing, statement]))
 
     def _added(self, name: str) -> str:
         return f"ALTER TABLE {self.name} ADD COLUMN {quoted(name)} {self._shown(self._types[name])}"
 
-    def _retyped(self, name: str, found: TypeEngine[Any], wanted: TypeEngine[Any]) -> str:
-        if self._dialect == "sqlite":
-            return self._set_aside()
-        before, now = self._shown(found), self._shown(wanted)
+    def _is_cast(self, found: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:
+        """Whether the database can make one type of the other."""
         try:
             with self._connection.begin_nested():
-                execute(self._connection, f"SELECT CAST(CAST(NULL AS {before}) AS {now})")
-        except DBAPIError:  # there is no cast: the run adds a new column
-            return f"ALTER TABLE {self.name} RENAME COLUMN {quoted(name)} TO {quoted(f'{name}_old')}"
+                execute(self._connection, f"SELECT CAST(CAST(NULL AS {self._shown(found)}) AS {self._shown(wanted)})")
+        except DBAPIError:
+            return False
+        return True
+
+    def _retyped(self, name: str, found: TypeEngine[Any], wanted: TypeEngine[Any]) -> str:
+        now = self._shown(wanted)
         cast = " AT TIME ZONE 'UTC'" if isinstance(found, DateTime) else f"::{now}"
         return f"ALTER TABLE {self.name} ALTER COLUMN {quoted(name)} TYPE {now} USING {quoted(name)}{cast}"
-
-    def _optional(self, name: str) -> str:
-        if self._dialect == "sqlite" or name in self._primary_key:
-            return self._set_aside()
-        return f"ALTER TABLE {self.name} ALTER COLUMN {quoted(name)} DROP NOT NULL"
 
     def _set_aside(self) -> str:
         """After it the run makes a table of its own."""

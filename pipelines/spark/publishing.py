@@ -38,6 +38,8 @@ class Publishers:
         """How the sinks are doing, as last heard."""
         self._settings: PublishingSettings | None = None
         self._is_closed = False
+        self._died = ""
+        """How the process has died last, for sinks that have taken nothing since."""
 
     def start(self, settings: PublishingSettings) -> None:
         """Begin to publish; call it once the application is claimed, which creates the outboxes."""
@@ -53,12 +55,22 @@ class Publishers:
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self.states = _STATES.decode(line)
+            self.states = self._marked(_STATES.decode(line))
+
+    def _marked(self, states: list[SinkState]) -> list[SinkState]:
+        return [
+            msgspec.structs.replace(state, error=self._died)
+            if self._died and state.waiting_rows and not (state.published_rows or state.error)
+            else state
+            for state in states
+        ]
 
     def keep_alive(self) -> None:
         """Start the process again if it has been killed, or, after a pause, if it has failed."""
         if self._settings is None or not self._process.poll():
             return
+        self._died = f"the process that publishes has died (code {self._process.returncode}); it begins again"
+        self.states = self._marked(self.states)
         if self._process.returncode < 0 or time.monotonic() - self._started_s > RESTART_PAUSE_S:
             log.warning("the publishers have died (code %s); they begin again", self._process.returncode)
             self.start(self._settings)

@@ -6,9 +6,11 @@ import time
 
 import pytest
 
+from tests.pipelines.spark.inline import Place, Topics
 from tests.waiting import wait_for
 from weir.pipelines.publishing.process import PublishingSettings
 from weir.pipelines.publishing.state import Decision
+from weir.pipelines.spark import publishing as module
 from weir.pipelines.spark.errors import RunError
 from weir.pipelines.spark.publishing import Publishers
 from weir.state.commit.outbox import outbox_name
@@ -36,17 +38,19 @@ def publishers(tmp_path, monkeypatch):
         assert spec.name == outbox_name("out")
         AppendTable.create(tmp_path / "warehouse" / "away", spec, "away")
     made = Publishers()
-    made.start(
-        PublishingSettings(
-            reference="away:app",
-            warehouse=str(tmp_path / "warehouse"),
-            kafka={"bootstrap.servers": NOBODY},
-            sql_url="",
-            generation=1,
-        )
-    )
+    made.start(settings_of("away:app", tmp_path))
     yield made
     made.close(0.0)
+
+
+def settings_of(reference, folder):
+    return PublishingSettings(
+        reference=reference,
+        warehouse=str(folder / "warehouse"),
+        kafka={"bootstrap.servers": NOBODY},
+        sql_url="",
+        generation=1,
+    )
 
 
 def test_the_process_begins_again_when_it_is_killed_and_ends_with_a_stop(publishers):
@@ -74,3 +78,48 @@ def test_a_decision_that_no_sink_waits_for_is_refused(publishers):
         publishers.decide(Decision(sink="out", action="skip"))
     with pytest.raises(RunError, match="no rows of the sink 'out' are aside"):
         publishers.decide(Decision(sink="out", action="retry"))
+
+
+DYING = """
+import os
+from weir import Application, Sink, StreamsBuilder, String
+
+class Dying(Sink):
+
+
+    def send(self, batch):
+        os._exit(7)
+
+builder = StreamsBuilder()
+builder.stream("in", key=String("user"), value=String("text")).to_sink(Dying(), name="dying")
+app = Application("dying", builder)
+"""
+
+
+def test_of_a_process_that_dies_again_and_again_the_sinks_say_so_and_what_waits(tmp_path, monkeypatch):
+    (tmp_path / "dying.py").write_text(DYING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(module, "RESTART_PAUSE_S", 0.0)
+    from dying import app
+
+    Place(app, Topics({("in", 0): [(b"ann", b"tea", number) for number in range(9)]}), tmp_path).run()
+    publishers = Publishers()
+    publishers.start(settings_of("dying:app", tmp_path))
+    for _ in range(3):
+        publishers._process.wait(30)
+        publishers._listener.join()
+        publishers.keep_alive()
+        wait_for(lambda: publishers.states, "it says how the sink is doing")
+        (state,) = publishers.states
+        assert state.waiting_rows == 9
+        assert state.summary == "waits: the process that publishes has died (code 7); it begins again"
+    publishers.close(0.0)
+
+
+def test_an_interrupt_from_the_terminal_is_left_to_the_driver(publishers):
+    wait_for(lambda: publishers.states, "it says how the sink is doing")
+    publishers.states = []
+    publishers._process.send_signal(signal.SIGINT)
+    wait_for(lambda: publishers.states, "it goes on telling")
+    assert publishers._process.poll() is None

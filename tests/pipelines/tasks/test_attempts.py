@@ -42,6 +42,7 @@ from weir import (
     TopologyError,
     UserFunctionError,
 )
+from weir.pipelines.on_error import ErrorHandling
 from weir.pipelines.spark.errors import TaskFailedError
 from weir.pipelines.tasks import epoch, tables
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
@@ -245,13 +246,25 @@ def test_a_handler_decides_record_by_record():
     assert [(stage, *rest) for stage, _, *rest in seen] == [read, processed, processed, processed, read]
 
 
+def test_a_handler_that_fails_is_named_with_the_record():
+    def broken(record):
+        raise KeyError("stage")
+
+    handling = ErrorHandling(processing=broken)
+    record = BadRecord(topic="numbers", partition=1, offset=7, timestamp_ms=0, reason="poison", stage="processing")
+    with pytest.raises(
+        TopologyError, match=r"the handler .*broken failed on the record at numbers, partition 1, offset 7: KeyError"
+    ):
+        handling.decide(record)
+
+
 def test_a_handler_that_decides_nothing_stops_the_run_and_another_setting_is_refused():
     program = Program([[MapWithFunction((2, 0))]])
     with (
         TopologyTestDriver(program.application(on_processing_error=lambda record: None)) as driver,
         pytest.raises(
             TopologyError,
-            match='the handler returned None for a record; return "fail", "continue", "dead_letter" or a Retry',
+            match='the handler returned None for the record at numbers, partition 0, offset 0; return "fail"',
         ),
     ):
         driver.create_input_topic("numbers").pipe_input("ann", Number(2))
