@@ -25,6 +25,10 @@ class Punctuation(StrEnum):
     """The greatest event time that has reached the processor in this task."""
     WALL_CLOCK_TIME = "wall_clock_time"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Punctuation:
+        raise TypeError(f"the clock is {value!r}; pass Punctuation.STREAM_TIME or Punctuation.WALL_CLOCK_TIME")
+
 
 class Cancellable(Protocol):
     """A punctuation that was scheduled."""

@@ -303,12 +303,17 @@ class Running:
             return None
         if child not in self.shape.children:
             known = ", ".join(map(repr, self.shape.children)) or "no nodes"
-            raise LookupError(f"forward names the child {child!r}, but {known} follow")
+            raise LookupError(
+                f"forward names the child {child!r}, but {known} follow; a processor has the name that process(..., "
+                'name="...") gives it, a sink that of builder.topology.add_sink("...", ...)'
+            )
         return self.shape.children.index(child)
 
     def _scheduled(
         self, punctuation: Punctuation, call: Callable[[datetime], object], interval_ms: int | None, first_ms: int
     ) -> _Schedule:
+        if not callable(call):
+            raise TypeError(f"the punctuation is to call {call!r}; pass a function of the time")
         clock = f"_due:{self.shape.node}:{self._count}" if self._is_in_init else None
         self._count += self._is_in_init
         next_ms = first_ms if clock is None else self.clocks.setdefault(clock, first_ms)

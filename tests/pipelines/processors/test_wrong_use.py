@@ -112,7 +112,7 @@ ROWS = pl.DataFrame({"user": ["ann"], "value": [1], "_ts": [0]})
         (
             lambda self, record: self.context.forward(record, "Other"),
             None,
-            "forward names the child 'Other', but 'KSTREAM-SINK-0000000001' follow",
+            "forward names the child 'Other', but 'KSTREAM-SINK-0000000001' follow; a processor has the name",
         ),
         (
             lambda self, record: self.context.forward(record),
@@ -173,6 +173,16 @@ ROWS = pl.DataFrame({"user": ["ann"], "value": [1], "_ts": [0]})
             "store 'counts' got the value 'five', which is of another type",
         ),
         (lambda self, record: self.counts.get(None), None, "store 'counts' has no row for a null key"),
+        (
+            lambda self, record: self.context.schedule(SECOND, "stream", print),
+            None,
+            r"the clock is 'stream'; pass Punctuation.STREAM_TIME or Punctuation.WALL_CLOCK_TIME",
+        ),
+        (
+            lambda self, record: self.context.schedule(SECOND, Punctuation.STREAM_TIME, None),
+            None,
+            "the punctuation is to call None; pass a function of the time",
+        ),
         (
             lambda self, record: self.context.schedule(0 * SECOND, "stream_time", print),
             None,
