@@ -195,5 +195,4 @@ __all__ = [
 ]
 
 for _name in __all__:
-    if not hasattr(globals()[_name], "__struct_fields__"):  # the types of whose fields are names of their own module
-        globals()[_name].__module__ = "weir"
+    globals()[_name].__module__ = "weir"

@@ -1,6 +1,8 @@
-"""Records as processors see them."""
+"""Records as processors see them.
 
-from __future__ import annotations
+Annotations are objects here, not text: ``inspect`` looks up what text names in the module that a class says it is of,
+which is ``weir``.
+"""
 
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -28,19 +30,19 @@ class Record(msgspec.Struct, Generic[K, V], frozen=True):
     headers: Headers = ()
     """Pairs of a name and bytes or None, in order; none unless the stream has headers."""
 
-    def with_key(self, key: Any) -> Record[Any, V]:
+    def with_key(self, key: Any) -> "Record[Any, V]":
         """A copy with another key."""
         return Record(key, self.value, self.timestamp, self.headers)
 
-    def with_value(self, value: Any) -> Record[K, Any]:
+    def with_value(self, value: Any) -> "Record[K, Any]":
         """A copy with another value."""
         return Record(self.key, value, self.timestamp, self.headers)
 
-    def with_timestamp(self, timestamp: datetime) -> Record[K, V]:
+    def with_timestamp(self, timestamp: datetime) -> "Record[K, V]":
         """A copy with another event time."""
         return Record(self.key, self.value, timestamp, self.headers)
 
-    def with_headers(self, headers: Headers) -> Record[K, V]:
+    def with_headers(self, headers: Headers) -> "Record[K, V]":
         """A copy with these headers alone.
 
         Examples:
@@ -60,15 +62,15 @@ class FixedKeyRecord(msgspec.Struct, Generic[K, V], frozen=True):
     headers: Headers = ()
     """As those of a ``Record``."""
 
-    def with_value(self, value: Any) -> FixedKeyRecord[K, Any]:
+    def with_value(self, value: Any) -> "FixedKeyRecord[K, Any]":
         """A copy with another value."""
         return FixedKeyRecord(self.key, value, self.timestamp, self.headers)
 
-    def with_timestamp(self, timestamp: datetime) -> FixedKeyRecord[K, V]:
+    def with_timestamp(self, timestamp: datetime) -> "FixedKeyRecord[K, V]":
         """A copy with another event time."""
         return FixedKeyRecord(self.key, self.value, timestamp, self.headers)
 
-    def with_headers(self, headers: Headers) -> FixedKeyRecord[K, V]:
+    def with_headers(self, headers: Headers) -> "FixedKeyRecord[K, V]":
         """A copy with these headers alone."""
         return FixedKeyRecord(self.key, self.value, self.timestamp, headers)
 

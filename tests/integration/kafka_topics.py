@@ -16,6 +16,9 @@ class KafkaTopics:
     names: tuple[str, ...]
     readers: dict = field(default_factory=dict)
 
+    def topics(self):
+        return self.partition_counts()
+
     def partition_counts(self):
         return self.admin.partition_counts(self.names)
 
