@@ -328,6 +328,7 @@ FUNCTIONS = ("count", "aggregate", "reduce")
 PUNCTUAL = [(user, second) for second in (0, 1, 2, 7, 8, 13, 14, 15, 22, 23, 60, 61) for user in ("ann", "bob")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_apart", [False, True])
 @pytest.mark.parametrize(
     ("windows", "fold"),
