@@ -31,7 +31,6 @@ class Republished:
     files: tuple[FileEntry, ...]
     epoch: int
     """The newest epoch of their rows, which is that of the commit that names them."""
-    rows: int
 
 
 def require_outboxes(app_folder: Path, backfill: Backfill, sinks: Iterable[str]) -> None:
@@ -53,9 +52,8 @@ def require_outboxes(app_folder: Path, backfill: Backfill, sinks: Iterable[str])
 def republished(app_folder: Path, backfill: Backfill, sinks: Iterable[str], *, after_epoch: int) -> Republished:
     """Write the rows of the backfill's days for ``sinks`` into new files in the folders of the live outboxes."""
     files: list[FileEntry] = []
-    last, days = after_epoch, backfill.days
+    last, days, folder = after_epoch, backfill.days, _folder(app_folder, backfill)
     for sink in sinks:
-        folder = _folder(app_folder, backfill)
         spec = output_spec(outbox_name(sink), DeltaTable(folder / outbox_name(sink)))
         spec = replace(spec, schema=_columns(folder / outbox_name(sink)))
         epoch, made = after_epoch, Outbox(folder, sink, backfill.id)
@@ -66,7 +64,7 @@ def republished(app_folder: Path, backfill: Backfill, sinks: Iterable[str], *, a
                 epoch += 1
                 files += write_files(app_folder, spec, rows.with_columns(pl.lit(epoch, pl.Int64()).alias("_epoch")))
         last = max(last, epoch)
-    return Republished(files=tuple(files), epoch=last, rows=sum(file.rows for file in files))
+    return Republished(files=tuple(files), epoch=last)
 
 
 def _folder(app_folder: Path, backfill: Backfill) -> Path:

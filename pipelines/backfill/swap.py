@@ -64,7 +64,7 @@ class Prepared:
             SwapRefusedError: The outbox of a sink is gone, or has other columns since it was prepared.
         """
         if self.backfill is None:
-            return Republished(files=(), epoch=after_epoch, rows=0)
+            return Republished(files=(), epoch=after_epoch)
         require_outboxes(app_folder, self.backfill, self.published)
         return republished(app_folder, self.backfill, self.published, after_epoch=after_epoch)
 

@@ -48,12 +48,13 @@ def list_sinks(
 
     from weir.pipelines.operations.sinks import sinks_of, sinks_of_program
 
-    found = sinks_of(load_settings(directory), application)
+    settings = load_settings(directory)
+    found = sinks_of(settings, application)
     if as_json:
         print_json([msgspec.to_builtins(each) for each in found])
         return
     if not found:
-        with_sinks = sinks_of_program(load_settings(directory), application)
+        with_sinks = sinks_of_program(settings, application)
         told = (
             f"nothing is known yet of the sinks {', '.join(with_sinks)}: {application} has not begun to publish"
             if with_sinks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -31,6 +32,14 @@ SINKS = ("copies", "hours", "rows")
 
 class Killed(BaseException):
     """Stands for kill -9."""
+
+
+def killed_at(step: str) -> Callable[[str], None]:
+    def die(name: str) -> None:
+        if name == step:
+            raise Killed
+
+    return die
 
 
 def program(factor: int = 1, *, table: bool = True) -> Application:
@@ -166,10 +175,7 @@ def test_killed_at_each_step_it_is_published_once(place, step, is_whole):
         else:
             swap_at_rest(place.warehouse, program(2), shadow.id, on_step)
 
-    def die(name: str) -> None:
-        if name == step:
-            raise Killed
-
+    die = killed_at(step)
     if is_whole:
         shadow = run_on(place, run_shadow(place, begun_whole(place, program(2)), program(2)), program(2))
     else:
@@ -207,10 +213,7 @@ def with_sinks_alone(tmp_path) -> Place:
 
 @pytest.mark.parametrize("step", ["outboxes written", "pivot appended", "table appended", "settled"])
 def test_killed_with_sinks_alone_it_is_published_once_and_leaves_no_folder(tmp_path, step):
-    def die(name: str) -> None:
-        if name == step:
-            raise Killed
-
+    die = killed_at(step)
     place, changed = with_sinks_alone(tmp_path), program(5, table=False)
     shadow = made(place, days(1, 2), changed)
     prepare(shadow, publish=True)
@@ -222,10 +225,7 @@ def test_killed_with_sinks_alone_it_is_published_once_and_leaves_no_folder(tmp_p
 
 
 def test_the_next_run_removes_a_backfill_that_was_only_published(tmp_path):
-    def die(name: str) -> None:
-        if name == "settled":
-            raise Killed
-
+    die = killed_at("settled")
     place, changed = with_sinks_alone(tmp_path), program(5, table=False)
     shadow = made(place, days(1, 2), changed)
     prepare(shadow, publish=True)
@@ -293,10 +293,7 @@ def test_a_program_without_the_sink_refuses_to_publish_and_goes_on(tmp_path):
 
 @pytest.mark.parametrize("step", ["outboxes written", "pivot appended", "table appended", "settled"])
 def test_everything_fills_a_sink_that_only_the_new_program_has(tmp_path, step):
-    def die(name: str) -> None:
-        if name == step:
-            raise Killed
-
+    die = killed_at(step)
     place = Place(copies(None), Topics({("orders", 0): orders(0, 3)}), tmp_path)
     place.run()
     shadow = run_on(place, run_shadow(place, begun_whole(place, copies(0)), copies(0)), copies(0))
