@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from weir.state.errors import RowFormatError
+from weir.state.stores.nested import column_of
 from weir.state.types import StoreKind
 
 NULL, PRESENT = b"\x01", b"\x02"
@@ -227,10 +228,10 @@ class RowCodec:
         try:
             rows = msgspec.msgpack.decode(struct.pack(">BI", 0xDD, count) + packed, type=list[list[Any]])
             columns = [
-                pl.Series(name, column, dtype=packed_dtype(dtype)).cast(dtype)
+                column_of(name, column, packed_dtype(dtype)).cast(dtype)
                 for (name, dtype), column in zip(self.schema.items(), zip(*rows, strict=True), strict=True)
             ]
-        except (msgspec.MsgspecError, ValueError, TypeError, pl.exceptions.PolarsError) as error:
+        except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
             raise self._format_error(str(error)) from error
         return pl.DataFrame(columns)
 
