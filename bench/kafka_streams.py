@@ -52,16 +52,14 @@ class KafkaStreamsPeer:
         """
         KafkaAdmin(bootstrap_servers).create_topic(output, PARTITIONS)
         with tempfile.TemporaryDirectory(dir=self._folder) as state:
-            command = [
-                self._java,
-                "-Xmx2g",
-                "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-                f"-Djava.io.tmpdir={state}",
-                "-cp",
-                self._class_path,
-            ]  # RocksDB unpacks its library there
-            arguments = [job, bootstrap_servers, topic, output, output, state, str(THREADS), str(CACHE_BYTES)]
-            return measure([*command, SOURCE.stem, *arguments], f"Kafka Streams' {job}")
+            return measure(self.command(job, bootstrap_servers, topic, output, state), f"Kafka Streams' {job}")
+
+    def command(self, job: str, bootstrap_servers: str, topic: str, output: str, state: str) -> list[str]:
+        """What ``run`` runs, with its state in the folder ``state``."""
+        java = [self._java, "-Xmx2g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
+        unpacked = f"-Djava.io.tmpdir={state}"  # RocksDB unpacks its library there
+        arguments = [job, bootstrap_servers, topic, output, output, state, str(THREADS), str(CACHE_BYTES)]
+        return [*java, unpacked, "-cp", self._class_path, SOURCE.stem, *arguments]
 
 
 def read_output(bootstrap_servers: str, topic: str) -> pl.DataFrame:

@@ -42,6 +42,7 @@ import org.apache.kafka.streams.state.WindowStore;
 /**
  * The benchmark's jobs in Kafka Streams' DSL: reads a topic to its end and exits after the commit
  * that covers it. Prints one JSON object: records, and seconds from the first record to that commit.
+ * The job "sum_live" is sum_per_key that commits each 100 ms and runs until it is ended.
  * The job "restore" continues sum_per_key with an empty state folder and exits when its stores are restored:
  * records are rows restored, seconds are from the start of the first restore to the end of the last one.
  */
@@ -69,14 +70,15 @@ public final class KafkaStreamsPeer {
     settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, args[6]);
     settings.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, args[7]);
     settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
-    settings.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 1000);
+    boolean isLive = job.equals("sum_live");
+    settings.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, isLive ? 100 : 1000);
     settings.put(StreamsConfig.TOPOLOGY_OPTIMIZATION_CONFIG, StreamsConfig.OPTIMIZE);
     // Larger fetches and batches than the defaults, which are a third slower.
     settings.put(StreamsConfig.mainConsumerPrefix("auto.offset.reset"), "earliest");
     settings.put(StreamsConfig.mainConsumerPrefix("max.poll.records"), 5000);
     settings.put(StreamsConfig.mainConsumerPrefix("fetch.max.bytes"), 50_000_000);
     settings.put(StreamsConfig.mainConsumerPrefix("max.partition.fetch.bytes"), 4_000_000);
-    settings.put(StreamsConfig.producerPrefix("linger.ms"), 50);
+    settings.put(StreamsConfig.producerPrefix("linger.ms"), isLive ? 5 : 50);
     settings.put(StreamsConfig.producerPrefix("batch.size"), 262_144);
     settings.put(StreamsConfig.producerPrefix("compression.type"), "lz4");
 
@@ -104,7 +106,7 @@ public final class KafkaStreamsPeer {
     KGroupedStream<String, Long> amounts =
         values.groupByKey(Grouped.with("amounts", Serdes.String(), Serdes.Long()));
     switch (job) {
-      case "sum_per_key", "repartition_sum", "restore" -> amounts
+      case "sum_per_key", "sum_live", "repartition_sum", "restore" -> amounts
           .reduce(Long::sum, Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("sums"))
           .toStream()
           .to(out, Produced.with(Serdes.String(), Serdes.Long()));
@@ -168,6 +170,9 @@ public final class KafkaStreamsPeer {
         double seconds = (restores.lastNanos.get() - restores.firstNanos.get()) / 1e9;
         System.out.printf("{\"records\": %d, \"seconds\": %.3f}%n", restores.rows.sum(), seconds);
         return;
+      }
+      if (isLive) {
+        Thread.currentThread().join();
       }
       awaitCommit(admin, id, ends);
       if (isRepartitioned) {  // complete, now that the input is committed

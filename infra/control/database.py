@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, NullPool, Row, create_engine, delete, event, func, select, update
+from sqlalchemy import ColumnElement, Connection, QueuePool, Row, create_engine, delete, event, func, select, update
 from sqlalchemy import insert as plain_insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
@@ -91,8 +91,10 @@ class ControlDatabase:
         try:
             parsed = make_url(url)
             if parsed.get_backend_name() == "sqlite":
-                # One connection per call, so that a file that was deleted or replaced is noticed.
-                self._engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": busy_timeout_s})
+                # Opening the file takes longer than most calls, so one connection is kept while it is the same file.
+                self._engine = create_engine(
+                    parsed, poolclass=QueuePool, pool_size=1, connect_args={"timeout": busy_timeout_s}
+                )
                 self._file = Path(parsed.database) if parsed.database else None
                 event.listen(self._engine, "connect", partial(_prepare_sqlite, busy_timeout_s))
                 event.listen(self._engine, "begin", _begin_sqlite)
@@ -437,6 +439,7 @@ class ControlDatabase:
         if self._tables_in == (found if self._file is not None else 1):
             return
         if self._file is not None:
+            self._engine.dispose()  # a file that was deleted or replaced
             self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._engine.connect().execution_options(weir_writes=True) as connection, connection.begin():
             if self._file is None:  # when two create tables at once, PostgreSQL fails one, despite IF NOT EXISTS

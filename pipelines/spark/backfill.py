@@ -168,8 +168,9 @@ def run_shadow(
             topics=application.topology.read,
             backfill=shadow.id,
         )
-        listeners = Listeners(control=ControlPanel(control), on_progress=on_progress)
-        with spark_driver(context, worker, spec, listeners) as driver:
+        panel = ControlPanel(control)
+        listeners = Listeners(control=panel, on_progress=on_progress)
+        with spark_driver(context, worker, spec, listeners) as driver, panel.serving():
             try:
                 summary = driver.run(stop, until_caught_up=True, end_time_ms=backfill.end_time_ms)
             except OffsetsLostError as error:  # what the program is told of a live run does not help here

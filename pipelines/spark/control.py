@@ -1,10 +1,17 @@
-"""What the driver tells the control database: how the run and each of its tasks are doing."""
+"""What the driver tells the control database, how the run and each of its tasks are doing, and what it is asked there.
+
+The database is on a disk that may be slow, or somewhere else, so a thread of its own talks to it: the driver never
+waits for an answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 
 import msgspec
 
@@ -20,25 +27,86 @@ from weir.state.types import TopicPartition
 STATES = {"caught_up": "stopping"}
 """Progress states that have another name in the control database."""
 LAST_STATES = ("stopped", "caught_up")
+REQUESTS_EVERY_S = 0.1
 
 
 class ControlPanel:
-    """Turns tasks and progress into rows of the control database; implements ``weir.pipelines.spark.parts.Control``."""
+    """Turns tasks and progress into rows of the control database; implements ``weir.pipelines.spark.parts.Control``.
+
+    A report that is not written yet when the next one comes is left out.
+    """
 
     def __init__(self, control: DriverControl) -> None:
         self._control = control
+        self._changed = threading.Condition()
+        self._asked: list[RequestRow] = []
+        """Requests that the driver has not taken yet."""
+        self._seen: set[int] = set()
+        """The ids of the requests that were read."""
+        self._answers: list[tuple[int, str, bool]] = []
+        self._report: Callable[[], None] | None = None
+        self._is_over = False
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Read and write within the block, in which nothing else may use ``control``; what is left is written at its
+        end."""
+        thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_over = True
+                self._changed.notify()
+            thread.join()
 
     def requests(self) -> list[RequestRow]:
-        return self._control.requests()
+        """What was asked since the last call, oldest first."""
+        with self._changed:
+            found, self._asked = self._asked, []
+        return found
 
     def finish(self, request_id: int, result: str, *, failed: bool = False) -> None:
-        self._control.finish(request_id, result, failed=failed)
+        with self._changed:
+            self._answers.append((request_id, result, failed))
+            self._changed.notify()
 
     def report(self, progress: Progress, tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> None:
         state = STATES.get(progress.state, progress.state)
+        rows = [self._row(task, ends, is_paused=state == "paused") for task in tasks]
+        with self._changed:
+            self._report = partial(self._write, progress, state, rows)
+            self._changed.notify()
+
+    def report_sinks(self, sinks: Sequence[SinkState]) -> None:
+        """Write how the sinks are doing at the end, after ``serving``."""
+        self._control.report_sinks([msgspec.to_builtins(sink) for sink in sinks])
+
+    def _serve(self) -> None:
+        look_s, is_last = 0.0, False
+        while not is_last:
+            with self._changed:
+                if not (self._is_over or self._answers or self._report):
+                    self._changed.wait(max(0.0, look_s - time.monotonic()))
+                is_last = self._is_over
+                answers, self._answers = self._answers, []
+                report, self._report = self._report, None
+            for request_id, result, failed in answers:
+                self._control.finish(request_id, result, failed=failed)
+            if report is not None:
+                report()
+            if time.monotonic() >= look_s and not is_last:
+                look_s = time.monotonic() + REQUESTS_EVERY_S
+                found = [request for request in self._control.requests() if request.id not in self._seen]
+                with self._changed:
+                    self._asked += found
+                    self._seen.update(request.id for request in found)
+
+    def _write(self, progress: Progress, state: str, rows: Sequence[TaskStatusRow]) -> None:
         self._control.heartbeat(state, progress.generation)
         self._control.report(
-            [self._row(task, ends, is_paused=state == "paused") for task in tasks],
+            rows,
             MetricRow(
                 epoch=progress.epoch,
                 committed_epoch=progress.committed_epoch,
@@ -55,9 +123,6 @@ class ControlPanel:
         )
         self.report_sinks(progress.sinks)
 
-    def report_sinks(self, sinks: Sequence[SinkState]) -> None:
-        self._control.report_sinks([msgspec.to_builtins(sink) for sink in sinks])
-
     def _row(self, task: Task, ends: Mapping[TopicPartition, int], *, is_paused: bool) -> TaskStatusRow:
         is_uncommitted = task.current != task.committed
         return TaskStatusRow(
@@ -65,7 +130,7 @@ class ControlPanel:
             slot=task.slot,
             state=str(task.current) if task.current else None,
             status="paused" if is_paused and task.state is TaskState.RUNNING else task.state.value,
-            positions=task.positions,
+            positions={topic: dict(offsets) for topic, offsets in task.positions.items()},
             lag=total_lag([task], ends),
             stream_time_ms=max(
                 (time_ms for name, time_ms in task.clocks.items() if not name.startswith("_")), default=None

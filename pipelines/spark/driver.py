@@ -49,7 +49,6 @@ ENDS_MAX_AGE_S = 0.2
 TOPICS_EVERY_S = 5.0
 """How often brokers are asked for topics and partitions that were not there when the run began."""
 REPORT_EVERY_S = 0.5
-REQUESTS_EVERY_S = 0.1
 DISK_FULL_WAIT_S = 5.0
 BROKER_WAIT_S = 1.0
 
@@ -82,7 +81,6 @@ class _Clock:
 
     commit: float = field(default_factory=time.monotonic)
     report: float = 0.0
-    requests: float = 0.0
     ends: float = 0.0
     topics: float = field(default_factory=time.monotonic)
     first_input: float | None = None
@@ -291,9 +289,6 @@ class Driver:
         self._snapshots.begin_due()
 
     def _answer_requests(self) -> None:
-        if time.monotonic() - self._clock.requests < REQUESTS_EVERY_S:
-            return
-        self._clock.requests = time.monotonic()
         for request in self._control.requests():
             log.info("request %s from %s: %s %s", request.id, request.requested_by, request.kind, request.reason)
             try:

@@ -221,7 +221,8 @@ class _Generations:
                 )
             for each in upserts:
                 each(None)  # the claim has redone what a driver that died owed their updates
-            summary = driver.run(self.stop, until_caught_up=self.until_caught_up)
+            with panel.serving():
+                summary = driver.run(self.stop, until_caught_up=self.until_caught_up)
             publishers.close(CAUGHT_UP_LIMIT_S if summary.reason == "caught_up" else STOP_LIMIT_S)
             panel.report_sinks(publishers.states)
             waited_s = time.monotonic() - driver.last_commit_end_s if application.topology.outside_sinks else 0.0

@@ -15,7 +15,6 @@ from tests.pipelines.backfill.inline import copy
 from tests.pipelines.cli.typed import Answer, Terminal, opened
 from tests.pipelines.spark.evolving import Click, clicks
 from weir import Application, Count, Json, StreamsBuilder, String, TimeWindows
-from weir.pipelines.spark import driver
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
 
@@ -267,7 +266,6 @@ def passed() -> Application:
 @pytest.fixture
 def waiting(terminal, monkeypatch) -> Answer:
     """What a run says to a program without the repartition over which rows are on their way."""
-    monkeypatch.setattr(driver, "REQUESTS_EVERY_S", 0.0)
     rows = terminal.topics.rows
     rows["clicks", 0], rows["clicks", 1] = clicks(0, 600)[::10], clicks(0, 600)
     old = terminal.has("old", by_page())

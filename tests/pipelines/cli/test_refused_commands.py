@@ -29,7 +29,7 @@ from weir import Application, Count, Json, Max, StreamsBuilder, String
 from weir.infra.control import ControlDatabase, this_host
 from weir.pipelines.operations import control
 from weir.pipelines.serdes.partitioner import murmur2
-from weir.pipelines.spark import driver, runner
+from weir.pipelines.spark import runner
 from weir.state.commit.tables import read_table
 from weir.state.stores.codec import KeyCodec, RowCodec
 
@@ -46,7 +46,6 @@ def template(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def there(terminal, template, monkeypatch) -> Terminal:
-    monkeypatch.setattr(driver, "REQUESTS_EVERY_S", 0.0)
     copy(template, terminal.folder)
     terminal.topics.rows["clicks", 0] = clicks(0, 40)
     terminal.has("app", by_user())

@@ -10,7 +10,6 @@ import pytest
 
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
-from weir.pipelines.spark import driver as module
 from weir.pipelines.spark import restore_jobs
 from weir.state.changelog import snapshot as snapshot_module
 from weir.state.changelog.snapshot import SNAPSHOT_FOLDER
@@ -39,7 +38,6 @@ class Shop(Place):
 
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "REQUESTS_EVERY_S", 0.0)
     topics = Topics({("sales", partition): sales(150, partition) for partition in (0, 1)})
     place = Shop(application(), topics, tmp_path, max_records=30, snapshot_rows=12)
     yield place

@@ -28,7 +28,6 @@ from weir.state.types import IsolationLevel, StateId, TaskId
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BROKER_WAIT_S", 0.001)
-    monkeypatch.setattr(module, "REQUESTS_EVERY_S", 0.0)
     topics = Topics({("sales", partition): sales(100, partition) for partition in (0, 1)})
     return Place(application(), topics, tmp_path, max_records=30)
 

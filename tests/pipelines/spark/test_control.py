@@ -1,0 +1,80 @@
+"""A run talks to its control database on another thread: it never waits, and nothing of what matters is left out."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from weir.infra.control.database import ControlDatabase
+from weir.infra.control.guard import DriverControl
+from weir.pipelines.spark.control import ControlPanel
+from weir.pipelines.spark.progress import Progress
+
+
+class SlowControl(DriverControl):
+    """Takes its time; ``writing`` is set while it writes a report, until ``go_on`` is."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, "app", owner="weir run")
+        self.writing, self.go_on = threading.Event(), threading.Event()
+        self.lags: list[int] = []
+
+    def report(self, tasks, metric, readings=(), *, is_last=False):
+        self.writing.set()
+        assert self.go_on.wait(20)
+        self.lags.append(metric.lag)
+        super().report(tasks, metric, readings, is_last=is_last)
+
+
+@pytest.fixture
+def url(tmp_path) -> str:
+    return f"sqlite:///{tmp_path / 'control.sqlite'}"
+
+
+def progress(lag: int, state: str = "running") -> Progress:
+    return Progress(
+        application="app",
+        generation=7,
+        epoch=3,
+        committed_epoch=2,
+        records_in=10,
+        lag=lag,
+        records_per_s=1.0,
+        commit_ms=1.0,
+        state=state,
+    )
+
+
+def test_a_run_does_not_wait_for_its_control_database_and_writes_its_newest_report(url):
+    control = SlowControl(url)
+    panel = ControlPanel(control)
+    with panel.serving():
+        panel.report(progress(9), [], {})
+        assert control.writing.wait(20)
+        for lag in range(8, 0, -1):
+            panel.report(progress(lag), [], {})
+        assert panel.requests() == []
+        assert control.lags == []  # all of that while the first is being written
+        panel.report(progress(0, "caught_up"), [], {})
+        control.go_on.set()
+    assert control.lags == [9, 0]
+    status = ControlDatabase(url).application_status("app")
+    assert status.state == "stopping"
+
+
+def test_each_request_reaches_the_driver_once_and_each_answer_its_sender(url):
+    panel, other = ControlPanel(DriverControl(url, "app", owner="weir run")), ControlDatabase(url)
+    found = []
+    with panel.serving():
+        asked = [other.request("app", "commit", by="someone") for _ in range(3)]
+        until = time.monotonic() + 20
+        while len(found) < 3 and time.monotonic() < until:
+            found += panel.requests()
+        time.sleep(0.3)  # they are still unanswered, and looked for again
+        found += panel.requests()
+        for request in found:
+            panel.finish(request.id, f"answer to {request.id}")
+    assert [request.id for request in found] == asked
+    assert [other.wait_request(each, timeout_s=0).result for each in asked] == [f"answer to {each}" for each in asked]
