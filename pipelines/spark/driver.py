@@ -46,6 +46,9 @@ log = logging.getLogger("weir.driver")
 Answer = TypeVar("Answer")
 IDLE_WAIT_S = 0.02
 ENDS_MAX_AGE_S = 0.2
+"""How old the ends of the topics may be while nothing arrives, which is how long a record may then go unnoticed."""
+ENDS_AGE_SHARE = 0.1
+"""While records arrive, that much of the commit interval; afterwards, of the time since the last one."""
 TOPICS_EVERY_S = 5.0
 """How often brokers are asked for topics and partitions that were not there when the run began."""
 REPORT_EVERY_S = 0.5
@@ -83,6 +86,7 @@ class _Clock:
     report: float = 0.0
     ends: float = 0.0
     topics: float = field(default_factory=time.monotonic)
+    input: float = 0.0
     first_input: float | None = None
     last_commit_end: float = 0.0
 
@@ -139,7 +143,7 @@ class Driver:
         self._restores.begin_those_of_the_start()
         while not (stop.is_set() or self._stop_request):
             self._answer_requests()
-            if not until_caught_up and time.monotonic() - self._clock.ends > ENDS_MAX_AGE_S:
+            if not until_caught_up and time.monotonic() - self._clock.ends > self._ends_age_s:
                 self._refresh_ends(stop)
             if not until_caught_up and time.monotonic() - self._clock.topics > TOPICS_EVERY_S:
                 self._clock.topics = time.monotonic()
@@ -174,6 +178,12 @@ class Driver:
     def last_commit_end_s(self) -> float:
         """When the last commit ended, by the monotonic clock."""
         return self._clock.last_commit_end
+
+    @property
+    def _ends_age_s(self) -> float:
+        """How old the ends of the topics may be: less while records arrive and are committed soon."""
+        least_s = min(ENDS_MAX_AGE_S, ENDS_AGE_SHARE * self._interval_s)
+        return min(ENDS_MAX_AGE_S, max(least_s, ENDS_AGE_SHARE * (time.monotonic() - self._clock.input)))
 
     def _state(self, result: EpochResult | None) -> str:
         if self._is_paused:
@@ -241,8 +251,9 @@ class Driver:
             shares=self._pace.shares(lags, self._priorities),
         )
         self._pace.took(time.monotonic() - started, result.took if result else {})
-        if result is not None and result.records_in and self._clock.first_input is None:
-            self._clock.first_input = started
+        if result is not None and result.records_in:
+            self._clock.input = time.monotonic()
+            self._clock.first_input = self._clock.first_input or started
         return result
 
     def _react(self, result: EpochResult, stop: Event) -> None:
@@ -277,8 +288,8 @@ class Driver:
         self._topics.require_same()
         self._coordinator.commit(reason)
         self._message = ""
-        self._clock.commit = self._clock.last_commit_end = time.monotonic()
-        self._coordinator.metrics.commit(self._clock.commit - started)
+        self._clock.commit, self._clock.last_commit_end = started, time.monotonic()
+        self._coordinator.metrics.commit(self._clock.last_commit_end - started)
         log.info(
             "commit of epoch %s (%s): %.0f ms, lag %s",
             self._coordinator.committed_epoch,
@@ -368,7 +379,7 @@ class Driver:
         if self._coordinator.needs_settling and not self._coordinator.has_uncommitted:
             self._coordinator.settle()
         else:
-            stop.wait(IDLE_WAIT_S)
+            stop.wait(min(IDLE_WAIT_S, self._ends_age_s))
 
     def _finish(self, reason: str, stop: Event) -> RunSummary:
         """Commit what there is, let the tasks hear of it, and close their stores cleanly."""
