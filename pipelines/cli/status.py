@@ -89,7 +89,14 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
     if entry["is_running"] and entry["commits_per_s"]:
         console.print(
             f"  commits: {entry['commits_per_s']:.1f} per second, {entry['commit_ms_avg']:.0f} ms on average, "
-            f"at most {entry['commit_ms_max']:.0f} ms",
+            f"at most {entry['commit_ms_max']:.0f} ms"
+            + (f", {entry['commit_interval_ms']:.0f} ms apart" if entry["commit_interval_ms"] else ""),
+            soft_wrap=True,
+        )
+    if entry["freshness_p50_ms"] is not None:
+        console.print(
+            f"  freshness: half of the last minute's records were committed within {entry['freshness_p50_ms']:,.0f} ms "
+            f"of their time, 99% within {entry['freshness_p99_ms']:,.0f} ms",
             soft_wrap=True,
         )
     if entry.get("rows_between_tasks"):

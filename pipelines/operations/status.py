@@ -3,7 +3,7 @@ database, what is in quarantine from the state folder."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.positions import committed_positions, committed_totals
 from weir.pipelines.operations.quarantine import quarantine_status
 from weir.pipelines.operations.registry import reference_of, registered_application
+from weir.pipelines.tasks.metrics import THREAD
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.engine.instances import current_instance, task_folder
@@ -50,6 +51,7 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "commit_ms_avg": metric.commit_ms_avg if metric else None,
         "commit_ms_max": metric.commit_ms_max if metric else None,
         "commits_per_s": metric.commits_per_s if metric else None,
+        **_freshness(life.readings if life and life.is_running else ()),
         "host": life.host if life else None,
         "pid": life.pid if life else None,
         "started_at": _time(life.started_at_ms) if life else None,
@@ -59,6 +61,16 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "tasks": [asdict(task) for task in life.tasks] if life else [],
         "sinks": list(life.sinks) if life else [],
         "metrics": list(life.readings) if life else [],
+    }
+
+
+def _freshness(readings: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """How far apart commits are while records arrive, and how old those are when they are committed, in ms."""
+    of_run = {reading["name"]: reading["value"] for reading in readings if reading["group"] == THREAD}
+    return {
+        "commit_interval_ms": of_run.get("commit-interval-avg") or None,
+        "freshness_p50_ms": of_run.get("freshness-p50"),
+        "freshness_p99_ms": of_run.get("freshness-p99"),
     }
 
 

@@ -645,6 +645,7 @@ class Coordinator:
                 if receipt.waiting is not None:
                     log.warning("task %s waits %s ms and %s", task.id, receipt.waiting.wait_ms, task.retrying)
                 self.metrics.epoch(str(task.id), receipt.metrics, receipt.counts)
+                self.metrics.freshness.took(receipt.arrived)
                 result.wants_commit |= receipt.wants_commit
                 result.took[task.id] = Took(
                     records=receipt.counts.get("records_in", 0) if task.topics else 0,

@@ -88,6 +88,8 @@ class _Clock:
     topics: float = field(default_factory=time.monotonic)
     input: float = 0.0
     first_input: float | None = None
+    next_input: float | None = None
+    """The first input since the last commit."""
     last_commit_end: float = 0.0
 
 
@@ -254,6 +256,7 @@ class Driver:
         if result is not None and result.records_in:
             self._clock.input = time.monotonic()
             self._clock.first_input = self._clock.first_input or started
+            self._clock.next_input = self._clock.next_input or started
         return result
 
     def _react(self, result: EpochResult, stop: Event) -> None:
@@ -288,8 +291,13 @@ class Driver:
         self._topics.require_same()
         self._coordinator.commit(reason)
         self._message = ""
+        self._coordinator.metrics.commit(
+            time.monotonic() - started,
+            time.time_ns() // 1_000_000,
+            started - self._clock.commit if self._was_busy(self._clock.commit) else None,
+        )
         self._clock.commit, self._clock.last_commit_end = started, time.monotonic()
-        self._coordinator.metrics.commit(self._clock.last_commit_end - started)
+        self._clock.next_input = None
         log.info(
             "commit of epoch %s (%s): %.0f ms, lag %s",
             self._coordinator.committed_epoch,
@@ -298,6 +306,11 @@ class Driver:
             self._lag(),
         )
         self._snapshots.begin_due()
+
+    def _was_busy(self, since_s: float) -> bool:
+        """Whether records were there to be read soon after the commit of ``since_s``."""
+        first_s = self._clock.next_input
+        return self._coordinator.commits > 1 and first_s is not None and first_s - since_s < self._interval_s
 
     def _answer_requests(self) -> None:
         for request in self._control.requests():

@@ -27,6 +27,7 @@ from weir.pipelines.tasks.attempts import Attempts
 from weir.pipelines.tasks.batch_sizes import BatchSizes
 from weir.pipelines.tasks.blobs import BLOBS, key_at, read_blob, write_blob
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame, letter_id, replay_marks
+from weir.pipelines.tasks.freshness import Arrived, arrived
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
 from weir.pipelines.tasks.order import MERGE, Arrivals, Mark, Part, Turns, merge_clock, topic_mark, with_keys
 from weir.pipelines.tasks.output import EpochOutput, joined
@@ -119,6 +120,15 @@ class _Input:
     stopped_early: set[str] = field(default_factory=set)
     next_merge_ms: dict[str, int] = field(default_factory=dict)
     """By topic, the merge time of the next record, of those that were read and left."""
+
+    def arrived(self) -> tuple[Arrived, ...]:
+        """What was read and is not left for the next epoch, by topic."""
+        found = []
+        for topic, raw in self.raws.items():
+            (position,) = self.positions[topic].values()
+            rows = raw.frame.get_column("offset").search_sorted(position)
+            found.append(arrived(raw.frame.get_column("timestamp_ms")[:rows]))
+        return tuple(found)
 
     def cut(self, topic: str, partition: int, rows: int) -> None:
         """Keep only the first ``rows`` of a topic's frame, fewer than all; the next epoch continues after them."""
@@ -365,6 +375,7 @@ class EpochRunner:
                 },
                 next_punctuation_ms=output.next_punctuation_ms,
                 metrics=output.metrics,
+                arrived=read.arrived(),
                 stopped_early=tuple(sorted(read.stopped_early)),
                 replayed=len(plan.letters),
                 bad_record=next(iter(read.stopped_at.values()), None),

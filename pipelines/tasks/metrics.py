@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from weir.pipelines.tasks.freshness import Freshness
+
 OVER_S = 60
 TASK_CLOCK = "_stream_time"
 """The clock of a task's stream time: the greatest timestamp of all its input."""
@@ -145,11 +147,20 @@ class RunMetrics:
         self._remaining: dict[str, int] = {}
         self.commits = Sensor(now)
         """The duration of commits in ms."""
+        self.commit_intervals = Sensor(now)
+        """From commit to commit in ms, while records arrive."""
+        self.freshness = Freshness(now)
         self._commits = 0
 
-    def commit(self, seconds: float) -> None:
-        """Note that a commit has just ended and took ``seconds``."""
+    def commit(self, seconds: float, at_ms: int, interval_s: float | None = None) -> None:
+        """Note that a commit ended at ``at_ms`` and took ``seconds``.
+
+        ``interval_s``: how long after the previous one it began, if records were there to be read all that time.
+        """
         self.commits.record(seconds * 1000)
+        self.freshness.committed(at_ms)
+        if interval_s is not None:
+            self.commit_intervals.record(interval_s * 1000)
         self._commits += 1
 
     def epoch(self, task: str, metrics: EpochMetrics, counts: Mapping[str, int]) -> None:
@@ -189,6 +200,9 @@ class RunMetrics:
                 ("commit-total", self._commits),
                 ("commit-latency-avg", self.commits.average),
                 ("commit-latency-max", self.commits.maximum),
+                ("commit-interval-avg", self.commit_intervals.average),
+                ("commit-interval-max", self.commit_intervals.maximum),
+                *zip(("freshness-p50", "freshness-p99"), self.freshness.quantiles(0.5, 0.99) or (), strict=False),
                 ("process-rate", self._sum("process", lambda sensor: sensor.rate)),
                 ("process-total", self._sum("process", lambda sensor: sensor.total)),
             )

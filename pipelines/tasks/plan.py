@@ -16,6 +16,7 @@ import msgspec
 from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.tasks.attempts import Waiting
 from weir.pipelines.tasks.dead_letters import Letter
+from weir.pipelines.tasks.freshness import Arrived
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.tasks.order import Mark
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
@@ -129,6 +130,8 @@ class Receipt:
     """Current values: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
     next_punctuation_ms: int | None = None
     metrics: EpochMetrics = field(default_factory=EpochMetrics)
+    arrived: tuple[Arrived, ...] = ()
+    """The records that were read, by when they arrived."""
     wants_commit: bool = False
     """Whether it stopped early at ``max_uncommitted_bytes``."""
     waiting: Waiting | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from threading import Event
 
@@ -150,3 +151,19 @@ def test_a_run_reports_its_metrics_including_those_of_restores(place):
     assert found["active-restoring-tasks", ""] == 0
     assert found["commit-total", ""] >= 1
     assert found["commit-latency-max", ""] >= found["commit-latency-avg", ""] > 0
+
+
+def test_a_run_reports_how_old_records_are_when_they_are_committed(place):
+    now_ms = time.time_ns() // 1_000_000
+    minute, hour = now_ms - 60_000, now_ms - 3_600_000
+    for partition in (0, 1):
+        times = [hour] * 3 + [minute] * 97
+        place.topics.rows["sales", partition] = [
+            (key, value, time_ms) for (key, value, _), time_ms in zip(sales(100, partition), times, strict=True)
+        ]
+    told = []
+    place.driver(on_progress=lambda progress: told.append(progress.readings)).run(Event(), until_caught_up=True)
+    found = {reading.name: reading.value for reading in told[-1]}
+    passed_ms = time.time_ns() // 1_000_000 - now_ms
+    assert 60_000 <= found["freshness-p50"] <= 60_000 + passed_ms
+    assert 3_600_000 <= found["freshness-p99"] <= 3_600_000 + passed_ms

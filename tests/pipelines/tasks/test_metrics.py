@@ -109,7 +109,7 @@ def test_readings_have_kafka_streams_names_and_tags():
     clock = [0.0]
     metrics = RunMetrics(lambda: clock[0])
     clock[0] = 10.0
-    metrics.commit(0.2)
+    metrics.commit(0.2, 1_000, 0.5)
     nodes = {
         "SOURCE": {"process": 100},
         "AGG": {"late_records": 4},
@@ -128,6 +128,7 @@ def test_readings_have_kafka_streams_names_and_tags():
         (thread, "commit-rate"): 0.1,
         (thread, "commit-total"): 1,
         (thread, "commit-latency-avg"): 200.0,
+        (thread, "commit-interval-avg"): 500.0,
         (thread, "commit-latency-max"): 200.0,
         (thread, "process-rate"): 10.0,
         (thread, "process-total"): 100,
