@@ -118,13 +118,17 @@ def load_settings(
 ) -> Settings:
     """The settings of a folder; flags win over ``WEIR_*`` variables, and those over ``weir.toml``.
 
+    What the command writes from here on is closed to others, as the setting ``umask`` says.
+
     Raises:
         OperationError: The command ``writes`` in the folder, and it cannot be written.
     """
+    from weir.infra.process import close_files
     from weir.infra.settings import Settings
 
     servers = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
     settings = Settings.load(directory, overrides={**(overrides or {}), **servers})
+    close_files(settings.umask)
     if writes:
         require_writable(settings)
     return settings

@@ -16,7 +16,7 @@ from pathlib import Path
 import lmdb
 
 from weir.state.engine.cache import TaskStoreCache
-from weir.state.engine.environment import MAX_DATABASES
+from weir.state.engine.environment import FILE_MODE, MAX_DATABASES
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import TaskCorruptedError
 
@@ -54,5 +54,5 @@ def _copy(folder: Path, target: Path) -> None:
     if (opened := TaskStoreCache.opened(folder)) is not None:
         opened.copy_to(target)
         return
-    with lmdb.open(str(folder), readonly=True, max_dbs=MAX_DATABASES, create=False) as source:
+    with lmdb.open(str(folder), readonly=True, max_dbs=MAX_DATABASES, create=False, mode=FILE_MODE) as source:
         source.copy(str(target), compact=True)

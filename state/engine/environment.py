@@ -32,6 +32,8 @@ IDENTITY = "instance.json"
 _UNPROVEN = "unproven"
 DATA = "data.mdb"
 LOCK = "lock.mdb"
+FILE_MODE = 0o666
+"""Of what LMDB creates, less what the process's umask takes away."""
 _MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK_FILE_SYSTEMS = {
     "9p",
@@ -92,7 +94,9 @@ def create_environment(folder: Path) -> lmdb.Environment:
     refuse_network_file_system(folder)
     folder.mkdir(parents=True)
     write_identity(folder, clean_txn=None)
-    return lmdb.open(str(folder), map_size=INITIAL_MAP_BYTES, max_dbs=MAX_DATABASES, sync=False, writemap=True)
+    return lmdb.open(
+        str(folder), map_size=INITIAL_MAP_BYTES, max_dbs=MAX_DATABASES, sync=False, writemap=True, mode=FILE_MODE
+    )
 
 
 @contextmanager
@@ -131,7 +135,7 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
     try:
         size = max(INITIAL_MAP_BYTES, (folder / DATA).stat().st_size)
         environment = lmdb.open(
-            str(folder), map_size=size, max_dbs=MAX_DATABASES, sync=False, writemap=True, create=False
+            str(folder), map_size=size, max_dbs=MAX_DATABASES, sync=False, writemap=True, create=False, mode=FILE_MODE
         )
         last = environment.info()["last_txnid"]
         if identity.clean_txn is not None and identity.boot_id != boot_id() and identity.clean_txn != last:
