@@ -75,6 +75,7 @@ LOGIN = "tests/pipelines/sinks/test_batched.py::test_a_login_is_left_out_of_the_
 HEADERS = "tests/pipelines/testing/test_headers.py::test_"
 
 
+REGISTRY = "tests/pipelines/operations/test_registry.py::test_"
 LETTERS = f"{CLI}/test_dead_letters.py::test_"
 WAYS_OUT: dict[str, dict[str, str]] = {
     # Headers
@@ -385,6 +386,11 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     },
     "pipelines/operations/registry.py _registration": {
         "run MODULE:APP": COMMANDS + "a_program_that_is_not_registered_is_started_once",
+    },
+    "pipelines/operations/registry.py _require_own": {
+        "run MODULE:APP": REGISTRY + "an_entry_of_another_user_is_taken_over_or_replaced_by_a_run_of_ones_own",
+        "`chown x x`": REGISTRY + "an_entry_of_another_user_is_taken_over_or_replaced_by_a_run_of_ones_own",
+        "`chmod go-w x`": REGISTRY + "a_program_that_others_could_have_named_is_not_imported_until_only_the_user_can",
     },
     "pipelines/operations/aside.py _newest": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/operations/compaction.py compact_application": {"run MODULE:APP": NEEDS_A_COMMIT},
