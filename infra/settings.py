@@ -33,6 +33,8 @@ _SECRET_PARTS = (
     "oauthbearer",
     "jaas",
     "credential",
+    "access.key",
+    "account.key",
     "auth.user.info",
 )
 
@@ -200,7 +202,8 @@ def mask_url(url: str) -> str:
     """A database URL with its password replaced by ``***``."""
     head, at, tail = url.rpartition("@")
     scheme, slashes, login = head.partition("://")
-    return f"{scheme}{slashes}{login.partition(':')[0]}:***@{tail}" if at and ":" in login else url
+    user, _, password = login.partition(":")
+    return f"{scheme}{slashes}{user}:***@{tail}" if at and password else url
 
 
 def environment_value(variable: str) -> str | None:

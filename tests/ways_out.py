@@ -234,7 +234,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "infra/kafka/admin.py LoginRefusedError": {
         "correct security.protocol": SASL + "a_wrong_password_is_one_clear_error_and_the_right_one_in_weir_toml_serves_"
         "driver_and_workers",
-        "WEIR_KAFKA_* or --set kafka.*": SASL + "a_refused_login_is_corrected_by_options_or_variables",
+        "WEIR_KAFKA_* variables": SASL + "a_refused_login_is_corrected_in_the_file_or_by_variables",
     },
     "infra/kafka/admin.py UnsettledOffsetsError": {
         "wait until its transaction ends": "tests/infra/test_kafka_admin.py::"
@@ -386,6 +386,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     },
     "pipelines/operations/registry.py _registration": {
         "run MODULE:APP": COMMANDS + "a_program_that_is_not_registered_is_started_once",
+    },
+    "pipelines/cli/options.py refuse_secrets": {
+        "weir.toml x": f"{CLI}/test_secrets.py::test_a_secret_is_taken_from_the_file_where_the_message_says",
+        "or set x": f"{CLI}/test_secrets.py::test_a_secret_is_taken_from_the_variable_that_the_message_names",
     },
     "pipelines/operations/registry.py _require_own": {
         "run MODULE:APP": REGISTRY + "an_entry_of_another_user_is_taken_over_or_replaced_by_a_run_of_ones_own",
