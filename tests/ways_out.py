@@ -325,6 +325,9 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "run MODULE:APP": OTHER_ROWS,
         "read them with the one that ran last": OTHER_ROWS,
     },
+    "state/errors.py EpochLimitError": {
+        "reset x": TABLES + "when_the_numbers_of_epochs_are_used_up_the_application_is_reset",
+    },
     "state/errors.py TableFeatureError": {"copy the table": FEATURE, "reset x": FEATURE},
     "state/errors.py TransactionClosedError": {
         "begin a new one with TaskStore.session()": "tests/state/engine/test_task_store.py::"
