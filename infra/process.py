@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent, and facts about processes on this host."""
+"""Child processes that never outlive their parent, who may read what a process writes, and facts about processes."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ def end_with(parent: int, ended_by: signal.Signals, libc: ctypes.CDLL | None = N
     """Have the kernel send ``ended_by`` to this process when ``parent`` ends; False if it has already ended."""
     (libc or ctypes.CDLL(None, use_errno=True)).prctl(_PR_SET_PDEATHSIG, int(ended_by), 0, 0, 0)
     return os.getppid() == parent
+
+
+def close_files(umask: str) -> None:
+    """Have everything that this process and its children write from now on closed to others, as ``umask`` says in
+    octal digits (``Settings.umask``)."""
+    os.umask(int(umask, 8))
 
 
 def start_ticks(pid: int) -> int | None:

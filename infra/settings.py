@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,6 +33,8 @@ _SECRET_PARTS = (
     "oauthbearer",
     "jaas",
     "credential",
+    "access.key",
+    "account.key",
     "auth.user.info",
 )
 
@@ -47,6 +50,8 @@ class Settings(BaseModel):
 
     dir: Path = Path(".weir")
     """Contains everything that a run leaves behind; made absolute."""
+    umask: str = "077"
+    """What others may not do with what Weir writes, as octal digits; by default nothing is for them."""
     bootstrap_servers: str | None = None
     """``host:port,...`` of your own Kafka; None starts the folder's embedded broker."""
     kafka: dict[str, str] = Field(default_factory=dict, repr=False)
@@ -86,6 +91,13 @@ class Settings(BaseModel):
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return Path(os.path.abspath(value.expanduser()))
+
+    @field_validator("umask")
+    @classmethod
+    def _octal(cls, value: str) -> str:
+        if not re.fullmatch("0?0[0-7]{2}", value):
+            raise ValueError("write 0 and two octal digits: 077 for the user alone or 027 to let the group read")
+        return value
 
     @field_validator("bootstrap_servers")
     @classmethod
@@ -190,7 +202,8 @@ def mask_url(url: str) -> str:
     """A database URL with its password replaced by ``***``."""
     head, at, tail = url.rpartition("@")
     scheme, slashes, login = head.partition("://")
-    return f"{scheme}{slashes}{login.partition(':')[0]}:***@{tail}" if at and ":" in login else url
+    user, _, password = login.partition(":")
+    return f"{scheme}{slashes}{user}:***@{tail}" if at and password else url
 
 
 def environment_value(variable: str) -> str | None:

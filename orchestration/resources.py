@@ -14,7 +14,7 @@ import dagster as dg
 from dagster._core.errors import DagsterPipesExecutionError  # has no public name
 from pydantic import Field
 
-from weir.infra.process import end_with
+from weir.infra.process import close_files, end_with
 from weir.infra.settings import PREFIX, Settings
 from weir.orchestration.supervised import Supervised
 
@@ -38,8 +38,11 @@ class WeirResource(dg.ConfigurableResource[Any]):
     slots: int | None = Field(default=None, ge=1, description="How many tasks run at the same time.")
 
     def settings(self) -> Settings:
-        """The settings of the folder, read again at each call. Raises ``SettingsError``."""
-        return Settings.load(Path(self.dir) if self.dir else None, self._settings())
+        """The settings of the folder, read again at each call; what this process writes from then on is closed to
+        others, as they say. Raises ``SettingsError``."""
+        settings = Settings.load(Path(self.dir) if self.dir else None, self._settings())
+        close_files(settings.umask)
+        return settings
 
     def environment(self) -> dict[str, str]:
         """The variables that give a child process the same settings, in addition to those that it inherits."""

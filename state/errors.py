@@ -60,6 +60,20 @@ class FencedError(StateError):
         )
 
 
+class EpochLimitError(StateError):
+    """The number of an epoch no longer fits beside its generation in a transaction version (PROTOCOL 3)."""
+
+    def __init__(self, application: str, limit: int) -> None:
+        super().__init__(application, limit)
+        self.application, self.limit = application, limit
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r} has used up its {self.limit:,} epochs, so nothing more was committed; "
+            f"begin again with `weir reset {self.application}`"
+        )
+
+
 class TableBehindError(StateError):
     """A table lacks files that the commit log promised and that no longer exist: it cannot be brought up to date."""
 

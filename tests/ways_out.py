@@ -75,6 +75,7 @@ LOGIN = "tests/pipelines/sinks/test_batched.py::test_a_login_is_left_out_of_the_
 HEADERS = "tests/pipelines/testing/test_headers.py::test_"
 
 
+REGISTRY = "tests/pipelines/operations/test_registry.py::test_"
 LETTERS = f"{CLI}/test_dead_letters.py::test_"
 WAYS_OUT: dict[str, dict[str, str]] = {
     # Headers
@@ -233,7 +234,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "infra/kafka/admin.py LoginRefusedError": {
         "correct security.protocol": SASL + "a_wrong_password_is_one_clear_error_and_the_right_one_in_weir_toml_serves_"
         "driver_and_workers",
-        "WEIR_KAFKA_* or --set kafka.*": SASL + "a_refused_login_is_corrected_by_options_or_variables",
+        "WEIR_KAFKA_* variables": SASL + "a_refused_login_is_corrected_in_the_file_or_by_variables",
     },
     "infra/kafka/admin.py UnsettledOffsetsError": {
         "wait until its transaction ends": "tests/infra/test_kafka_admin.py::"
@@ -324,6 +325,9 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "run MODULE:APP": OTHER_ROWS,
         "read them with the one that ran last": OTHER_ROWS,
     },
+    "state/errors.py EpochLimitError": {
+        "reset x": TABLES + "when_the_numbers_of_epochs_are_used_up_the_application_is_reset",
+    },
     "state/errors.py TableFeatureError": {"copy the table": FEATURE, "reset x": FEATURE},
     "state/errors.py TransactionClosedError": {
         "begin a new one with TaskStore.session()": "tests/state/engine/test_task_store.py::"
@@ -385,6 +389,15 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     },
     "pipelines/operations/registry.py _registration": {
         "run MODULE:APP": COMMANDS + "a_program_that_is_not_registered_is_started_once",
+    },
+    "pipelines/cli/options.py refuse_secrets": {
+        "weir.toml x": f"{CLI}/test_secrets.py::test_a_secret_is_taken_from_the_file_where_the_message_says",
+        "or set x": f"{CLI}/test_secrets.py::test_a_secret_is_taken_from_the_variable_that_the_message_names",
+    },
+    "pipelines/operations/registry.py _require_own": {
+        "run MODULE:APP": REGISTRY + "an_entry_of_another_user_is_taken_over_or_replaced_by_a_run_of_ones_own",
+        "`chown x x`": REGISTRY + "an_entry_of_another_user_is_taken_over_or_replaced_by_a_run_of_ones_own",
+        "`chmod go-w x`": REGISTRY + "a_program_that_others_could_have_named_is_not_imported_until_only_the_user_can",
     },
     "pipelines/operations/aside.py _newest": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/operations/compaction.py compact_application": {"run MODULE:APP": NEEDS_A_COMMIT},

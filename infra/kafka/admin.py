@@ -84,7 +84,8 @@ class LoginRefusedError(KafkaAdminError):
     def __str__(self) -> str:
         return (
             f"Kafka at {self.bootstrap_servers} refused the login ({self.reason}); correct security.protocol, "
-            "sasl.mechanism, sasl.username and sasl.password under [kafka], WEIR_KAFKA_* or --set kafka.*"
+            "sasl.mechanism, sasl.username and sasl.password under [kafka] in weir.toml or as "
+            "WEIR_KAFKA_* variables"
         )
 
 

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from weir.infra.jars import jars
 from weir.infra.java import java_executable, shared_classes
-from weir.infra.settings import Settings
+from weir.infra.settings import Settings, is_secret
 
 DRIVER_MEMORY = "700m"
 TASK_TRIES = 4
@@ -186,6 +186,7 @@ def _context(
                 ("spark.driver.host", "127.0.0.1"),
                 ("spark.driver.bindAddress", "127.0.0.1"),
                 ("spark.driver.extraJavaOptions", options),
+                ("spark.authenticate", "true"),  # Spark makes the secret and keeps it in memory
                 ("spark.ui.enabled", "false"),
                 ("spark.ui.showConsoleProgress", "false"),
                 ("spark.log.level", "ERROR"),
@@ -203,12 +204,20 @@ def _context(
     )
     with open(settings.logs / "spark.out", "ab") as output:
         # In a separate session: Ctrl-C in the terminal is for the driver to handle, in its own time.
-        gateway = launch_gateway(conf, {"stdout": output, "stderr": output, "start_new_session": True})
+        gateway = launch_gateway(
+            _without_secrets(conf), {"stdout": output, "stderr": output, "start_new_session": True}
+        )
     interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(gateway=gateway, conf=conf)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)  # PySpark installs its own, which cancels the running epoch
     return context
+
+
+def _without_secrets(conf: SparkConf) -> SparkConf:
+    """What may stand in Java's arguments, where every user of the machine can read it; the context gets the rest by the
+    connection to Java."""
+    return SparkConf(loadDefaults=False).setAll([each for each in conf.getAll() if not is_secret(each[0])])
 
 
 def _worker_path() -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from dagster_pipes import PipesContext, open_dagster_pipes
 
-from weir.infra.process import end_with
+from weir.infra.process import close_files, end_with
 from weir.infra.settings import Settings
 from weir.orchestration.drivers.dagster_run import owner_of, progress_logger
 from weir.pipelines.backfill.differences import TableDifference
@@ -30,6 +30,7 @@ from weir.pipelines.operations.signals import stop_on_signals
 def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
     """Make the backfill and, if asked to, swap it in; returns what to report, or None if a signal ended it."""
     settings, reference = Settings.load(Path(pipes.get_extra("dir"))), pipes.get_extra("reference")
+    close_files(settings.umask)
     margin_hours, owner = pipes.get_extra("margin_hours"), owner_of(pipes.run_id)
     if (known := pipes.extras.get("backfill")) is not None:
         return {"backfill": known, **_swapped_in(pipes, settings, reference, known, owner, f"backfill {known}")}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from dagster_pipes import PipesContext, open_dagster_pipes
 
-from weir.infra.process import end_with
+from weir.infra.process import close_files, end_with
 from weir.infra.settings import Settings
 from weir.orchestration.drivers.dagster_run import owner_of, progress_logger
 from weir.orchestration.drivers.metadata import health_metadata, ingest_metadata, table_data_version, table_metadata
@@ -65,6 +65,7 @@ def main() -> int:
             return 1
         try:
             settings = Settings.load(Path(pipes.get_extra("dir")))
+            close_files(settings.umask)
             summary = drive(
                 pipes.get_extra("reference"),
                 settings,

@@ -118,16 +118,36 @@ def load_settings(
 ) -> Settings:
     """The settings of a folder; flags win over ``WEIR_*`` variables, and those over ``weir.toml``.
 
+    What the command writes from here on is closed to others, as the setting ``umask`` says.
+
     Raises:
-        OperationError: The command ``writes`` in the folder, and it cannot be written.
+        OperationError: The command ``writes`` in the folder, and it cannot be written; or a flag holds a secret.
     """
+    from weir.infra.process import close_files
     from weir.infra.settings import Settings
 
+    refuse_secrets(overrides or {})
     servers = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
     settings = Settings.load(directory, overrides={**(overrides or {}), **servers})
+    close_files(settings.umask)
     if writes:
         require_writable(settings)
     return settings
+
+
+def refuse_secrets(overrides: Mapping[str, str]) -> None:
+    """Raises ``OperationError`` for a secret on the command line, which every user of the machine can read."""
+    from weir.infra.settings import PREFIX, is_secret, mask_url
+
+    for key, value in overrides.items():
+        table, dot, name = key.partition(".")
+        if is_secret(name or key) or mask_url(value) != value:
+            place = f"as {name} under [{table}]" if dot else f"as {key}"
+            variable = "" if table == "spark" else f", or set {PREFIX}{key.replace('.', '_').upper()}"
+            raise OperationError(
+                f"--set {key}=... shows its value to every user of this machine, in the list of processes; put it into "
+                f"weir.toml {place}{variable}"
+            )
 
 
 def require_writable(settings: Settings) -> None:

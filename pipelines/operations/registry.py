@@ -1,6 +1,7 @@
 """Which applications a folder knows: ``<dir>/applications/<id>.json`` says where each one's program is.
 
-Written when an application starts. Queries need it, because finding a key in a store takes the topology.
+Written when an application starts. Queries need it, because finding a key in a store takes the topology. An entry says
+which code is imported, so one that other users could have written is not read.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import shlex
+import stat
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -92,7 +95,8 @@ def registered_reference(settings: Settings, application: str) -> str:
     """The ``module:attribute`` of an application that has run in the folder, from which it has just been loaded.
 
     Raises:
-        OperationError: The folder does not know it, or has no program registered for it.
+        OperationError: The folder does not know it, has no program registered for it, or other users could have written
+            what it has.
     """
     registration = _registration(settings, application)
     _load(registration)
@@ -113,6 +117,7 @@ def _load(registration: Registration) -> Application:
 
 def _registration(settings: Settings, application: str) -> Registration:
     require(settings, application)
+    _require_own(settings, application)
     try:
         found = Registration(**json.loads(_entry(settings, application).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
@@ -120,6 +125,27 @@ def _registration(settings: Settings, application: str) -> Registration:
             f"no program is registered for {application!r} in {settings.dir}; start it once with `weir run MODULE:APP`"
         ) from error
     return replace(found, reference=f"weir.{found.reference}") if _names_our_example(found) else found
+
+
+def _require_own(settings: Settings, application: str) -> None:
+    """Raises ``OperationError`` if the entry may be from a user other than this one, root, and those whom the setting
+    ``umask`` lets write."""
+    entry, closed = _entry(settings, application), int(settings.umask, 8)
+    for path in (settings.dir, entry.parent, entry):
+        if not path.exists():
+            return
+        found, name = path.stat(), shlex.quote(str(path))
+        is_of_group = not closed & stat.S_IWGRP and found.st_gid in os.getgroups()
+        if found.st_uid not in (os.geteuid(), 0) and not is_of_group:
+            raise OperationError(
+                f"{path}, from which the program of {application!r} would be imported, belongs to another user; name "
+                f"the program yourself with `weir run MODULE:APP`, or take it over with `chown {os.geteuid()} {name}`"
+            )
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) & closed:
+            raise OperationError(
+                f"{path}, from which the program of {application!r} would be imported, is one that others can write; "
+                f"close it to them with `chmod go-w {name}`"
+            )
 
 
 def _names_our_example(found: Registration) -> bool:

@@ -15,8 +15,10 @@ from weir.state.commit.tables import read_table
 
 
 def output_tables(folder: Path) -> list[str]:
-    """Names of the output tables below an application's warehouse folder, sorted."""
-    return sorted(path.parent.name for path in folder.glob("*/_delta_log") if not path.parent.name.startswith("_"))
+    """Names of the output tables below an application's warehouse folder, sorted; links may lead elsewhere and are none
+    of them."""
+    tables = (path.parent for path in folder.glob("*/_delta_log"))
+    return sorted(table.name for table in tables if not (table.name.startswith("_") or table.is_symlink()))
 
 
 def newest_rows(settings: Settings, application: str, table: str) -> pl.DataFrame:
@@ -26,9 +28,9 @@ def newest_rows(settings: Settings, application: str, table: str) -> pl.DataFram
         OperationError: The folder does not know the application, or the application has no such table.
     """
     folder = settings.warehouse / require(settings, application)
-    if not (folder / table / "_delta_log").is_dir():
-        has_dead_letters = (folder / DEAD_LETTERS.name / "_delta_log").is_dir()
-        tables = [*output_tables(folder), *[DEAD_LETTERS.name] * has_dead_letters]
+    has_dead_letters = (folder / DEAD_LETTERS.name / "_delta_log").is_dir()
+    tables = [*output_tables(folder), *[DEAD_LETTERS.name] * has_dead_letters]
+    if table not in tables:
         known = ", ".join(tables) or "none yet: run the application first"
         raise OperationError(f"{application} has no table {table!r}; it has {known}")
     rows = read_table(folder / table)

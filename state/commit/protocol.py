@@ -26,11 +26,20 @@ from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_u
 from weir.state.commit.swap import NOTES_KEPT, check_swaps, notes_of
 from weir.state.commit.tables import AppendTable, check_files, tombstone_horizon, version_text
 from weir.state.commit.upserts import upserts_of
-from weir.state.errors import FencedError, SwapRefusedError, TableAheadError, TableBehindError, TableLostError
+from weir.state.errors import (
+    EpochLimitError,
+    FencedError,
+    SwapRefusedError,
+    TableAheadError,
+    TableBehindError,
+    TableLostError,
+)
 from weir.state.types import FileEntry, TableSpec
 
 __all__ = ["Claim", "Committer", "newest_commit", "redo_appends"]
 
+EPOCHS = 1 << 32
+"""As many epochs as ``StateId.version`` has numbers for: 136 years of one a second."""
 _ATTEMPTS = 3
 _APPEND_THREADS = 4
 
@@ -138,10 +147,13 @@ class Committer:
         to one backfill, which has passed ``check_swap``.
 
         Raises:
+            EpochLimitError: There is no number for its epoch; nothing was written.
             FencedError: Another driver has claimed the application; nothing was written.
             TableBehindError: A file that the record names does not exist.
             ValueError: The record is not from this claim, or names a table that was not given.
         """
+        if record.epoch >= EPOCHS:
+            raise EpochLimitError(self._application, EPOCHS)
         version = record.state_id.version
         if record.generation != self._generation or record.kind != "commit" or version < self._last:
             raise ValueError(

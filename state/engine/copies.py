@@ -6,7 +6,6 @@ The copy is taken from one LMDB snapshot, and uncommitted writes are rolled back
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ from pathlib import Path
 import lmdb
 
 from weir.state.engine.cache import TaskStoreCache
-from weir.state.engine.environment import MAX_DATABASES
+from weir.state.engine.environment import FILE_MODE, MAX_DATABASES
+from weir.state.engine.processes import is_alive, own_mark
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import TaskCorruptedError
 
@@ -34,9 +34,9 @@ def committed_copy(folder: Path, task_id: str) -> Iterator[TaskStore]:
         TaskCorruptedError: The instance cannot be read in full, or its row counts are wrong.
     """
     for left in folder.parent.glob(f"{_PREFIX}*"):
-        if not Path("/proc", left.name.removeprefix(_PREFIX).partition("-")[0]).exists():
+        if not is_alive(left.name.removeprefix(_PREFIX).partition("-")[0]):
             shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{_PREFIX}{os.getpid()}-") as scratch:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{_PREFIX}{own_mark()}-") as scratch:
         target = Path(scratch)
         try:
             _copy(folder, target)
@@ -54,5 +54,5 @@ def _copy(folder: Path, target: Path) -> None:
     if (opened := TaskStoreCache.opened(folder)) is not None:
         opened.copy_to(target)
         return
-    with lmdb.open(str(folder), readonly=True, max_dbs=MAX_DATABASES, create=False) as source:
+    with lmdb.open(str(folder), readonly=True, max_dbs=MAX_DATABASES, create=False, mode=FILE_MODE) as source:
         source.copy(str(target), compact=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 import lmdb
 import msgspec
 
+from weir.state.engine.processes import is_alive, own_mark
 from weir.state.errors import DiskFullError, NetworkFileSystemError, TaskCorruptedError
 
 FORMAT_VERSION = 1
@@ -32,6 +33,8 @@ IDENTITY = "instance.json"
 _UNPROVEN = "unproven"
 DATA = "data.mdb"
 LOCK = "lock.mdb"
+FILE_MODE = 0o666
+"""Of what LMDB creates, less what the process's umask takes away."""
 _MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK_FILE_SYSTEMS = {
     "9p",
@@ -92,7 +95,9 @@ def create_environment(folder: Path) -> lmdb.Environment:
     refuse_network_file_system(folder)
     folder.mkdir(parents=True)
     write_identity(folder, clean_txn=None)
-    return lmdb.open(str(folder), map_size=INITIAL_MAP_BYTES, max_dbs=MAX_DATABASES, sync=False, writemap=True)
+    return lmdb.open(
+        str(folder), map_size=INITIAL_MAP_BYTES, max_dbs=MAX_DATABASES, sync=False, writemap=True, mode=FILE_MODE
+    )
 
 
 @contextmanager
@@ -122,7 +127,7 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
             raise corrupted("it was moved from another device")
     if reason := _damage(folder / DATA):
         raise corrupted(reason)
-    died = [mark for mark in folder.glob(f"{_UNPROVEN}.*") if not Path("/proc", mark.suffix[1:]).exists()]
+    died = [mark for mark in folder.glob(f"{_UNPROVEN}.*") if not is_alive(_process_of(mark))]
     if len(died) >= MAX_DEATHS:
         raise corrupted(f"{len(died)} processes died with it open, before they finished an epoch")
     mark = _mark(folder)
@@ -131,7 +136,7 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
     try:
         size = max(INITIAL_MAP_BYTES, (folder / DATA).stat().st_size)
         environment = lmdb.open(
-            str(folder), map_size=size, max_dbs=MAX_DATABASES, sync=False, writemap=True, create=False
+            str(folder), map_size=size, max_dbs=MAX_DATABASES, sync=False, writemap=True, create=False, mode=FILE_MODE
         )
         last = environment.info()["last_txnid"]
         if identity.clean_txn is not None and identity.boot_id != boot_id() and identity.clean_txn != last:
@@ -170,7 +175,7 @@ def spare(folder: Path) -> None:
 def prove_sound(folder: Path) -> None:
     """An epoch was carried out on the instance: earlier deaths no longer count, nor would the death of this process."""
     for mark in folder.glob(f"{_UNPROVEN}.*"):
-        if mark == _mark(folder) or not Path("/proc", mark.suffix[1:]).exists():
+        if mark == _mark(folder) or not is_alive(_process_of(mark)):
             mark.unlink(missing_ok=True)
 
 
@@ -257,7 +262,11 @@ def begin(environment: lmdb.Environment, *, write: bool = False) -> lmdb.Transac
 
 
 def _mark(folder: Path) -> Path:
-    return folder / f"{_UNPROVEN}.{os.getpid()}"
+    return folder / f"{_UNPROVEN}.{own_mark()}"
+
+
+def _process_of(mark: Path) -> str:
+    return mark.name.removeprefix(f"{_UNPROVEN}.")
 
 
 def _read_identity(folder: Path, task_id: str) -> Identity:

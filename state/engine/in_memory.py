@@ -7,7 +7,6 @@ else of an instance stays in its folder.
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from contextlib import suppress
@@ -24,6 +23,7 @@ from weir.state.engine.environment import (
     sync_folder,
     trusted_environment,
 )
+from weir.state.engine.processes import is_alive, own_mark
 
 MEMORY = Path("/dev/shm")
 """A file system in memory, of which Linux has one."""
@@ -56,7 +56,7 @@ def place(folder: Path, *, in_memory: bool) -> None:
     part = folder / _MOVING
     _remove(part)
     if in_memory:
-        target = _memory_of(state_folder) / f"{uuid.uuid4().hex[:12]}-{os.getpid()}"
+        target = _memory_of(state_folder) / f"{uuid.uuid4().hex[:12]}-{own_mark()}"
         target.mkdir(parents=True)
         try:
             _copy(folder, target)
@@ -122,7 +122,7 @@ def _free_unused(state_folder: Path) -> None:
         return
     used = {_memory_behind(data) for data in state_folder.glob(f"*/*/{DATA}")}
     for made in memory.iterdir():
-        if made not in used and not Path("/proc", made.name.partition("-")[2]).exists():
+        if made not in used and not is_alive(made.name.partition("-")[2]):
             shutil.rmtree(made, ignore_errors=True)
 
 

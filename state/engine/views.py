@@ -13,7 +13,7 @@ from pathlib import Path
 
 import lmdb
 
-from weir.state.engine.environment import MAX_DATABASES, begin
+from weir.state.engine.environment import FILE_MODE, MAX_DATABASES, begin
 from weir.state.engine.meta import META_KEY, Meta, decode_meta
 from weir.state.engine.ranges import Row, rows_between
 from weir.state.engine.undo import ABSENT, undo_prefix
@@ -144,7 +144,7 @@ def _opened(folder: Path) -> Iterator[tuple[lmdb.Transaction[bytes], dict[str, l
         return TaskCorruptedError(folder.parent.name, str(folder), reason)
 
     try:
-        environment = lmdb.open(str(folder), readonly=True, max_dbs=MAX_DATABASES, create=False)
+        environment = lmdb.open(str(folder), readonly=True, max_dbs=MAX_DATABASES, create=False, mode=FILE_MODE)
     except lmdb.Error as error:
         raise corrupted(f"LMDB: {error}") from error
     try:

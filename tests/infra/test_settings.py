@@ -117,3 +117,12 @@ def test_secrets_are_not_printed():
     assert is_secret("ssl.key.pem")
     assert not is_secret("security.protocol")
     assert mask_url("sqlite:////tmp/x.sqlite") == "sqlite:////tmp/x.sqlite"
+
+
+@pytest.mark.parametrize("umask", ["22", "0o77", "700", "0078", "none"])
+def test_a_umask_that_would_close_files_to_their_user_or_is_none_is_refused(monkeypatch, umask):
+    monkeypatch.setenv("WEIR_UMASK", umask)
+    with pytest.raises(SettingsError, match=r"'WEIR_UMASK' in the environment cannot be .*: write 0 and two octal"):
+        Settings.load()
+    monkeypatch.setenv("WEIR_UMASK", "0027")
+    assert Settings.load().umask == "0027"

@@ -34,6 +34,14 @@ def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
     assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
 
 
+def test_who_connects_to_spark_has_to_know_its_secret(spark):
+    """Which Spark itself makes for each context; nobody else has it."""
+    manager = spark._jvm.org.apache.spark.SparkEnv.get().securityManager()
+    assert manager.isAuthenticationEnabled()
+    assert len(manager.getSecretKey()) >= 32
+    assert "secret" not in " ".join(name for name, _ in spark.getConf().getAll())
+
+
 def test_java_uses_the_archive_of_classes(spark):
     if not class_archive("spark").is_file():
         pytest.skip("set-up made no archive of Spark's classes: this Java has no jcmd")

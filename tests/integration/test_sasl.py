@@ -7,12 +7,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from click.testing import Result
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
+from tests.databases import PostgresqlServer
 from tests.faults.applications import PARTITIONS, TOPIC, records
 from weir.infra.jars import jars
 from weir.infra.java import java_executable
@@ -97,10 +102,17 @@ def is_there(admin: KafkaAdmin) -> bool:
     return True
 
 
-def weir_run(folder, bootstrap_servers: str, login: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """``weir run`` in ``folder``, which takes the address and the login from ``weir.toml`` alone."""
+def weir_run(
+    folder,
+    bootstrap_servers: str,
+    login: dict[str, str],
+    program: str = "tests.faults.applications:app",
+    settings: str = "",
+    options: tuple[str, ...] = (),
+) -> subprocess.CompletedProcess[str]:
+    """``weir run`` in ``folder``, which takes the address, the login and ``settings`` from ``weir.toml`` alone."""
     folder.joinpath("weir.toml").write_text(
-        f'bootstrap_servers = "{bootstrap_servers}"\nslots = 2\n[kafka]\n'
+        f'bootstrap_servers = "{bootstrap_servers}"\nslots = 2\n{settings}\n[kafka]\n'
         + "".join(f'"{name}" = "{value}"\n' for name, value in login.items())
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
@@ -110,8 +122,9 @@ def weir_run(folder, bootstrap_servers: str, login: dict[str, str]) -> subproces
             "-c",
             "from weir.pipelines.cli import main; main()",
             "run",
-            "tests.faults.applications:app",
+            program,
             "--until-caught-up",
+            *options,
         ],
         cwd=folder,
         env={**environment, "PYTHONPATH": os.getcwd()},
@@ -137,17 +150,77 @@ def test_a_wrong_password_is_one_clear_error_and_the_right_one_in_weir_toml_serv
     assert LOGIN["sasl.password"] not in (tmp_path / ".weir" / "logs" / "faulty.log").read_text()
 
 
-def test_a_refused_login_is_corrected_by_options_or_variables(tmp_path, guarded, monkeypatch):
-    def listed(options: dict[str, str]) -> Result:
-        pairs = [part for name, value in options.items() for part in ("--set", f"kafka.{name}={value}")]
-        command = ["kafka", "list", "--bootstrap-servers", guarded, "--dir", str(tmp_path / "weir"), *pairs]
+def test_a_refused_login_is_corrected_in_the_file_or_by_variables(tmp_path, guarded, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def listed() -> Result:
+        command = ["kafka", "list", "--bootstrap-servers", guarded, "--dir", str(tmp_path / "weir")]
         return CliRunner().invoke(app, command)
 
-    refused = listed({**LOGIN, "sasl.password": "wrong"})
+    def write(login: dict[str, str]) -> None:
+        (tmp_path / "weir.toml").write_text(
+            "[kafka]\n" + "".join(f"{name} = '{value}'\n" for name, value in login.items())
+        )
+
+    write({**LOGIN, "sasl.password": "wrong"})
+    refused = listed()
     assert refused.exit_code == 1, refused.output
-    assert "under [kafka], WEIR_KAFKA_* or --set kafka.*" in " ".join(refused.output.split())
-    by_options = listed(LOGIN)
+    assert "under [kafka] in weir.toml or as WEIR_KAFKA_* variables" in " ".join(refused.output.split())
+    write(LOGIN)
+    by_file = listed()
+    (tmp_path / "weir.toml").unlink()
     for name, value in LOGIN.items():
         monkeypatch.setenv(f"WEIR_KAFKA_{name.replace('.', '_').upper()}", value)
-    for done in (by_options, listed({})):
+    for done in (by_file, listed()):
         assert (done.exit_code, TOPIC in done.output) == (0, True), done.output
+
+
+@contextmanager
+def command_lines() -> Iterator[set[str]]:
+    """The arguments of all processes that are there at some time during the block, as ``ps`` shows them."""
+    seen: set[str] = set()
+    has_ended = Event()
+
+    def look() -> None:
+        while not has_ended.wait(0.02):
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with suppress(OSError):
+                    seen.add(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+
+    thread = Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        has_ended.set()
+        thread.join()
+
+
+def test_secrets_stand_in_no_command_line_log_or_message(tmp_path, guarded):
+    """That of the Kafka clients, that of a database, and one of Spark's own; also when the database refuses it."""
+    sql, spark = "not-to-be-seen-by-sql", "not-to-be-seen-by-spark"
+    secrets = (LOGIN["sasl.password"], sql, spark)
+    server = PostgresqlServer()
+    try:
+        with server.database("selling") as database, command_lines() as seen:
+            url = database.url.replace("postgres:@", f"postgres:{sql}@")
+            assert sql in url
+            settings = 'sql_url = "{}"\n[spark]\n"hadoop.fs.s3a.secret.key" = "{}"\n'
+            program = "tests.integration.selling:app"
+            away = weir_run(
+                tmp_path, guarded, LOGIN, program, settings.format(f"mysql://ann:{sql}@host/x", spark), ("--debug",)
+            )
+            done = weir_run(tmp_path, guarded, LOGIN, program, settings.format(url, spark), ("--debug",))
+            assert done.returncode == 0, done.stderr
+            assert len(database.rows("sold")) == 2_000
+    finally:
+        server.close()
+    assert away.returncode == 1
+    assert "Traceback" in away.stderr
+    java = [line for line in seen if "org.apache.spark.deploy.SparkSubmit" in line]
+    assert java
+    assert [line for line in seen if any(secret in line for secret in secrets)] == []
+    texts = {str(path): path.read_bytes() for path in (tmp_path / ".weir").rglob("*") if path.is_file()}
+    assert {"selling.log", "spark.log", "control.sqlite"} <= {Path(path).name for path in texts}
+    texts["terminal"] = "".join((away.stdout, away.stderr, done.stdout, done.stderr)).encode()
+    assert [(name, secret) for name, text in texts.items() for secret in secrets if secret.encode() in text] == []

@@ -1,5 +1,7 @@
 """Settings that come through Dagster: typed, the same for the driver, and never exposed."""
 
+import os
+
 import dagster as dg
 import pytest
 from pydantic import ValidationError
@@ -32,3 +34,13 @@ def test_a_url_with_a_password_is_a_variable_to_dagster_and_a_value_to_the_drive
     with dg.build_resources({"weir": resource}) as resources:
         assert resources.weir.settings().control_database_url.endswith("not-to-be-seen@host/weir")
         assert "not-to-be-seen" not in repr(resources.weir.settings())
+
+
+def test_what_a_process_of_dagster_writes_is_closed_as_the_settings_say(tmp_path, monkeypatch):
+    before = os.umask(0o022)
+    try:
+        monkeypatch.setenv("WEIR_UMASK", "007")
+        WeirResource(dir=str(tmp_path)).settings()
+        assert os.umask(before) == 0o007
+    finally:
+        os.umask(before)

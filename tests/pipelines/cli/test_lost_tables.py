@@ -13,7 +13,8 @@ from tests.pipelines.backfill.inline import copy
 from tests.pipelines.cli.by_user import by_user, counted, counts
 from tests.pipelines.cli.typed import Answer, Terminal, opened
 from tests.pipelines.spark.evolving import clicks
-from weir.state.commit import log
+from weir.state.commit import log, protocol
+from weir.state.commit.protocol import newest_commit
 from weir.state.commit.rollup import roll_up
 from weir.state.commit.tables import read_table
 
@@ -126,6 +127,19 @@ def test_a_format_that_this_version_does_not_know_is_read_by_the_one_that_does_o
     monkeypatch.setattr(log, "FORMATS", (99,))
     assert there.take(RESET, answer, APP="clicks").code == 0
     monkeypatch.setattr(log, "FORMATS", known)
+    assert_all_is_counted(there)
+
+
+def test_when_the_numbers_of_epochs_are_used_up_the_application_is_reset(there, monkeypatch):
+    newest = newest_commit(there.warehouse, "clicks")
+    there.topics.rows["clicks", 0] += clicks(60, 5)
+    before = counts(there)
+    with monkeypatch.context() as patch:
+        patch.setattr(protocol, "EPOCHS", newest.epoch + 1)
+        found = refused(there, f"'clicks' has used up its {newest.epoch + 1:,} epochs")
+    assert newest_commit(there.warehouse, "clicks") == newest
+    assert counts(there) == before
+    assert there.take("reset clicks", found).code == 0
     assert_all_is_counted(there)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import date, time
 from decimal import Decimal
 
@@ -99,6 +100,24 @@ def test_an_unknown_table_names_the_known_ones(shown):
     result = shown("nope")
     assert result.exit_code == 1
     assert "sales has no table 'nope'; it has totals, _dead_letters" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("table", ["../other/totals", "{elsewhere}", "linked", "./totals", "_commits", ""])
+def test_only_tables_of_the_application_are_shown(shown, tmp_path, table):
+    """Neither a path nor a link leads out of its folder."""
+    folder = tmp_path / "warehouse"
+    elsewhere = folder / "other" / "totals"
+    shutil.copytree(folder / "sales" / "totals", elsewhere)
+    (folder / "sales" / "linked").symlink_to(elsewhere)
+    result = shown(table.format(elsewhere=elsewhere))
+    assert result.exit_code == 1
+    assert "it has totals, _dead_letters" in " ".join(result.stderr.split())
+
+
+def test_a_warehouse_that_is_a_link_is_shown(shown, tmp_path):
+    (tmp_path / "warehouse").rename(tmp_path / "disk")
+    (tmp_path / "warehouse").symlink_to(tmp_path / "disk")
+    assert json.loads(shown("totals", "--json", "--limit", "1").stdout) == [{"shop": "a", "total": 3}]
 
 
 def test_structured_values_are_written_as_json(capsys):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,8 @@ import pytest
 
 from weir import Application
 from weir.infra.settings import Settings
-from weir.pipelines.operations.registry import registered_application, registered_reference
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.registry import register, registered_application, registered_reference
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN_PROGRAM = """
@@ -106,3 +109,47 @@ def registered_elsewhere(folder: Path, application: str) -> dict[str, str]:
 def test_a_module_that_was_never_renamed_keeps_its_reference(tmp_path):
     settings = write_entry(tmp_path / ".weir", "faulty", "tests.faults.applications:app", ROOT)
     assert registered_reference(settings, "faulty") == "tests.faults.applications:app"
+
+
+@pytest.mark.parametrize("place", ["applications/own.json", "applications", "."])
+def test_a_program_that_others_could_have_named_is_not_imported_until_only_the_user_can(tmp_path, place):
+    """The entry's folder joins the import path, so whoever writes the entry decides which code runs."""
+    settings = write_entry(tmp_path / ".weir", "own", "planted:app", tmp_path / "planted")
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "planted.py").write_text(OWN_PROGRAM)
+    (settings.dir / place).chmod((settings.dir / place).stat().st_mode | 0o020)
+    with pytest.raises(OperationError, match="others can write") as refused:
+        registered_application(settings, "own")
+    assert "planted" not in sys.modules
+    assert str(tmp_path / "planted") not in sys.path
+    (command,) = re.findall("`(chmod .*?)`", str(refused.value))
+    subprocess.run(command, shell=True, check=True)
+    assert registered_reference(settings, "own") == "planted:app"
+    del sys.modules["planted"]
+    sys.path.remove(str(tmp_path / "planted"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_an_entry_of_another_user_is_taken_over_or_replaced_by_a_run_of_ones_own(tmp_path, monkeypatch):
+    settings = write_entry(tmp_path / ".weir", "faulty", "tests.faults.applications:app", ROOT)
+    entry = settings.dir / "applications" / "faulty.json"
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    os.chown(entry, 4712, -1)
+    with pytest.raises(OperationError, match=r"belongs to another user; .* `weir run MODULE:APP`") as refused:
+        registered_reference(settings, "faulty")
+    (command,) = re.findall("`(chown .*?)`", str(refused.value))
+    subprocess.run(command, shell=True, check=True)
+    assert registered_reference(settings, "faulty") == "tests.faults.applications:app"
+    os.chown(entry, 4712, -1)
+    monkeypatch.undo()
+    register(settings, "faulty", "tests.faults.applications:app")
+    assert registered_reference(settings, "faulty") == "tests.faults.applications:app"
+
+
+def test_a_group_that_may_write_what_a_run_writes_may_name_its_program_too(tmp_path):
+    settings = write_entry(tmp_path / ".weir", "faulty", "tests.faults.applications:app", ROOT)
+    (settings.dir / "applications" / "faulty.json").chmod(0o660)
+    with pytest.raises(OperationError, match="others can write"):
+        registered_reference(settings, "faulty")
+    shared = settings.model_copy(update={"umask": "007"})
+    assert registered_reference(shared, "faulty") == "tests.faults.applications:app"

@@ -33,7 +33,7 @@ from weir.state.commit.log import COMMITS
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import AppendTable, read_rows, read_table
-from weir.state.errors import FencedError, TableAheadError, TableBehindError, TableSchemaError
+from weir.state.errors import EpochLimitError, FencedError, TableAheadError, TableBehindError, TableSchemaError
 from weir.state.types import StateId, TableSpec
 
 
@@ -60,6 +60,18 @@ def test_the_first_claim_creates_the_tables_and_commits_follow(tmp_path):
     ]
     again = committer(tmp_path).claim()
     assert (again.generation, again.newest) == (2, newest)
+
+
+def test_an_epoch_beyond_the_last_number_is_refused_before_anything_is_written(tmp_path):
+    """Its version would be one of another generation, or one that the log has already."""
+    driver = committer(tmp_path)
+    driver.claim()
+    driver.commit(record(tmp_path, 1, 2**32 - 1))
+    with pytest.raises(EpochLimitError, match="'app' has used up its 4,294,967,296 epochs"):
+        driver.commit(record(tmp_path, 1, 2**32))
+    driver.close()
+    assert newest_commit(tmp_path, "app").epoch == 2**32 - 1
+    assert committer(tmp_path).claim().generation == 2
 
 
 def test_reading_a_table_of_updates_gives_its_newest_rows_without_deleted_ones(tmp_path):

@@ -125,6 +125,8 @@ def test_processes_that_die_before_they_finish_an_epoch_count_as_corruption(fold
     for mark in dead[1:]:
         mark.touch()
     (folder / f"unproven.{os.getppid()}").touch()  # has it open right now, and is alive
+    reused = folder / f"unproven.{os.getppid()}.1"  # of a process that has ended, whose id another one has now
+    dead[0] = reused
     open_again(folder)
     assert dead[1].exists(), "opening and closing it proves nothing"
     store = TaskStore.open(folder, "0_0", ["a"])

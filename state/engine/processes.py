@@ -1,0 +1,27 @@
+"""Marks of processes in the names of files that only mean something while, or once, their process has ended."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def own_mark() -> str:
+    """Of this process: its id and when it started, in clock ticks since boot, since an id is used again."""
+    return f"{os.getpid()}.{_started(os.getpid())}"
+
+
+def is_alive(mark: str) -> bool:
+    """Whether the process of a mark is there; earlier versions wrote the process's id alone."""
+    pid, _, started = mark.partition(".")
+    found = _started(int(pid)) if pid.isdigit() else None
+    return found is not None and started in ("", found)
+
+
+def _started(pid: int) -> str | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    state, *fields = stat[stat.rindex(")") + 2 :].split()
+    return None if state in "ZX" else fields[18]
