@@ -27,7 +27,7 @@ from weir.state.types import TopicPartition
 STATES = {"caught_up": "stopping"}
 """Progress states that have another name in the control database."""
 LAST_STATES = ("stopped", "caught_up")
-REQUESTS_EVERY_S = 0.1
+REQUESTS_EVERY_S = 0.2
 
 
 class ControlPanel:

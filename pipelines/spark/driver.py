@@ -8,6 +8,7 @@ stop (KIP-892). Epochs and commits themselves belong to ``weir.pipelines.spark.c
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,8 @@ ENDS_AGE_SHARE = 0.1
 TOPICS_EVERY_S = 5.0
 """How often brokers are asked for topics and partitions that were not there when the run began."""
 REPORT_EVERY_S = 0.5
+QUIET_S, QUIET_REPORT_EVERY_S = 5.0, 2.0
+"""After so long without a record, reports are as rare as heartbeats."""
 DISK_FULL_WAIT_S = 5.0
 BROKER_WAIT_S = 1.0
 
@@ -86,7 +89,7 @@ class _Clock:
     report: float = 0.0
     ends: float = 0.0
     topics: float = field(default_factory=time.monotonic)
-    input: float = 0.0
+    input: float = field(default_factory=time.monotonic)
     first_input: float | None = None
     next_input: float | None = None
     """The first input since the last commit."""
@@ -184,8 +187,12 @@ class Driver:
     @property
     def _ends_age_s(self) -> float:
         """How old the ends of the topics may be: less while records arrive and are committed soon."""
-        least_s = min(ENDS_MAX_AGE_S, ENDS_AGE_SHARE * self._interval_s)
-        return min(ENDS_MAX_AGE_S, max(least_s, ENDS_AGE_SHARE * (time.monotonic() - self._clock.input)))
+        return min(ENDS_MAX_AGE_S, ENDS_AGE_SHARE * max(self._interval_s, self._quiet_s))
+
+    @property
+    def _quiet_s(self) -> float:
+        """How long ago the newest records were read."""
+        return time.monotonic() - self._clock.input
 
     def _state(self, result: EpochResult | None) -> str:
         if self._is_paused:
@@ -392,7 +399,11 @@ class Driver:
         if self._coordinator.needs_settling and not self._coordinator.has_uncommitted:
             self._coordinator.settle()
         else:
-            stop.wait(min(IDLE_WAIT_S, self._ends_age_s))
+            tasks = self._coordinator.tasks.values()
+            due_ms = min((task.next_punctuation_ms for task in tasks if task.next_punctuation_ms), default=math.inf)
+            is_restoring = any(task.state is TaskState.RESTORING for task in tasks)
+            wait_s = IDLE_WAIT_S if is_restoring else self._ends_age_s / 2
+            stop.wait(max(0.001, min(wait_s, due_ms / 1000 - time.time())))
 
     def _finish(self, reason: str, stop: Event) -> RunSummary:
         """Commit what there is, let the tasks hear of it, and close their stores cleanly."""
@@ -457,7 +468,8 @@ class Driver:
         return total_lag(self._coordinator.tasks.values(), self._ends)
 
     def _report(self, state: str, *, now: bool = False) -> None:
-        if not now and time.monotonic() - self._clock.report < REPORT_EVERY_S:
+        every_s = REPORT_EVERY_S if self._quiet_s < QUIET_S else QUIET_REPORT_EVERY_S
+        if not now and time.monotonic() - self._clock.report < every_s:
             return
         self._clock.report = time.monotonic()
         self._publishing.keep_alive()
