@@ -403,7 +403,7 @@ class Driver:
             due_ms = min((task.next_punctuation_ms for task in tasks if task.next_punctuation_ms), default=math.inf)
             is_restoring = any(task.state is TaskState.RESTORING for task in tasks)
             wait_s = IDLE_WAIT_S if is_restoring else self._ends_age_s / 2
-            stop.wait(max(0.001, min(wait_s, due_ms / 1000 - time.time())))
+            stop.wait(min(wait_s, max(IDLE_WAIT_S, due_ms / 1000 - time.time())))
 
     def _finish(self, reason: str, stop: Event) -> RunSummary:
         """Commit what there is, let the tasks hear of it, and close their stores cleanly."""

@@ -197,7 +197,7 @@ def command_lines() -> Iterator[set[str]]:
 
 
 def test_secrets_stand_in_no_command_line_log_or_message(tmp_path, guarded):
-    """That of the Kafka clients, that of a database, and one of Spark's own; also when Weir cannot take the database's URL."""
+    """Those of the Kafka clients, of a database and of Spark; also when the URL of the database is refused."""
     sql, spark = "not-to-be-seen-by-sql", "not-to-be-seen-by-spark"
     secrets = (LOGIN["sasl.password"], sql, spark)
     server = PostgresqlServer()

@@ -167,3 +167,30 @@ def test_a_run_reports_how_old_records_are_when_they_are_committed(place):
     passed_ms = time.time_ns() // 1_000_000 - now_ms
     assert 60_000 <= found["freshness-p50"] <= 60_000 + passed_ms
     assert 3_600_000 <= found["freshness-p99"] <= 3_600_000 + passed_ms
+
+
+def test_a_run_that_has_nothing_to_do_rests_and_is_there_when_a_punctuation_is_due(place, monkeypatch):
+    """Also while a punctuation is due that has to wait, here for the end of a pause."""
+    rests = []
+
+    class Stop(Event):
+        def wait(self, timeout=None):
+            rests.append(timeout)
+            if len(rests) == 1:
+                driver._clock.input -= 60.0
+            if len(rests) == 10:
+                task.next_punctuation_ms = 1
+            if len(rests) == 15:
+                task.next_punctuation_ms = time.time_ns() // 1_000_000 + 60
+            if len(rests) == 16:
+                self.set()
+            return super().wait(0)
+
+    place.run()
+    place.desk.ask("pause")
+    driver = place.driver()
+    task = next(iter(driver._coordinator.tasks.values()))
+    driver.run(Stop())
+    assert rests[5:10] == [pytest.approx(0.1)] * 5
+    assert rests[10:15] == [pytest.approx(0.02)] * 5
+    assert 0.02 <= rests[15] <= 0.06
