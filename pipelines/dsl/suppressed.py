@@ -195,7 +195,8 @@ class Suppressed:
     def until_time_limit(cls, limit: timedelta, buffer: BufferConfig, *, restart_on_update: bool = False) -> Suppressed:
         """Forward a key's newest update once stream time is ``limit`` past the first one that was held back.
 
-        Further updates replace what is held and do not restart the limit. Tombstones are forwarded.
+        Further updates replace what is held and do not restart the limit. Tombstones are forwarded. For tables of
+        windows, too, the limit counts from the update's time, not from the start of the window.
 
         With ``restart_on_update`` each update restarts it (debouncing): the newest update is forwarded once stream time
         is ``limit`` past the greatest timestamp of those that were held back, so a key that is updated more often than

@@ -158,6 +158,20 @@ def test_the_time_runs_from_the_first_update_and_the_row_keeps_its_own_timestamp
     assert rows_of(out) == [("a", "3", 140, False)]
 
 
+def test_the_time_of_a_window_runs_from_its_first_record_and_not_from_its_start():
+    builder = StreamsBuilder()
+    minutes = builder.stream("clicks", key=String("user"), value=String("page")).group_by_key()
+    counts = minutes.windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1))).count("counts")
+    counts.suppress(Suppressed.until_time_limit(timedelta(seconds=30), UNBOUNDED)).to_delta("out")
+    driver = TopologyTestDriver(Application("app", builder))
+    topic, out = driver.create_input_topic("clicks"), driver.create_output_table("out")
+    left = []
+    for second, user in ((20, "ann"), (30, "bob"), (49, "bob"), (50, "bob")):
+        topic.pipe_input(user, "/", timestamp_ms=1000 * second)
+        left.append([(row["user"], row["count"]) for row in out.read_rows()])
+    assert left == [[], [], [], [("ann", 1)]]
+
+
 def test_each_update_restarts_the_time_if_it_is_asked_for(clicks):
     suppressed = Suppressed.until_time_limit(timedelta(milliseconds=30), UNBOUNDED, restart_on_update=True)
     _, topic, out = clicks(suppressed)
