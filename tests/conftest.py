@@ -22,6 +22,8 @@ from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 
+os.umask(0o022)  # as on most systems, whatever the shell has
+
 TESTS = Path(__file__).parent
 WHOLE_RUNS = [
     TESTS / folder

@@ -120,6 +120,27 @@ def test_tables_without_a_commit_log_and_without_state_stop_the_start_too(place)
         place.run()
 
 
+@pytest.mark.parametrize("lost", ["_commits", "_commits/_delta_log"])
+def test_a_run_whose_commit_log_is_removed_says_so_and_goes_on_once_the_folder_is_put_back(place, lost):
+    place.run()
+    place.topics.rows["sales", 0] += sales(30, 0)
+    folder, kept = place.warehouse / "sales", place.folder / "kept"
+
+    def lose(step):
+        if step == "files written" and not kept.exists():
+            shutil.copytree(folder, kept)
+            shutil.rmtree(folder / lost)
+
+    with pytest.raises(CommitLogLostError, match=r"there is a run under way.* its commit log .*_commits is gone"):
+        place.run(lose)
+    with pytest.raises(CommitLogLostError, match="put the application's warehouse folder back"):
+        place.run()
+    shutil.rmtree(folder)
+    shutil.copytree(kept, folder)
+    place.run()
+    assert totals(place) == expected(place)
+
+
 def test_a_first_run_that_was_killed_before_its_first_commit_is_begun_again(place):
     def die(reason):
         raise KeyboardInterrupt
