@@ -46,10 +46,13 @@ def empty(path: Path) -> None:
 DAMAGE: dict[str, tuple[Callable[[Place], Path], Callable[[Path], None], str]] = {
     "the newest entry of the commit log cut": (lambda place: entries(place, "_commits")[-1], cut, "it is cut"),
     "an entry of the commit log cut": (lambda place: entries(place, "_commits")[2], cut, "it is cut"),
+    "the newest entry of the commit log empty": (lambda place: entries(place, "_commits")[-1], empty, "it is empty"),
+    "an entry of the commit log empty": (lambda place: entries(place, "_commits")[2], empty, "it is empty"),
     "an entry of the commit log gone": (lambda place: entries(place, "_commits")[2], Path.unlink, "it is gone"),
     "the newest row of the commit log cut": (row_file, cut, "it is cut"),
     "the newest row of the commit log empty": (row_file, empty, "it is empty"),
     "an entry of an output cut": (lambda place: entries(place, "totals")[1], cut, "it is cut"),
+    "an entry of an output empty": (lambda place: entries(place, "totals")[1], empty, "it is empty"),
     "an entry of a changelog gone": (lambda place: entries(place, "_changelog/sums")[1], Path.unlink, "it is gone"),
 }
 
@@ -68,11 +71,8 @@ def test_the_file_is_named_and_put_back_the_run_goes_on(place, tmp_path, damage)
     assert totals(place) == expected(place)
 
 
-@pytest.mark.parametrize("harm", [Path.unlink, empty])
-def test_a_commit_log_without_its_newest_entry_does_not_count_anything_twice(place, tmp_path, harm):
-    file = entries(place, "_commits")[-1]
-    shutil.copy2(file, tmp_path / "backup")
-    harm(file)
+def test_a_commit_log_without_its_newest_entry_does_not_count_anything_twice(place):
+    entries(place, "_commits")[-1].unlink()
     with pytest.raises(TableAheadError, match=r"has commit 1\.\d, but the newest one in the commit log is 1\.\d"):
         place.run()
 
