@@ -53,8 +53,6 @@ ENDS_AGE_SHARE = 0.1
 TOPICS_EVERY_S = 5.0
 """How often brokers are asked for topics and partitions that were not there when the run began."""
 REPORT_EVERY_S = 0.5
-QUIET_S, QUIET_REPORT_EVERY_S = 5.0, 2.0
-"""After so long without a record, reports are as rare as heartbeats."""
 DISK_FULL_WAIT_S = 5.0
 BROKER_WAIT_S = 1.0
 
@@ -468,8 +466,7 @@ class Driver:
         return total_lag(self._coordinator.tasks.values(), self._ends)
 
     def _report(self, state: str, *, now: bool = False) -> None:
-        every_s = REPORT_EVERY_S if self._quiet_s < QUIET_S else QUIET_REPORT_EVERY_S
-        if not now and time.monotonic() - self._clock.report < every_s:
+        if not now and time.monotonic() - self._clock.report < REPORT_EVERY_S:
             return
         self._clock.report = time.monotonic()
         self._publishing.keep_alive()
