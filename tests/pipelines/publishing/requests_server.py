@@ -73,7 +73,10 @@ class RequestsServer:
                 raise AttributeError(name)
 
             def _answer(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                length = int(self.headers["Content-Length"])
+                if len(body := self.rfile.read(length)) < length:  # the client was killed before it had sent all
+                    self.close_connection = True
+                    return
                 with outer._lock:
                     answer = outer.next.popleft() if outer.next else Answer()
                     received = Received(
