@@ -155,6 +155,7 @@ def test_a_target_made_anew_gets_the_rows_that_wait_once_somebody_says_so(shop, 
     shop.produce("second")
     shop.start()
     wait(lambda: shop.sink()["awaits"] == "resume", "the sink waits for a decision")
+    wait(lambda: shop.sink()["waiting_rows"] == 1, "the row is committed")
     assert "was the topic or table made anew" in shop.done("status", "shop")
     assert shop.published() == []
     assert "publishing goes on with the rows that wait (1)" in shop.done("sink", "resume", "shop", "orders")
