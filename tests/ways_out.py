@@ -198,6 +198,8 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "run MODULE:APP --bootstrap-servers HOST:PORT": OTHER_CLUSTER,
         "run MODULE:APP --accept-lost-records": MADE_ANEW,
         "read on at offset": EXPIRED,
+        "kafka create x --partitions 1": TOPICS
+        + "a_topic_deleted_under_a_run_is_created_again_and_read_from_its_start",
         "reset x": MADE_ANEW,
     },
     "pipelines/spark/errors.py NoMatchingTopicError": {
