@@ -159,7 +159,8 @@ class FormatVersionError(StateError):
 
 
 class FencedStoreError(StateError):
-    """A newer generation has settled this store: this process belongs to an older driver and stops (PROTOCOL 6)."""
+    """A newer generation has claimed or settled this store: this process belongs to an older driver and stops
+    (PROTOCOL 6)."""
 
     def __init__(self, task_id: str, mine: int, found: int) -> None:
         super().__init__(task_id, mine, found)
@@ -167,8 +168,8 @@ class FencedStoreError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"task {self.task_id}: the plan is from generation {self.mine}, but generation {self.found} has settled "
-            "the local store: a newer driver has taken over, so nothing is written"
+            f"task {self.task_id}: this is generation {self.mine}, but generation {self.found} has taken over the "
+            "local store with a newer driver, so nothing is written"
         )
 
 

@@ -83,7 +83,7 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
     coordinator.check_claim()
     for folder in before:
         if folder not in named:  # another program's, or one of a restore that died
-            quarantine(folder, "no task of the newest commit uses it")
+            quarantine(folder, "no task of the newest commit uses it", coordinator.generation)
     for task in coordinator.tasks.values():
         task.slot = spec.slot_of[task.id]
     return Driver(coordinator, spec, executors, listeners)
