@@ -117,6 +117,21 @@ class DamagedFileError(StateError):
         )
 
 
+class DeltaLogGoneError(StateError):
+    """A table's Delta log was removed, or replaced by an older copy, under a process that uses it."""
+
+    def __init__(self, application: str, log: str) -> None:
+        super().__init__(application, log)
+        self.application, self.log = application, log
+
+    def __str__(self) -> str:
+        return (
+            f"the Delta log {self.log} no longer has what application {self.application!r} has read there: it was "
+            "removed, or replaced by an older copy, while a process was using it; put the application's whole "
+            f"warehouse folder back as it was at one moment, or start over with `weir reset {self.application}`"
+        )
+
+
 class TableAheadError(StateError):
     """A table has commits that the commit log does not have: a start would repeat them, and their rows would double."""
 
