@@ -117,6 +117,21 @@ class DamagedFileError(StateError):
         )
 
 
+class DeltaLogGoneError(StateError):
+    """A table's Delta log was removed, or replaced by an older copy, under a process that uses it."""
+
+    def __init__(self, application: str, log: str) -> None:
+        super().__init__(application, log)
+        self.application, self.log = application, log
+
+    def __str__(self) -> str:
+        return (
+            f"the Delta log {self.log} no longer has what application {self.application!r} has read there: it was "
+            "removed, or replaced by an older copy, while a process was using it; put the application's whole "
+            f"warehouse folder back as it was at one moment, or start over with `weir reset {self.application}`"
+        )
+
+
 class TableAheadError(StateError):
     """A table has commits that the commit log does not have: a start would repeat them, and their rows would double."""
 
@@ -159,7 +174,8 @@ class FormatVersionError(StateError):
 
 
 class FencedStoreError(StateError):
-    """A newer generation has settled this store: this process belongs to an older driver and stops (PROTOCOL 6)."""
+    """A newer generation has claimed or settled this store: this process belongs to an older driver and stops
+    (PROTOCOL 6)."""
 
     def __init__(self, task_id: str, mine: int, found: int) -> None:
         super().__init__(task_id, mine, found)
@@ -167,8 +183,8 @@ class FencedStoreError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"task {self.task_id}: the plan is from generation {self.mine}, but generation {self.found} has settled "
-            "the local store: a newer driver has taken over, so nothing is written"
+            f"task {self.task_id}: this is generation {self.mine}, but generation {self.found} has taken over the "
+            "local store with a newer driver, so nothing is written"
         )
 
 
