@@ -117,6 +117,20 @@ class DamagedFileError(StateError):
         )
 
 
+class TableFileError(StateError):
+    """A file that a table names is gone, of another size, or cannot be read: whoever reads the table fails."""
+
+    def __init__(self, application: str, table: str, path: str, reason: str) -> None:
+        super().__init__(application, table, path, reason)
+        self.application, self.table, self.path, self.reason = application, table, path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table!r} of application {self.application!r} names the file {self.path}: {self.reason}; put "
+            f"it back from a backup, or start over with `weir reset {self.application}`"
+        )
+
+
 class DeltaLogGoneError(StateError):
     """A table's Delta log was removed, or replaced by an older copy, under a process that uses it."""
 

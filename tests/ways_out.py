@@ -307,6 +307,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "put it back from a backup": "tests/state/commit/test_damage.py::"
         "test_the_file_is_named_and_put_back_the_run_goes_on",
     },
+    "state/errors.py TableFileError": {
+        "put it back from a backup": TABLES + "a_file_that_an_output_has_lost_is_put_back_or_the_application_is_reset",
+        "reset x": TABLES + "a_file_that_an_output_has_lost_is_put_back_or_the_application_is_reset",
+    },
     "state/errors.py DeltaLogGoneError": {
         "put the application's whole warehouse folder back": TABLES
         + "a_commit_log_that_is_gone_under_a_run_is_put_back_or_the_application_is_reset",

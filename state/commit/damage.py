@@ -91,10 +91,10 @@ def damaged_file(folder: Path, paths: Sequence[Path] = ()) -> tuple[Path, str] |
     return None
 
 
-def unreadable(path: Path) -> str:
-    """Why the rows of a Parquet file cannot be read; "" if they can. Reads all of it."""
+def unreadable(path: Path, rows: int | None = None) -> str:
+    """Why the rows of a Parquet file cannot be read, or that they are not as many; "" if neither. Reads all of it."""
     try:
-        pl.read_parquet(path, hive_partitioning=False)
+        found = pl.read_parquet(path, hive_partitioning=False).height
     except (pl.exceptions.PolarsError, OSError) as error:
         return f"its rows cannot be read ({(str(error).splitlines() or [type(error).__name__])[0]})"
-    return ""
+    return "" if rows in (None, found) else f"it has {found} rows, and had {rows}"

@@ -86,9 +86,9 @@ def visits(kafka_admin, topic, tmp_path, monkeypatch):
 
 def test_deleted_records_stop_a_run_that_had_not_read_them(visits):
     def expire():
-        visits.place.topics.reader(visits.name, 0)._seek(150)  # what was fetched ahead would still be read
         visits.produce("c", 80)
         visits.expire(180)
+        visits.place.topics.reader(visits.name, 0)._seek(150)  # what was fetched ahead would still be read
 
     with pytest.raises(OffsetsLostError, match=r"offset 150 of .* begins at 180: .*\[150, 180\), were removed unread"):
         visits.run_until(expire)

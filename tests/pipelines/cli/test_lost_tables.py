@@ -119,6 +119,25 @@ def test_what_was_lost_is_put_back_or_the_application_is_reset(there, loss):
     assert_all_is_counted(there)
 
 
+def test_a_file_that_an_output_has_lost_is_put_back_or_the_application_is_reset(there):
+    good = there.weir("verify clicks")
+    assert good.code == 0, good.text
+    assert "table users: 2 files" in good.text
+    file = sorted((there.warehouse / "clicks" / "users").rglob("*.parquet"))[0]
+    kept = there.folder / "kept"
+    shutil.move(file, kept)
+    for command in ("verify clicks", "verify clicks --sample 1"):
+        refused = there.weir(command)
+        assert refused.code == 1
+        assert f"'clicks' names the file {file}: it is gone; put it back from a backup" in refused.text
+    shutil.copy2(kept, file)
+    assert there.weir("verify clicks").code == 0
+    file.unlink()
+    assert there.take(RESET, there.weir("verify clicks"), APP="clicks").code == 0
+    assert_all_is_counted(there)
+    assert there.weir("verify clicks").code == 0
+
+
 def test_a_commit_log_that_is_gone_under_a_run_is_put_back_or_the_application_is_reset(there, monkeypatch):
     copy(there.warehouse, there.folder / "backup")
     begin = Driver.run
