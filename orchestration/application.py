@@ -12,6 +12,7 @@ import dagster as dg
 from weir.orchestration.assets.backfill import backfill_assets
 from weir.orchestration.assets.ingest import ingest_assets
 from weir.orchestration.checks.commits import commit_checks, lag_check
+from weir.orchestration.checks.files import file_checks
 from weir.orchestration.checks.quarantine import quarantine_check
 from weir.orchestration.checks.sinks import sink_checks
 from weir.orchestration.checks.state import state_checks
@@ -87,6 +88,7 @@ def weir_assets(
             quarantine_check(supervised),
             *sink_checks(supervised),
             *state_checks(supervised),
+            *file_checks(supervised),
         ],
         jobs=[
             continuous_job(supervised),

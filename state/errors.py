@@ -117,6 +117,35 @@ class DamagedFileError(StateError):
         )
 
 
+class TableFileError(StateError):
+    """A file that a table names is gone, of another size, or cannot be read: whoever reads the table fails."""
+
+    def __init__(self, application: str, table: str, path: str, reason: str) -> None:
+        super().__init__(application, table, path, reason)
+        self.application, self.table, self.path, self.reason = application, table, path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table!r} of application {self.application!r} names the file {self.path}: {self.reason}; put "
+            f"it back from a backup, or start over with `weir reset {self.application}`"
+        )
+
+
+class DeltaLogGoneError(StateError):
+    """A table's Delta log was removed, or replaced by an older copy, under a process that uses it."""
+
+    def __init__(self, application: str, log: str) -> None:
+        super().__init__(application, log)
+        self.application, self.log = application, log
+
+    def __str__(self) -> str:
+        return (
+            f"the Delta log {self.log} no longer has what application {self.application!r} has read there: it was "
+            "removed, or replaced by an older copy, while a process was using it; put the application's whole "
+            f"warehouse folder back as it was at one moment, or start over with `weir reset {self.application}`"
+        )
+
+
 class TableAheadError(StateError):
     """A table has commits that the commit log does not have: a start would repeat them, and their rows would double."""
 
@@ -159,7 +188,8 @@ class FormatVersionError(StateError):
 
 
 class FencedStoreError(StateError):
-    """A newer generation has settled this store: this process belongs to an older driver and stops (PROTOCOL 6)."""
+    """A newer generation has claimed or settled this store: this process belongs to an older driver and stops
+    (PROTOCOL 6)."""
 
     def __init__(self, task_id: str, mine: int, found: int) -> None:
         super().__init__(task_id, mine, found)
@@ -167,8 +197,8 @@ class FencedStoreError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"task {self.task_id}: the plan is from generation {self.mine}, but generation {self.found} has settled "
-            "the local store: a newer driver has taken over, so nothing is written"
+            f"task {self.task_id}: this is generation {self.mine}, but generation {self.found} has taken over the "
+            "local store with a newer driver, so nothing is written"
         )
 
 

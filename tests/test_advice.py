@@ -25,7 +25,8 @@ def definitions(path: Path) -> set[str]:
 
 
 def texts(tree: ast.AST):
-    """The line and text of each string outside of docstrings; what is put in becomes ``x``."""
+    """The line and text of each string outside of docstrings; what is put in becomes ``x``, a number (``:d``)
+    ``1``."""
     skipped = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -34,10 +35,14 @@ def texts(tree: ast.AST):
             skipped.add(id(node.value))
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            parts = (str(each.value) if isinstance(each, ast.Constant) else "x" for each in node.values)
+            parts = (str(each.value) if isinstance(each, ast.Constant) else put_in(each) for each in node.values)
             yield node.lineno, "".join(parts)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
             yield node.lineno, node.value
+
+
+def put_in(value: ast.expr) -> str:
+    return "1" if ast.unparse(getattr(value, "format_spec", None) or ast.Constant("")) == "f'd'" else "x"
 
 
 def commands(tree: ast.AST) -> list[tuple[int, str]]:
@@ -158,6 +163,8 @@ def test_no_way_out_is_both_run_and_not_run():
         ("raise E('`weir stop shop --now`')", False),
         ("raise E('`weir strop shop`')", False),
         ("raise E('`weir kafka remove x`')", False),
+        ("raise E(f'`weir kafka create {topic} --partitions {count:d}`')", True),
+        ("raise E(f'`weir kafka create {topic} --partitions {count}`')", False),
     ],
 )
 def test_an_incomplete_command_is_found(code, is_complete):

@@ -198,6 +198,8 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "run MODULE:APP --bootstrap-servers HOST:PORT": OTHER_CLUSTER,
         "run MODULE:APP --accept-lost-records": MADE_ANEW,
         "read on at offset": EXPIRED,
+        "kafka create x --partitions 1": TOPICS
+        + "a_topic_deleted_under_a_run_is_created_again_and_read_from_its_start",
         "reset x": MADE_ANEW,
     },
     "pipelines/spark/errors.py NoMatchingTopicError": {
@@ -304,6 +306,15 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "state/errors.py DamagedFileError": {
         "put it back from a backup": "tests/state/commit/test_damage.py::"
         "test_the_file_is_named_and_put_back_the_run_goes_on",
+    },
+    "state/errors.py TableFileError": {
+        "put it back from a backup": TABLES + "a_file_that_an_output_has_lost_is_put_back_or_the_application_is_reset",
+        "reset x": TABLES + "a_file_that_an_output_has_lost_is_put_back_or_the_application_is_reset",
+    },
+    "state/errors.py DeltaLogGoneError": {
+        "put the application's whole warehouse folder back": TABLES
+        + "a_commit_log_that_is_gone_under_a_run_is_put_back_or_the_application_is_reset",
+        "reset x": TABLES + "a_commit_log_that_is_gone_under_a_run_is_put_back_or_the_application_is_reset",
     },
     "state/errors.py TableBehindError": {"restore the file from a backup": LOST, "reset x": LOST},
     "state/errors.py TableLostError": {"restore the table's folder from a backup": LOST, "reset x": LOST},

@@ -1,4 +1,5 @@
-"""Jobs that select assets and checks: the continuous ingest, the full comparison of the state, and the audit."""
+"""Jobs that select assets and checks: the continuous ingest, the full comparison of the state and the outputs, and the
+audit."""
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import (  # has no public name
@@ -6,6 +7,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import (  # has n
 )
 
 from weir.orchestration.assets.ingest import ingest_op
+from weir.orchestration.checks.files import READABLE_CHECK
 from weir.orchestration.checks.state import FULL_CHECK
 from weir.orchestration.supervised import Supervised
 
@@ -22,11 +24,12 @@ def continuous_job(supervised: Supervised) -> AssetJob:
 
 
 def verify_job(supervised: Supervised) -> AssetJob:
-    """``<app>_verify``: the full comparison of the state."""
+    """``<app>_verify``: the full comparison of the state, and all rows of the outputs."""
     return dg.define_asset_job(
         f"{supervised.name}_verify",
-        description="Compare every store with its changelog and with the commit log.",
-        selection=_full_check(supervised),
+        description="Compare every store with its changelog and with the commit log, and read every file of the "
+        "output tables.",
+        selection=_full_checks(supervised),
         tags=supervised.tags,
     )
 
@@ -36,11 +39,14 @@ def audit_job(supervised: Supervised) -> AssetJob:
     every = dg.AssetSelection.checks_for_assets(supervised.ingest, *supervised.tables.values())
     return dg.define_asset_job(
         f"{supervised.name}_audit",
-        description="Every check except the full comparison of the state; safe next to a running driver.",
-        selection=every - _full_check(supervised),
+        description="Every check except those that read all of the state or of a table; safe next to a running driver.",
+        selection=every - _full_checks(supervised),
         tags=supervised.tags,
     )
 
 
-def _full_check(supervised: Supervised) -> dg.AssetSelection:
-    return dg.AssetSelection.checks(dg.AssetCheckKey(supervised.ingest, FULL_CHECK))
+def _full_checks(supervised: Supervised) -> dg.AssetSelection:
+    return dg.AssetSelection.checks(
+        dg.AssetCheckKey(supervised.ingest, FULL_CHECK),
+        *(dg.AssetCheckKey(key, READABLE_CHECK) for key in supervised.outputs.values()),
+    )

@@ -21,6 +21,12 @@ def output_tables(folder: Path) -> list[str]:
     return sorted(table.name for table in tables if not (table.name.startswith("_") or table.is_symlink()))
 
 
+def readable_tables(folder: Path) -> list[str]:
+    """The output tables, and the one of dead letters if there are any."""
+    has_dead_letters = (folder / DEAD_LETTERS.name / "_delta_log").is_dir()
+    return [*output_tables(folder), *[DEAD_LETTERS.name] * has_dead_letters]
+
+
 def newest_rows(settings: Settings, application: str, table: str) -> pl.DataFrame:
     """The current rows of an output, or of ``_dead_letters``, newest first, without Weir's own columns.
 
@@ -28,8 +34,7 @@ def newest_rows(settings: Settings, application: str, table: str) -> pl.DataFram
         OperationError: The folder does not know the application, or the application has no such table.
     """
     folder = settings.warehouse / require(settings, application)
-    has_dead_letters = (folder / DEAD_LETTERS.name / "_delta_log").is_dir()
-    tables = [*output_tables(folder), *[DEAD_LETTERS.name] * has_dead_letters]
+    tables = readable_tables(folder)
     if table not in tables:
         known = ", ".join(tables) or "none yet: run the application first"
         raise OperationError(f"{application} has no table {table!r}; it has {known}")

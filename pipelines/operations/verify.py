@@ -1,4 +1,5 @@
-"""Checks whether the stores on this host are what their changelogs and the commit log say."""
+"""Checks whether the stores on this host are what their changelogs and the commit log say, and whether the output tables
+have their files."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.operations.errors import OtherProgramError
+from weir.pipelines.operations.tables import readable_tables
 from weir.pipelines.tasks.epoch import task_rows
 from weir.pipelines.topology.changes import sub_topology_of
 from weir.state.changelog.verify import Agreement, StateDifferenceError, verify_task
 from weir.state.commit.protocol import newest_commit
+from weir.state.commit.table_files import TableFiles, check_table
 
 LOOK_AGAIN_S = 2.0
 
@@ -51,6 +54,19 @@ def verify_application(
             except StateDifferenceError as still:
                 raise _named(still, application) from None
         yield agreement
+
+
+def verify_outputs(settings: Settings, application: str, *, reads: bool) -> Iterator[TableFiles]:
+    """Look for the files of every output table and of the dead letters, one table after another; ``reads`` also reads
+    all their rows. The application may be running.
+
+    Raises:
+        TableFileError: The first file that is gone, of another size, or not readable.
+        DamagedFileError: The Delta log of a table cannot be read.
+    """
+    folder = settings.warehouse / application
+    for table in readable_tables(folder):
+        yield check_table(folder, application, table, reads=reads)
 
 
 def _named(error: StateDifferenceError, application: Application) -> StateDifferenceError:

@@ -20,7 +20,7 @@ from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.spark.admission import admit
 from weir.pipelines.spark.beginnings import Beginnings, unlogged_of
-from weir.pipelines.spark.errors import CommitLogLostError, CommitOutOfSpaceError
+from weir.pipelines.spark.errors import CommitOutOfSpaceError
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.pace import NO_SHARES, Share, Took
 from weir.pipelines.spark.parts import Slots, Source
@@ -44,7 +44,6 @@ from weir.state.changelog.restore import RestoreProgress
 from weir.state.changelog.rows import changelog_spec
 from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but, snapshot_files
 from weir.state.commit.evolution import evolution
-from weir.state.commit.log import COMMITS
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import (
     LOST_RECORDS_ACCEPTED,
@@ -417,7 +416,6 @@ class Coordinator:
 
         Raises:
             FencedError: A newer driver has taken over.
-            CommitLogLostError: The commit log has been removed.
             CommitOutOfSpaceError: The disk of the warehouse is full, and ``wait_for_disk`` waits no longer.
         """
         if self.epoch == self.committed_id.epoch:
@@ -470,13 +468,7 @@ class Coordinator:
         except FileNotFoundError:  # a newer driver's start removes what no commit names
             self._committer.check_claim()
             raise
-        try:
-            self._committer.commit(record)
-        except FileNotFoundError as error:
-            log_folder = self.folder / COMMITS.name
-            if (log_folder / "_delta_log").exists():
-                raise
-            raise CommitLogLostError(self.application.id, str(log_folder), "a run under way") from error
+        self._committer.commit(record)
 
     def read_on_at(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit that these topic partitions are read from elsewhere, by tasks that keep their state (PROTOCOL 28)."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
@@ -19,11 +20,17 @@ from typing import TypeVar
 import msgspec
 
 from weir.infra.control.rows import RequestRow
-from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdminError, UnknownTopicError
 from weir.pipelines.publishing.state import Decision, sink_readings
 from weir.pipelines.spark.admission import require_commit_log
 from weir.pipelines.spark.coordinator import Coordinator, EpochResult
-from weir.pipelines.spark.errors import BadRecordError, RunError, TaskFailedError
+from weir.pipelines.spark.errors import (
+    BadRecordError,
+    MatchedTopicGoneError,
+    OffsetsLostError,
+    RunError,
+    TaskFailedError,
+)
 from weir.pipelines.spark.pace import Pace
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import total_lag
@@ -51,7 +58,8 @@ ENDS_MAX_AGE_S = 0.2
 ENDS_AGE_SHARE = 0.1
 """While records arrive, that much of the commit interval; afterwards, of the time since the last one."""
 TOPICS_EVERY_S = 5.0
-"""How often brokers are asked for topics and partitions that were not there when the run began."""
+"""How often brokers are asked for topics and partitions that were not there when the run began, and whether those that
+were are still the same."""
 REPORT_EVERY_S = 0.5
 DISK_FULL_WAIT_S = 5.0
 BROKER_WAIT_S = 1.0
@@ -73,7 +81,7 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
     coordinator.check_claim()
     for folder in before:
         if folder not in named:  # another program's, or one of a restore that died
-            quarantine(folder, "no task of the newest commit uses it")
+            quarantine(folder, "no task of the newest commit uses it", coordinator.generation)
     for task in coordinator.tasks.values():
         task.slot = spec.slot_of[task.id]
     return Driver(coordinator, spec, executors, listeners)
@@ -129,12 +137,14 @@ class Driver:
 
         Raises:
             BadRecordError, TaskFailedError, RestoreFailedError: A task cannot continue; everything before is committed.
-            OffsetsLostError, GlobalTopicReplacedError: A topic is no longer the one that was read.
+            OffsetsLostError, MatchedTopicGoneError, GlobalTopicReplacedError, UnknownTopicError: A topic is no longer
+                the one that was read, or no longer has what is to be read next.
             FencedError: A newer driver has taken over; nothing more was written.
         """
         try:
             return self._run(stop, until_caught_up=until_caught_up, end_time_ms=end_time_ms)
-        except RunError:
+        except (RunError, UnknownTopicError) as error:
+            self._commit_before(error)
             self._report("stopping", now=True)  # positions and lag as of the failure
             raise
 
@@ -150,6 +160,7 @@ class Driver:
                 self._refresh_ends(stop)
             if not until_caught_up and time.monotonic() - self._clock.topics > TOPICS_EVERY_S:
                 self._clock.topics = time.monotonic()
+                self._ask(stop, self._topics.require_readable)
                 if grown := self._ask(stop, self._topics.grown):
                     log.info("%s: the run goes on with another generation", grown)
                     return self._finish(NEW_TOPICS, stop)
@@ -166,9 +177,9 @@ class Driver:
                 return self._finish("caught_up" if is_ended else "stopped", stop)
             if result is None or not result.records_in:
                 if until_caught_up and result is not None and self._lag() > 0:
-                    self._ask(
-                        stop, self._topics.ends
-                    )  # only to see whether the brokers answer: where to stop does not change
+                    # Records that came later are not read; those that the brokers have lost cannot be waited for.
+                    ends = self._ask(stop, self._topics.ends) or self._ends
+                    self._ends = {place: min(end, ends[place]) for place, end in self._ends.items()}
                 self._idle(stop)
         return self._finish("stopped", stop)
 
@@ -274,6 +285,8 @@ class Driver:
             raise BadRecordError(application, result.bad_record)
         for receipt in result.failures:
             if receipt.status is ReceiptStatus.FAILED:
+                with suppress(KafkaAdminError):  # the brokers may be away, and the reason another
+                    self._topics.require_readable()
                 self._commit("failure")
                 raise TaskFailedError(application, str(receipt.task), receipt.error)
             self._message = f"task {receipt.task}: {receipt.error}; waiting for space"
@@ -291,9 +304,18 @@ class Driver:
         elif wants_commit or 0 <= self._uncommitted_max_bytes <= coordinator.uncommitted_bytes:
             self._commit("bytes")
 
-    def _commit(self, reason: str) -> None:
+    def _commit_before(self, error: RunError | UnknownTopicError) -> None:
+        """If topics have changed, commit what was complete before, unless it may have come from what is there now."""
+        if not isinstance(error, OffsetsLostError | MatchedTopicGoneError | UnknownTopicError):
+            return
+        lost = error.lost if isinstance(error, OffsetsLostError) else ()
+        if self._coordinator.has_uncommitted and not self._topics.has_read_since_commit(lost):
+            self._commit("lost records", apart_from={each.topic for each in lost})
+
+    def _commit(self, reason: str, apart_from: Collection[str] = ()) -> None:
+        """Commit; of topics ``apart_from`` which it is known that they are the same, or that nothing was read."""
         started = time.monotonic()
-        self._topics.require_same()
+        self._topics.require_same(apart_from)
         self._coordinator.commit(reason)
         self._message = ""
         self._coordinator.metrics.commit(

@@ -138,6 +138,8 @@ class Loss(StrEnum):
 
     REPLACED = "replaced"
     """It is another topic of the same name."""
+    DELETED = "deleted"
+    """It does not exist any more."""
     TRUNCATED = "truncated"
     """An unclean leader election has given the offsets before the position to other records."""
     SHORT = "short"
@@ -155,21 +157,33 @@ class LostPosition:
     position: int
     loss: Loss
     found: str
-    """The old and the new id, or the offset where the log was truncated, ends or begins."""
+    """The old and the new id, or the offset where the log was truncated, ends or begins; "" if it is deleted."""
     resume: int | None
     """Where it can be read on if the loss is accepted; None where that is unknown."""
+    end: int | None = None
+    """Where the topic was last seen to end, if it was deleted during a run."""
 
     def __str__(self) -> str:
+        at, unread = self.position, ""
+        if self.end is not None and self.end > at:
+            unread = f", and [{at}, {self.end}) was not read"
         match self.loss:
             case Loss.REPLACED:
-                what = f"but the topic was deleted and recreated ({self.found})"
+                what = f"but the topic was deleted and recreated ({self.found}){unread}"
+            case Loss.DELETED:
+                what = f"but the topic was deleted{unread}"
             case Loss.TRUNCATED:
-                what = f"but the brokers have lost its records from offset {self.found} on, and others have taken over"
+                what = (
+                    f"but the brokers have lost its records from offset {self.found} on, of which [{self.found}, {at}) "
+                    "were read, and others have taken over"
+                )
             case Loss.SHORT:
-                what = f"which ends at {self.found}: the topic was recreated or has lost records"
+                what = f"which ends at {self.found}: the topic was recreated or has lost [{self.found}, {at})"
             case Loss.EXPIRED:
-                what = f"which begins at {self.found}: the records before that were removed unread"
-        return f"offset {self.position} of topic {self.topic!r}, partition {self.partition}, {what}"
+                what = (
+                    f"which begins at {self.found}: the records before that, [{at}, {self.found}), were removed unread"
+                )
+        return f"offset {at} of topic {self.topic!r}, partition {self.partition}, {what}"
 
 
 class OffsetsLostError(RunError):
@@ -185,11 +199,17 @@ class OffsetsLostError(RunError):
         if any(each.resume is None for each in self.lost):
             accept = ""
         else:
-            resume = (
-                "read the new topic from its start"
-                if first.loss is Loss.REPLACED
-                else f"read on at offset {first.resume}"
-            )
+            match first.loss:
+                case Loss.REPLACED:
+                    resume = "read the new topic from its start"
+                case Loss.DELETED:
+                    count = sum(each.topic == first.topic for each in self.lost)
+                    resume = (
+                        f"create it again with `weir kafka create {first.topic} --partitions {count:d}` and read the "
+                        "new topic from its start"
+                    )
+                case _:
+                    resume = f"read on at offset {first.resume}"
             accept = f", {resume}, keeping all state, with `weir run MODULE:APP --accept-lost-records`"
         return (
             f"application {self.application!r} continues from {first}{more}; run "

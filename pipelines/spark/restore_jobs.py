@@ -29,12 +29,14 @@ from weir.pipelines.tasks.epoch import Reader, TaskSettings, task_rows
 from weir.pipelines.tasks.rebuilding import rebuilt
 from weir.pipelines.topology.clocks import clocks_of
 from weir.state.changelog.restore import OnProgress, RestoreProgress, restore_task
+from weir.state.commit.log import newest_generation
 from weir.state.commit.record import TaskCommit
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import StateView
 from weir.state.engine.in_memory import place
 from weir.state.engine.instances import instance_folder, set_current
 from weir.state.engine.quarantine import quarantine
+from weir.state.errors import FencedStoreError
 from weir.state.types import IsolationLevel, StateId, TaskId
 
 log = logging.getLogger(__name__)
@@ -85,16 +87,25 @@ def restore(
     request: RestoreRequest,
     reader: Callable[[str, int], Reader],
 ) -> Restored:
-    """Carry out ``request`` on this host; what an attempt that died left behind goes to quarantine too."""
+    """Carry out ``request`` on this host; what an attempt that died left behind goes to quarantine too.
+
+    Its driver may have been frozen since it began this. So the commit log is asked here too, before anything is moved
+    and before queries get another instance, and the folder itself once it is moved.
+
+    Raises:
+        FencedStoreError: A newer driver has taken over; its instance is where it was.
+    """
     started = time.perf_counter()
     sub_topology = application.topology.sub_topology(request.task.sub_topology)
     name = application.topology.task_name(request.task)
     folder = Path(settings.state_folder, name)
+    application_folder = Path(settings.application_folder)
+    _require_newest(application_folder, name, request.generation)
     (folder / _PROGRESS).unlink(missing_ok=True)
     # 2. The old instance quarantined
-    quarantine(instance_folder(folder, request.commit.instance), request.reason)
-    quarantine(folder / request.instance, "the restore that built it did not finish")
-    tell, application_folder = _Teller(folder), Path(settings.application_folder)
+    quarantine(instance_folder(folder, request.commit.instance), request.reason, request.generation)
+    quarantine(folder / request.instance, "the restore that built it did not finish", request.generation)
+    tell = _Teller(folder)
     with _rebuilt(application, folder / _REBUILDING, request, reader, tell) as rebuilt:
         store = restore_task(
             application_folder,
@@ -113,6 +124,7 @@ def restore(
         count = sum(held.count(spec.name) for spec in sub_topology.stores)
     store.close()  # not synced: after a restart of the machine it would not be trusted in any case
     place(store.folder, in_memory=sub_topology.is_in_memory)
+    _require_newest(application_folder, name, request.generation)
     # 5. The new instance named
     set_current(folder, request.instance)
     (folder / _PROGRESS).unlink(missing_ok=True)
@@ -125,6 +137,12 @@ def restore(
         from_snapshot=tell.from_snapshot,
         is_snapshot_gone=snapshot is not None and not (application_folder / snapshot.path).exists(),
     )
+
+
+def _require_newest(application_folder: Path, task: str, generation: int) -> None:
+    newest = newest_generation(application_folder.parent, application_folder.name)
+    if newest > generation:
+        raise FencedStoreError(task, generation, newest)
 
 
 @contextmanager

@@ -148,6 +148,7 @@ class Restores:
 
         Raises:
             RestoreFailedError: A restore failed; everything that was accepted is committed.
+            FencedError: A newer driver has taken over.
             RangeLostError, CompactedTopicError: As for ``begin``.
         """
         if self._waiting:
@@ -161,6 +162,7 @@ class Restores:
         ]
         for restored in [restored for restored in ended if restored not in self._unchecked]:
             if restored.error:
+                self._coordinator.check_claim()  # it fails, too, if a newer driver has taken over
                 if self._coordinator.has_uncommitted:
                     self._commit("failure")
                 raise RestoreFailedError(self._coordinator.application.id, str(restored.request.task), restored.error)

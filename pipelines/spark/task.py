@@ -66,6 +66,8 @@ class Task:
     current: StateId | None = None
     committed: StateId | None = None
     positions: Positions = field(default_factory=dict)
+    committed_positions: Positions = field(default_factory=dict)
+    """The positions of the last commit."""
     leader_epochs: LeaderEpochs = field(default_factory=dict)
     """Of each topic partition, the epoch of the leader whose log was last seen to reach the position."""
     clocks: Mapping[str, int] = field(default_factory=dict)
@@ -135,6 +137,7 @@ class Task:
             current=committed.state,
             committed=committed.state,
             positions={topic: dict(offsets) for topic, offsets in committed.positions.items()},
+            committed_positions=committed.positions,
             leader_epochs={topic: dict(epochs) for topic, epochs in committed.leader_epochs.items()},
             clocks=committed.clocks,
             totals={name: count for name, count in committed.totals.items() if name != OPEN_WINDOWS},
@@ -297,5 +300,6 @@ class Task:
         """A commit covers everything up to ``current``; returns the snapshot that it no longer lists."""
         replaced = self.listed_snapshot if self.listed_snapshot != self.snapshot else None
         self.committed, self.listed_snapshot = self.current, self.snapshot
+        self.committed_positions = {topic: dict(offsets) for topic, offsets in self.positions.items()}
         self.files, self.consumed, self.replayed = [], [], []
         return replaced

@@ -55,8 +55,10 @@ def lost_positions(
     if not positions:
         return []
     places = sorted(positions)
-    ids = logs.topic_ids(sorted({topic for topic, _ in places}))
-    oldest, ends, others = logs.beginning_offsets(places), logs.log_ends(places), replaced(known_ids, ids)
+    ends, oldest = logs.log_ends(places), dict(logs.beginning_offsets(places))
+    ids = logs.topic_ids(sorted({topic for topic, _ in places}))  # after the offsets, which may be another topic's
+    others = replaced(known_ids, ids)
+    oldest |= logs.beginning_offsets([place for place in places if place[0] in others]) if others else {}
     lost = [
         LostPosition(
             topic=topic,

@@ -6,17 +6,27 @@ Everything is asked of the source; what the answers mean is decided in ``weir.pi
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
-from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.infra.kafka.admin import BrokerUnreachableError, UnknownTopicError
 from weir.infra.kafka.log_ends import LogEnd
 from weir.pipelines.spark.coordinator import Coordinator
-from weir.pipelines.spark.errors import GlobalTopicReplacedError, Loss, LostPosition, OffsetsLostError
+from weir.pipelines.spark.errors import (
+    GlobalTopicReplacedError,
+    Loss,
+    LostPosition,
+    MatchedTopicGoneError,
+    OffsetsLostError,
+)
 from weir.pipelines.spark.parts import Source
 from weir.pipelines.spark.topic_logs import cut_short, lost_positions, replaced
 from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
+
+Answer = TypeVar("Answer")
 
 
 class TopicWatch:
@@ -26,6 +36,8 @@ class TopicWatch:
         """``source_counts`` are the partitions of each topic that is read, as the run began."""
         self._coordinator, self._source = coordinator, source
         self._ids: dict[str, str] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        """Where the topics were last seen to end."""
         self._is_away = False
         self._partitions = {topic: source_counts[topic] for topic in coordinator.application.topology.topics()}
 
@@ -55,22 +67,51 @@ class TopicWatch:
         """Where the topics end.
 
         Raises:
-            OffsetsLostError: A topic no longer reaches what was read of it.
+            OffsetsLostError, MatchedTopicGoneError: A topic no longer reaches what was read of it, or is gone.
+            UnknownTopicError: The topic of a global table is gone.
             BrokerUnreachableError: No broker answered in time.
         """
         positions = self._positions()
         self._is_away = True
-        ends = self._source.log_ends([*positions, *self._coordinator.global_beginnings])
+        ends = self._asked(lambda: self._source.log_ends([*positions, *self._coordinator.global_beginnings]))
         lost = list(cut_short(positions, ends, self._ids, self._source))
         self._is_away = False
         if lost:
+            self.require_readable()  # it may be another topic, which is to be read from its start
             raise OffsetsLostError(self._coordinator.application.id, lost)
         for task in self._coordinator.tasks.values():
             for topic in task.topics:
                 epoch = ends[topic, task.id.partition].leader_epoch
                 if epoch is not None:
                     task.leader_epochs.setdefault(topic, {})[task.id.partition] = epoch
-        return {place: end.offset for place, end in ends.items()}
+        self._ends = {place: end.offset for place, end in ends.items()}
+        return dict(self._ends)
+
+    def require_readable(self) -> None:
+        """Ask all that a start asks: whether every topic can be read on at its position.
+
+        Raises what ``ends`` raises.
+        """
+        lost = self._asked(lambda: lost_positions(self._positions(), self._ids, self._source))
+        if lost:
+            raise self._error(lost)
+
+    def has_read_since_commit(self, lost: Sequence[LostPosition]) -> bool:
+        """Whether what was read since the last commit may be of the logs that took the place of these.
+
+        Records that expired, and topics that are gone, have nothing in their place.
+        """
+        tasks = self._coordinator.tasks.values()
+        committed = {
+            (topic, task.id.partition): task.committed_positions.get(topic, {}).get(task.id.partition)
+            for task in tasks
+            for topic in task.topics
+        }
+        return any(
+            each.position != committed[each.topic, each.partition]
+            for each in lost
+            if each.loss not in (Loss.EXPIRED, Loss.DELETED)
+        )
 
     def grown(self) -> str:
         """What there is to read that was not there when the run began, in words; "" for nothing.
@@ -93,7 +134,7 @@ class TopicWatch:
             ]
         )
 
-    def require_same(self) -> None:
+    def require_same(self, apart_from: Collection[str] = ()) -> None:
         """Call it between the last read of an epoch and its commit: what was read came from the topics of the start.
 
         While brokers are away it is skipped: the ids that the commit names are still those of the topics that were
@@ -109,17 +150,51 @@ class TopicWatch:
         except BrokerUnreachableError:
             self._is_away = True
             return
-        lost = [
-            LostPosition(
-                topic=topic, partition=partition, position=at.offset, loss=Loss.REPLACED, found=others[topic], resume=0
-            )
-            for (topic, partition), at in self._positions().items()
-            if topic in others
-        ]
+        self._refuse({topic: found for topic, found in others.items() if topic not in apart_from})
+
+    def _refuse(self, others: Mapping[str, str]) -> None:
+        """Raise if topics were recreated; by topic, both ids in words."""
+        lost = self._of(others, Loss.REPLACED)
         if lost:
-            raise OffsetsLostError(self._coordinator.application.id, lost)
+            raise self._error(lost)
         for topic, found in others.items():
             raise GlobalTopicReplacedError(self._coordinator.application.id, topic, found)
+
+    def _asked(self, question: Callable[[], Answer]) -> Answer:
+        """The brokers' answer. What one of them does not know may be on its way to it: then the brokers count as away
+        for the moment."""
+        try:
+            return question()
+        except UnknownTopicError as error:
+            application, there = self._coordinator.application, self._source.topics()
+            self._is_away = False
+            self._refuse(replaced(self._ids, self._source.topic_ids(sorted(self._ids))))
+            gone = {topic: "" for topic, _ in self._positions() if topic not in there}
+            for topic in application.topology.matched(gone):
+                raise MatchedTopicGoneError(application.id, topic) from None
+            if gone:
+                raise self._error(self._of(gone, Loss.DELETED)) from None
+            if error.topic not in there:
+                raise
+            raise BrokerUnreachableError(error.bootstrap_servers, f"topic {error.topic!r} is not known yet") from None
+
+    def _of(self, topics: Mapping[str, str], loss: Loss) -> list[LostPosition]:
+        """The positions in topics that are no longer there, with what was found of each."""
+        return [
+            LostPosition(topic=topic, partition=partition, position=at.offset, loss=loss, found=topics[topic], resume=0)
+            for (topic, partition), at in self._positions().items()
+            if topic in topics
+        ]
+
+    def _error(self, lost: Sequence[LostPosition]) -> OffsetsLostError:
+        gone = (Loss.REPLACED, Loss.DELETED)
+        return OffsetsLostError(
+            self._coordinator.application.id,
+            [
+                replace(each, end=self._ends.get((each.topic, each.partition))) if each.loss in gone else each
+                for each in lost
+            ],
+        )
 
     def _positions(self) -> dict[TopicPartition, LogEnd]:
         return {

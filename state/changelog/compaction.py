@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from weir.state.changelog.merging import merged_updates, packs
 from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
 from weir.state.commit.columns import differences
+from weir.state.commit.damage import naming_damage
 from weir.state.commit.delta_log import replace_files
 from weir.state.commit.evolution import TOMBSTONE_HORIZON, is_upserts
 from weir.state.commit.files import MERGED, file_columns, read_files, write_file, write_files
@@ -126,7 +127,8 @@ class Compaction:
         """
         # 1. Deadlines read: before the redo, since a later claim may not have redone its appends yet
         log = self._app_folder / COMMITS.name
-        times = commit_times(DeltaTable(log))
+        with naming_damage(log):
+            times = commit_times(DeltaTable(log))
         self._deletions_through = _newest_epoch(times, time.time_ns() // 1_000_000 - self._tombstone_retention_ms)
         self._claimed_at_ms = _claimed_at_ms(times)
         log_files = file_actions(DeltaTable(log))

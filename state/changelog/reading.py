@@ -73,7 +73,7 @@ class TaskChangelog:
         """
         schema = stored_schema(changelog_spec(self.spec))
         columns = pl.Schema({name: dtype for name, dtype in schema.items() if name not in ("task", "segment")})
-        with naming_damage(self.folder):
+        with naming_damage(self.folder, self.paths):
             rows = read_files(self.paths, columns)
         rows = rows.filter(pl.col("_epoch") > self.above, pl.col("_epoch") <= self.through)
         order = key_order(self.spec)

@@ -16,7 +16,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from weir.state.engine.environment import sync_folder
-from weir.state.errors import DamagedFileError
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 _POINTER = "_last_checkpoint"
@@ -38,28 +37,13 @@ def write_checkpoint(folder: Path) -> int:
 
 def opened(folder: Path) -> DeltaTable:
     """The table, without a newest checkpoint that is torn, as long as the entries and checkpoints before give its
-    rows.
-
-    Raises:
-        DamagedFileError: An entry that counts is empty. Delta's libraries take it for one that changes nothing.
-    """
-    covered = last_checkpoint(folder)
-    for entry in sorted((folder / "_delta_log").glob(f"{'[0-9]' * 20}.json")):
-        if int(entry.stem) > covered and _is_empty(entry):
-            raise DamagedFileError(str(entry), "it is empty")
+    rows."""
     try:
         return DeltaTable(folder)
     except DeltaError:
         if not _drop_torn(folder / "_delta_log"):
             raise
         return opened(folder)
-
-
-def _is_empty(path: Path) -> bool:
-    try:
-        return path.stat().st_size == 0
-    except FileNotFoundError:  # cleaned up
-        return False
 
 
 def last_checkpoint(folder: Path) -> int:

@@ -22,10 +22,10 @@ import polars as pl
 from deltalake import DeltaTable, Schema
 
 from weir.state.commit.checkpoints import last_checkpoint, opened, sync_file
-from weir.state.commit.damage import naming_damage
+from weir.state.commit.damage import naming_damage, require_content
 from weir.state.commit.files import partition_text
 from weir.state.engine.environment import sync_folder
-from weir.state.errors import TableFeatureError
+from weir.state.errors import DeltaLogGoneError, TableFeatureError
 from weir.state.types import FileEntry
 
 _SCRATCH_SUFFIX = ".entry.tmp"
@@ -72,11 +72,16 @@ class DeltaLog:
         self._open()
 
     def refresh(self) -> None:
-        """Read what was added since the last read, and make sure that it is on disk."""
+        """Read what was added since the last read, and make sure that it is on disk.
+
+        Raises:
+            DeltaLogGoneError: What was read before is no longer there.
+        """
         read_from = self.version
         while (entry := self._entry(self.version + 1)).exists():
             if not self._read(entry):
                 break
+        self._require_there()
         if last_checkpoint(self._table_folder) > self.version:
             self._open()  # entries not read yet have been cleaned up
         for version in range(read_from + 1, self.version + 1):
@@ -93,8 +98,12 @@ class DeltaLog:
 
         A writer that slept until the log was cleaned up may write an entry under a number whose entry was removed.
         Nobody reads it, and afterwards ``transaction`` is what the log really has.
+
+        Raises:
+            DeltaLogGoneError: As for ``refresh``; nothing was written.
         """
         expected = self.transaction
+        self._require_there()
         with _scratch(self._folder, _append_actions(self._application, transaction, files, removed)) as scratch:
             while self.transaction == expected:
                 try:
@@ -107,6 +116,14 @@ class DeltaLog:
                     self.refresh()
                     return True
         return False
+
+    def _require_there(self) -> None:
+        """Only a checkpoint that covers the newest entry read takes its place."""
+        is_there = self._entry(self.version).exists() or (
+            self._folder.is_dir() and last_checkpoint(self._table_folder) >= self.version
+        )
+        if not is_there:
+            raise DeltaLogGoneError(self._application, str(self._folder))
 
     def _entry(self, version: int) -> Path:
         return _entry(self._folder, version)
@@ -309,6 +326,7 @@ def _add(entry: FileEntry, now_ms: int, *, is_data_changed: bool) -> dict[str, A
 
 
 def _decoded(entry: Path) -> list[_Action]:
+    require_content(entry)
     return [msgspec.json.decode(line, type=_Action) for line in entry.read_bytes().splitlines() if line]
 
 

@@ -21,7 +21,7 @@ from weir.state.commit.record import (
     CommitRecord,
 )
 from weir.state.commit.tables import file_actions
-from weir.state.errors import FormatVersionError
+from weir.state.errors import DamagedFileError, FormatVersionError
 from weir.state.types import FileEntry, TableSpec
 
 COMMITS = TableSpec(
@@ -113,16 +113,27 @@ def file_version() -> pl.Expr:
 def _commits_in(folder: Path, files: pl.DataFrame) -> Iterator[CommitRecord]:
     if files.is_empty():
         return
-    with naming_damage(folder):
-        rows = pl.read_parquet(
-            [folder / path for path in files["path"]],
-            hive_partitioning=False,
-            columns=["generation", "epoch", "kind", "record"],
+    paths = [folder / path for path in files["path"]]
+    with naming_damage(folder, paths):
+        rows = (
+            pl.scan_parquet(paths, hive_partitioning=False, include_file_paths="path")
+            .filter(pl.col("kind") == "commit")
+            .select("generation", "epoch", "record", "path")
+            .collect()
         )
-    for text in rows.filter(pl.col("kind") == "commit").sort("generation", "epoch")["record"]:
-        record = msgspec.json.decode(text, type=CommitRecord)
-        if record.format_version not in FORMATS:
-            raise FormatVersionError(
-                folder.parent.name, f"the commit log {folder}", max(FORMATS), record.format_version
-            )
+    for generation, epoch, text, path in rows.sort("generation", "epoch").iter_rows():
+        try:
+            version = msgspec.json.decode(text, type=_Versioned).format_version
+            record = msgspec.json.decode(text, type=CommitRecord) if version in FORMATS else None
+        except msgspec.MsgspecError as error:
+            reason = f"its row of commit {generation}.{epoch} cannot be decoded ({error})"
+            raise DamagedFileError(path, reason) from error
+        if record is None:
+            raise FormatVersionError(folder.parent.name, f"the commit log {folder}", max(FORMATS), version)
         yield record
+
+
+class _Versioned(msgspec.Struct):
+    """What every format of a record has."""
+
+    format_version: int = FORMAT_VERSION

@@ -193,7 +193,8 @@ def file_actions(table: DeltaTable) -> pl.DataFrame:
 
 def read_rows(folder: Path, version: int | None = None) -> pl.DataFrame:
     """All rows of a table as stored, at a Delta version or the newest one."""
-    return pl.read_delta(str(folder), version=version)
+    with naming_damage(folder):
+        return pl.read_delta(str(folder), version=version)
 
 
 def read_table(folder: Path, version: int | None = None) -> pl.DataFrame:
@@ -217,8 +218,9 @@ def count_rows(folder: Path, *, read_at_most: int) -> int | None:
     For a table of facts the Delta log knows. For a table of updates every row's key has to be read: None if there are
     more rows than ``read_at_most``.
     """
-    table = DeltaTable(folder)
-    files, keys = file_actions(table), key_columns(table)
+    with naming_damage(folder):
+        table = DeltaTable(folder)
+        files, keys = file_actions(table), key_columns(table)
     stored = 0 if files.is_empty() else int(files["num_records"].sum())
     if not keys or not stored:
         return stored

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from weir.state.commit.damage import require_no_empty_entry
+
 RETENTION_HOURS = 24
 """Grace for readers of older versions of a table, and for whatever else still uses a replaced file."""
 
@@ -20,6 +22,7 @@ def vacuum(folder: Path, claimed_at_ms: int) -> int:
     ``claimed_at_ms`` is when the newest driver claimed the application; the table must have everything that the commit
     log has for it. Returns how many files were deleted.
     """
+    require_no_empty_entry(folder)  # the files that it named would count as unknown
     table = DeltaTable(folder)
     taken_out, unknown = (
         table.vacuum(RETENTION_HOURS, dry_run=True, enforce_retention_duration=False, full=is_full)

@@ -14,6 +14,7 @@ from pathlib import Path
 from weir.state.engine.environment import IDENTITY, replace_file
 
 _CURRENT = "CURRENT"
+_GENERATION = "generation"
 
 
 def task_folder(state_dir: Path, application: str, task_id: str) -> Path:
@@ -44,6 +45,24 @@ def current_instance(task: Path) -> Path | None:
         return instance_folder(task, (task / _CURRENT).read_text())
     except FileNotFoundError:
         return None
+
+
+def note_generation(instance: Path, generation: int) -> None:
+    """Note the newest generation that uses an instance, where a process can see it that must not open the instance.
+
+    Not synced: what it keeps out is a process that was frozen, and none of those survives a power failure.
+    """
+    part = instance / f".{_GENERATION}.{os.getpid()}"
+    part.write_text(str(generation))
+    part.replace(instance / _GENERATION)
+
+
+def noted_generation(instance: Path) -> int:
+    """The newest generation that uses an instance; 0 if none is noted, or the machine died before it was on disk."""
+    try:
+        return int((instance / _GENERATION).read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
 
 
 def instances(state_folder: Path) -> Iterator[Path]:

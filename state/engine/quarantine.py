@@ -18,6 +18,8 @@ from pathlib import Path
 
 from weir.state.engine.environment import LOCK, replace_file, sync_folder
 from weir.state.engine.in_memory import free
+from weir.state.engine.instances import noted_generation
+from weir.state.errors import FencedStoreError
 
 HOLD_S = 3_600.0
 """How long the newest quarantined folder of a task is kept whatever the limits, so that somebody can look at it."""
@@ -69,13 +71,18 @@ class QuarantineCleaning:
     """Folders that were due, but are open in a process or could not be removed; the next cleaning tries again."""
 
 
-def quarantine(folder: Path, reason: str) -> Path | None:
+def quarantine(folder: Path, reason: str, generation: int | None = None) -> Path | None:
     """Move an instance that cannot be trusted aside, with the reason in its ``reason.txt``.
 
-    Returns its new path, or None if there is no such folder.
+    Returns its new path, or None if there is no such folder. A driver gives its ``generation``: it may have been frozen
+    at any step, so after the move it looks again for a newer one, whose open files have not noticed the move.
+
+    Raises:
+        FencedStoreError: A newer generation uses the instance, which is where it was.
     """
     if not folder.exists():
         return None
+    _require_newest(folder, folder, generation)
     parent = folder.parent / _QUARANTINE
     parent.mkdir(exist_ok=True)
     number, target = 1, parent / folder.name
@@ -84,9 +91,20 @@ def quarantine(folder: Path, reason: str) -> Path | None:
         target = parent / f"{folder.name}-{number}"
     replace_file(folder / _REASON, f"{reason}\n".encode())
     folder.rename(target)
+    try:
+        _require_newest(target, folder, generation)
+    except FencedStoreError:
+        (target / _REASON).unlink()
+        target.rename(folder)
+        raise
     free(target)
     sync_folder(parent)
     return target
+
+
+def _require_newest(folder: Path, instance: Path, generation: int | None) -> None:
+    if generation is not None and (found := noted_generation(folder)) > generation:
+        raise FencedStoreError(instance.parent.name, generation, found)
 
 
 def quarantined(state_folder: Path) -> list[QuarantinedFolder]:

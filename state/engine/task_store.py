@@ -29,6 +29,7 @@ from weir.state.engine.environment import (
     trusted_environment,
     write_identity,
 )
+from weir.state.engine.instances import note_generation
 from weir.state.engine.meta import Meta, Uncommitted
 from weir.state.engine.ranges import rows_between
 from weir.state.engine.session import EpochSession
@@ -357,6 +358,8 @@ class TaskStore:
         meta = self._databases.read_meta(txn)
         if meta.generation > generation:
             raise FencedStoreError(self.task_id, generation, meta.generation)
+        if meta.generation < generation:
+            note_generation(self.folder, generation)
         settled = replace(meta, generation=generation)
         if meta.current == expected:
             outcome = Settlement.READY

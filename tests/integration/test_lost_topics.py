@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from contextlib import nullcontext
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from typer.testing import CliRunner
 
+from tests.waiting import wait_for
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
@@ -101,6 +104,33 @@ def test_a_topic_made_anew_is_refused_and_then_read_from_its_start_or_after_a_re
     here.reset()
     assert here.run()[0] == 0
     assert here.totals() == {"c0": 10, "c1": 10}
+
+
+def test_a_topic_deleted_under_a_run_is_created_again_and_read_from_its_start(here, tmp_path):
+    here.produce("b", 20)
+    read = {"a0": 100, "a1": 100, "b0": 20, "b1": 20}
+    command = ["run", REFERENCE, "--dir", str(here.settings.dir), "--bootstrap-servers", here.servers]
+    with (tmp_path / "run.log").open("w+") as log:
+        code = "from weir.pipelines.cli import main; main()"
+        process = subprocess.Popen([sys.executable, "-c", code, *command], stdout=log, stderr=log)
+        try:
+            wait_for(lambda: here.totals() == read, "what there is is read", limit_s=60)
+            here.admin.delete_topic(TOPIC)
+            assert process.wait(60) == 1
+        finally:
+            process.kill()
+        log.seek(0)
+        text = " ".join(log.read().split())
+    assert re.search(
+        r"offset 120 of topic 'visits', partition 0, but the topic was deleted \(and so in 1 other", text
+    ), text
+    create, accept = "kafka create visits --partitions 2", "--accept-lost-records"
+    assert f"`weir {create}" in text
+    assert f"`weir run {REFERENCE} {accept}" in text
+    assert here.weir(*create.split())[0] == 0
+    here.produce("c", 10)
+    assert here.run(accept)[0] == 0
+    assert here.totals() == {**read, "c0": 10, "c1": 10}
 
 
 def test_another_cluster_with_a_topic_of_the_same_name_is_refused_and_the_right_one_is_read_on(here, tmp_path):

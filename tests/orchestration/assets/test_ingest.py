@@ -82,6 +82,8 @@ def test_every_check_passes(place):
         "rows_as_committed",
         "state_equals_changelog",
         "sampled_state_equals_changelog",
+        "files_present",
+        "files_readable",
     }
     assert all(evaluation.passed for evaluation in evaluations), evaluations
     metadata = {

@@ -13,6 +13,7 @@ from tests.pipelines.backfill.inline import copy
 from tests.pipelines.cli.by_user import by_user, counted, counts
 from tests.pipelines.cli.typed import Answer, Terminal, opened
 from tests.pipelines.spark.evolving import clicks
+from weir.pipelines.spark.driver import Driver
 from weir.state.commit import log, protocol
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.rollup import roll_up
@@ -115,6 +116,47 @@ def test_what_was_lost_is_put_back_or_the_application_is_reset(there, loss):
     prepare(there)
     injure(there)
     assert there.take(reset, refused(there, restore), APP="clicks").code == 0
+    assert_all_is_counted(there)
+
+
+def test_a_file_that_an_output_has_lost_is_put_back_or_the_application_is_reset(there):
+    good = there.weir("verify clicks")
+    assert good.code == 0, good.text
+    assert "table users: 2 files" in good.text
+    file = sorted((there.warehouse / "clicks" / "users").rglob("*.parquet"))[0]
+    kept = there.folder / "kept"
+    shutil.move(file, kept)
+    for command in ("verify clicks", "verify clicks --sample 1"):
+        refused = there.weir(command)
+        assert refused.code == 1
+        assert f"'clicks' names the file {file}: it is gone; put it back from a backup" in refused.text
+    shutil.copy2(kept, file)
+    assert there.weir("verify clicks").code == 0
+    file.unlink()
+    assert there.take(RESET, there.weir("verify clicks"), APP="clicks").code == 0
+    assert_all_is_counted(there)
+    assert there.weir("verify clicks").code == 0
+
+
+def test_a_commit_log_that_is_gone_under_a_run_is_put_back_or_the_application_is_reset(there, monkeypatch):
+    copy(there.warehouse, there.folder / "backup")
+    begin = Driver.run
+
+    def gone(*arguments, **options):
+        lose(there, "_commits")
+        return begin(*arguments, **options)
+
+    def refused_under_a_run() -> Answer:
+        there.topics.rows["clicks", 0] += clicks(60, 5)
+        with monkeypatch.context() as patch:
+            patch.setattr(Driver, "run", gone)
+            return refused(there, "was removed, or replaced by an older copy, while a process was using it; put the")
+
+    refused_under_a_run()
+    shutil.rmtree(there.warehouse)
+    copy(there.folder / "backup", there.warehouse)
+    assert_all_is_counted(there)
+    assert there.take(RESET, refused_under_a_run(), APP="clicks").code == 0
     assert_all_is_counted(there)
 
 

@@ -13,6 +13,7 @@ from threading import Event
 
 from tests.pipelines.spark.log_consumer import Row, log_reader
 from weir.infra.control.rows import RequestRow
+from weir.infra.kafka.admin import UnknownTopicError
 from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.kafka.reader import PartitionReader
 from weir.pipelines.application import Application
@@ -69,9 +70,11 @@ class Topics:
         return {wanted: end for wanted, end in ends.items() if end < positions[wanted].offset}
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        self._require(partitions)
         return {wanted: len(self.rows[wanted]) for wanted in partitions}
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        self._require(partitions)
         return {wanted: self.oldest.get(wanted, 0) for wanted in partitions}
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -79,6 +82,16 @@ class Topics:
 
     def compacted(self, topics: Iterable[str]) -> set[str]:
         return self.with_compaction.intersection(topics)
+
+    def delete(self, topic: str) -> None:
+        for partition in range(self.partition_counts()[topic]):
+            del self.rows[topic, partition]
+        self.ids.pop(topic, None)
+
+    def _require(self, partitions: Sequence[TopicPartition]) -> None:
+        for topic, partition in partitions:
+            if (topic, partition) not in self.rows:
+                raise UnknownTopicError(topic, "nowhere:1", partition if topic in self.partition_counts() else None)
 
     def partition_counts(self) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -88,7 +101,11 @@ class Topics:
 
     def reader(self, topic: str, partition: int) -> PartitionReader:
         return log_reader(
-            topic, partition, lambda: self.rows[topic, partition], with_headers=topic in self.with_headers
+            topic,
+            partition,
+            lambda: self.rows.get((topic, partition)),
+            lambda: self.oldest.get((topic, partition), 0),
+            with_headers=topic in self.with_headers,
         )
 
 

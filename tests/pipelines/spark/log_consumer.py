@@ -21,8 +21,15 @@ class LogConsumer:
 
     error: KafkaError | None = None
 
-    def __init__(self, rows: Callable[[], list[Row]], *, with_headers: bool = False) -> None:
-        self._rows, self._collected = rows, list[tuple[bytes | None, bytes | None, int, int]]()
+    def __init__(
+        self,
+        rows: Callable[[], list[Row] | None],
+        oldest: Callable[[], int] = lambda: 0,
+        *,
+        with_headers: bool = False,
+    ) -> None:
+        self._rows, self._oldest = rows, oldest
+        self._collected = list[tuple[bytes | None, bytes | None, int, int]]()
         self._headers: list[list[dict[str, str | bytes | None]]] | None = [] if with_headers else None
         self.next_offset, self.at_end = 0, None
 
@@ -32,6 +39,12 @@ class LogConsumer:
 
     def consume(self, timeout_s: float, *, end: int, until_ms: int = NO_LIMIT, max_bytes: int = NO_LIMIT) -> bool:
         rows = self._rows()
+        if rows is None:
+            self.error = KafkaError(KafkaError._UNKNOWN_PARTITION)
+            return False
+        if self.next_offset < self._oldest():
+            self.error = KafkaError(KafkaError._AUTO_OFFSET_RESET)
+            return False
         size = sum(len(key or b"") + len(value or b"") for key, value, _, _ in self._collected)
         while self.next_offset < min(end, len(rows)):
             key, value, time_ms, *headers = rows[self.next_offset]
@@ -62,8 +75,13 @@ class LogConsumer:
 
 
 def log_reader(
-    topic: str, partition: int, rows: Callable[[], list[Row]], *, with_headers: bool = False
+    topic: str,
+    partition: int,
+    rows: Callable[[], list[Row] | None],
+    oldest: Callable[[], int] = lambda: 0,
+    *,
+    with_headers: bool = False,
 ) -> PartitionReader:
-    """A reader of such a partition."""
-    connect = lambda *_, **options: LogConsumer(rows, **options)
+    """A reader of such a partition; ``rows`` are None once it is deleted, ``oldest`` is the first offset kept."""
+    connect = lambda *_, **options: LogConsumer(rows, oldest, **options)
     return PartitionReader({}, topic, partition, connect, with_headers=with_headers)  # type: ignore[arg-type]

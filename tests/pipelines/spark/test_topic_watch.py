@@ -9,6 +9,7 @@ from threading import Event
 
 import pytest
 
+from tests.pipelines.spark.changes import PARTITIONS, cut, made_anew, positions
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import Sale, application, expected, sales, totals
 from weir import Application, Json, StreamsBuilder, String
@@ -25,7 +26,6 @@ class Rate:
     rate: int
 
 
-PARTITIONS = [("sales", 0), ("sales", 1)]
 ACCEPTED = "read on at offset .*keeping all state, with `weir run MODULE:APP --accept-lost-records`"
 
 
@@ -41,28 +41,6 @@ def place(tmp_path, monkeypatch):
     place = Place(application(), topics, tmp_path, max_records=30)
     place.run()
     return place
-
-
-def made_anew(place: Place, count: int) -> None:
-    """Another topic of the same name, with ``count`` records of shops that the old one did not have."""
-    place.topics.ids["sales"] = "second"
-    for topic, partition in PARTITIONS:
-        place.topics.rows[topic, partition] = [
-            (b"new-%d" % partition, json.dumps({"amount": 1}).encode(), 5_000) for _ in range(count)
-        ]
-
-
-def cut(place: Place, offset: int) -> None:
-    """An unclean leader election: the second partition's new leader had its log up to ``offset``, and other records
-    have come since."""
-    rows = place.topics.rows["sales", 1]
-    rows[offset:] = [(b"other", b'{"amount": 7}', 9_000)] * 100
-    place.topics.leaders["sales", 1].append(offset)
-
-
-def positions(place: Place) -> dict[int, int]:
-    tasks = newest_commit(place.warehouse, "sales").tasks.values()
-    return {partition: offset for task in tasks for partition, offset in task.positions["sales"].items()}
 
 
 def test_a_commit_keeps_topic_ids_and_leader_epochs(place):

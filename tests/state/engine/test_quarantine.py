@@ -29,6 +29,7 @@ from weir.state.engine.quarantine import (
     quarantined,
 )
 from weir.state.engine.task_store import TaskStore
+from weir.state.errors import FencedStoreError
 from weir.state.types import StateId
 
 NOW_S = time.time()
@@ -64,6 +65,20 @@ def test_the_reason_is_there_from_the_moment_a_folder_is_in_quarantine(tmp_path,
     assert quarantine(folder, "damaged again") == tmp_path / "0_0" / "quarantine" / "a"
     [found] = quarantined(tmp_path)
     assert (found.path / "reason.txt").read_text() == "damaged again\n"
+
+
+@pytest.mark.parametrize(("noted", "is_moved"), [("", True), ("2", True), ("3", True), ("4", False)])
+def test_a_driver_moves_no_instance_that_a_newer_one_uses(tmp_path, noted, is_moved):
+    """An empty note is what a power failure may leave."""
+    folder = put(tmp_path, "a", age_s=0).parent.parent / "b"
+    folder.mkdir()
+    (folder / "generation").write_text(noted)
+    if is_moved:
+        assert quarantine(folder, "damaged", 3).name == "b"
+        return
+    with pytest.raises(FencedStoreError, match="this is generation 3, but generation 4 has taken over"):
+        quarantine(folder, "damaged", 3)
+    assert [path.name for path in folder.iterdir()] == ["generation"]
 
 
 def test_sizes_are_what_sparse_files_take_on_disk(tmp_path):

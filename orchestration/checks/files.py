@@ -1,0 +1,53 @@
+"""Checks that output tables have their files: the part of ``weir verify`` that looks at tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.tables import output_tables
+from weir.state.commit.table_files import check_table
+from weir.state.errors import DamagedFileError, TableFileError
+
+PRESENT_CHECK, READABLE_CHECK = "files_present", "files_readable"
+
+
+def file_checks(supervised: Supervised) -> list[dg.AssetChecksDefinition]:
+    """Look for the files of every output table, which is cheap enough to run every hour, and read all their rows; none
+    for an application without output tables."""
+    if not supervised.outputs:
+        return []
+    return [
+        _file_checks(supervised, PRESENT_CHECK, "Every file that the table names is there, with its size.", reads=False),
+        _file_checks(supervised, READABLE_CHECK, "All rows of every file can be read.", reads=True),
+    ]
+
+
+def _file_checks(supervised: Supervised, name: str, description: str, *, reads: bool) -> dg.AssetChecksDefinition:
+    @dg.multi_asset_check(
+        name=f"{supervised.name}_{name}",
+        description=description,
+        specs=[dg.AssetCheckSpec(name, asset=key, description=description) for key in supervised.outputs.values()],
+    )
+    def check_files(weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
+        folder = weir.settings().warehouse / supervised.id
+        there = set(output_tables(folder))
+        for table, key in supervised.outputs.items():
+            found, trouble = None, ""
+            if table in there:
+                try:
+                    found = check_table(folder, supervised.id, table, reads=reads)
+                except (TableFileError, DamagedFileError) as error:
+                    trouble = str(error)
+            yield dg.AssetCheckResult(
+                asset_key=key,
+                check_name=name,
+                passed=not trouble,
+                description=trouble or ("" if found else "nothing was written yet"),
+                metadata={"files": found.files, "bytes": found.size_bytes} if found else {},
+            )
+
+    return check_files

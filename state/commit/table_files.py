@@ -1,0 +1,60 @@
+"""Whether a table still has the files that its newest state names: with their sizes and, if asked for, with rows that
+can be read.
+
+Delta's libraries open a table whose files are gone, and find out when somebody reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from deltalake import DeltaTable
+
+from weir.state.commit.damage import naming_damage, unreadable
+from weir.state.commit.tables import file_actions
+from weir.state.errors import TableFileError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFiles:
+    """A table whose files are all there."""
+
+    table: str
+    files: int
+    size_bytes: int
+
+
+def check_table(app_folder: Path, application: str, table: str, *, reads: bool) -> TableFiles:
+    """Look at every file that the newest state of ``table`` names; ``reads`` also reads all of their rows.
+
+    The table may change meanwhile: a file counts as missing only if the table still names it then.
+
+    Raises:
+        TableFileError: The first file that is gone, of another size, or not readable.
+        DamagedFileError: The table's Delta log cannot be read.
+    """
+    folder = app_folder / table
+    files = _named(folder)
+    for path, size_bytes, rows in files.iter_rows():
+        reason = _fault(folder / path, size_bytes, rows if reads else None)
+        if reason and path in _named(folder)["path"]:
+            raise TableFileError(application, table, str(folder / path), reason)
+    return TableFiles(table=table, files=files.height, size_bytes=int(files["size_bytes"].sum()))
+
+
+def _named(folder: Path) -> pl.DataFrame:
+    with naming_damage(folder):
+        return file_actions(DeltaTable(folder)).select("path", "size_bytes", "num_records")
+
+
+def _fault(path: Path, size_bytes: int, rows: int | None) -> str:
+    """What is wrong with a file; "" for nothing. With ``rows``, they are read, and must be as many."""
+    try:
+        found_bytes = path.stat().st_size
+    except FileNotFoundError:
+        return "it is gone"
+    if found_bytes != size_bytes:
+        return f"it has {found_bytes} bytes, and had {size_bytes}"
+    return "" if rows is None else unreadable(path, rows)
