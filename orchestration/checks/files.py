@@ -21,7 +21,9 @@ def file_checks(supervised: Supervised) -> list[dg.AssetChecksDefinition]:
     if not supervised.outputs:
         return []
     return [
-        _file_checks(supervised, PRESENT_CHECK, "Every file that the table names is there, with its size.", reads=False),
+        _file_checks(
+            supervised, PRESENT_CHECK, "Every file that the table names is there, with its size.", reads=False
+        ),
         _file_checks(supervised, READABLE_CHECK, "All rows of every file can be read.", reads=True),
     ]
 

@@ -69,9 +69,7 @@ def verify(
                     }
                     for agreement in found
                 ],
-                "tables": [
-                    {"table": table.table, "files": table.files, "bytes": table.size_bytes} for table in tables
-                ],
+                "tables": [{"table": table.table, "files": table.files, "bytes": table.size_bytes} for table in tables],
             }
         )
     elif not found:
