@@ -1,5 +1,5 @@
-"""Checks whether the stores on this host are what their changelogs and the commit log say, and whether the output tables
-have their files."""
+"""Checks whether the stores on this host are what their changelogs and the commit log say, and whether the output
+tables have their files."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_rows_that_cannot_be_read_are_found_by_reading_them(tmp_path, files):
 def test_a_file_with_another_number_of_rows_is_found_by_reading_it(tmp_path, files):
     put_others_rows_there(files[0])
     assert check_table(tmp_path, "app", "t", reads=False).files == 3
-    with pytest.raises(TableFileError, match="it has 1 rows, and had 1000|its rows cannot be read"):
+    with pytest.raises(TableFileError, match=r"it has 1 rows, and had 1000|its rows cannot be read"):
         check_table(tmp_path, "app", "t", reads=True)
 
 
