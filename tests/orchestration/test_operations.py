@@ -338,9 +338,10 @@ def test_jobs_steer_the_running_ingest(ingest):
     assert ingest.job("held_dead_letters")["dagster/row_count"] == 0
     assert ingest.job("held_compaction", {"held_compact": {"config": {"dry_run": True}}})["is_dry_run"]
     verified = defs.resolve_job_def("held_verify").execute_in_process(instance=ingest.instance)
-    [evaluation] = verified.get_asset_check_evaluations()
-    assert evaluation.passed
-    assert evaluation.metadata["rows"].value == 3
+    evaluations = {evaluation.check_name: evaluation for evaluation in verified.get_asset_check_evaluations()}
+    assert set(evaluations) == {"state_equals_changelog", "files_readable"}
+    assert all(evaluation.passed for evaluation in evaluations.values())
+    assert evaluations["state_equals_changelog"].metadata["rows"].value == 3
 
 
 def test_every_sensor_looks_at_a_running_ingest_in_a_fifth_of_a_second(ingest):
