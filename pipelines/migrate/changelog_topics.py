@@ -73,12 +73,20 @@ class ChangelogTopics:
         return newest if keeps_versions else newest.filter(pl.col("value").is_not_null())
 
     def read(self, topic: str, partition: int, end: int, start: int | None = None) -> Iterable[FetchedRecords]:
-        """All committed records of ``[start, end)``, by default from the oldest one kept."""
-        at = self.cluster.beginning_offsets([(topic, partition)])[topic, partition] if start is None else start
+        """All committed records of ``[start, end)``, by default from the oldest one kept; those that the brokers remove
+        meanwhile, since they have expired, may be missing."""
+        at = self._beginning(topic, partition) if start is None else start
         reader, empty = self.reader(topic, partition), 0
         try:
             while at < end:
-                raw = reader.read(at, end, max_bytes=BATCH_BYTES)
+                try:
+                    raw = reader.read(at, end, max_bytes=BATCH_BYTES)
+                except Exception:
+                    beginning = self._beginning(topic, partition)
+                    if beginning <= at:
+                        raise
+                    at = beginning
+                    continue
                 empty = 0 if raw.next_offset > at else empty + 1
                 if empty > EMPTY_READS:
                     raise MigrationError(
@@ -89,6 +97,9 @@ class ChangelogTopics:
                 yield raw
         finally:
             reader.close()
+
+    def _beginning(self, topic: str, partition: int) -> int:
+        return self.cluster.beginning_offsets([(topic, partition)])[topic, partition]
 
 
 def _newest_of(parts: Sequence[pl.DataFrame], by: Sequence[str]) -> pl.DataFrame:

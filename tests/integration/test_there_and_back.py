@@ -29,7 +29,8 @@ SOURCE = Path(__file__).parent / "java" / "StateToMigrate.java"
 PARTITIONS = 2
 STEPS = 400
 """Points in time of each of the three phases."""
-START_MS = 1_700_000_000_000
+START_MS = (int(time.time()) - 3_600) // 10 * 10_000
+"""So near that the brokers remove no expired records of the stores' topics."""
 LIMIT_S = 90
 
 

@@ -18,6 +18,7 @@ class Cluster:
     offsets: dict = field(default_factory=dict)
     configs: dict = field(default_factory=dict)
     headers: dict = field(default_factory=dict)
+    beginnings: dict = field(default_factory=dict)
     members: int = 0
     open_looks: int = 0
     """How many more times the last record of each partition counts as part of an open transaction."""
@@ -30,7 +31,7 @@ class Cluster:
         return {topic: f"id of {topic}" for topic in topics}
 
     def beginning_offsets(self, partitions):
-        return dict.fromkeys(partitions, 0)
+        return {partition: self.beginnings.get(partition, 0) for partition in partitions}
 
     def end_offsets(self, partitions, *, is_committed=True):
         is_open = is_committed and self.open_looks > 0
