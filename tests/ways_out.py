@@ -324,6 +324,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "free some space": "tests/pipelines/tasks/test_epoch.py::"
         "test_a_disk_that_fills_while_files_are_written_is_waited_for",
     },
+    "state/errors.py AppendOnlyError": {
+        "set that property to false": "tests/state/changelog/test_append_only.py::"
+        "test_a_table_of_upserts_is_refused_at_the_claim_and_at_a_refresh",
+    },
     "state/errors.py UpsertsBusyError": {
         "stop what writes to it": "tests/state/changelog/test_upserts.py::"
         "test_others_that_keep_writing_are_named_after_a_few_attempts",

@@ -111,8 +111,9 @@ class ControlDatabase:
     ) -> Lease:
         """Become the application's driver on record, in state ``starting``.
 
-        A lease is free if nobody holds it, if it has expired, or if its holder was a process of this host that has
-        ended. ``take_over`` takes it from a living holder, too (the commit log fences that one).
+        A lease is free if nobody holds it, if it has expired, if its holder was a process of this host that has ended,
+        or if its holder is of another host and from before the clock went back. ``take_over`` takes it from a living
+        holder, too (the commit log fences that one).
 
         Raises:
             LeaseHeldError: Another process holds it.
@@ -500,9 +501,13 @@ def _open_instance(connection: Connection, application: str) -> Row[Any] | None:
 
 
 def _is_alive(holder: Row[Any], host: str, now_ms: int) -> bool:
+    """A heartbeat of another host that is further in the future than a lease lasts is from before the clock went back:
+    a living driver has given another one since."""
     if holder.lease_until_ms < now_ms:
         return False
-    return holder.host != host or _has_process(holder)
+    if holder.host == host:
+        return _has_process(holder)
+    return bool(2 * holder.heartbeat_at_ms - holder.lease_until_ms <= now_ms)
 
 
 def _has_process(holder: Row[Any]) -> bool:

@@ -22,7 +22,7 @@ from weir.state.changelog.merging import merged_updates, packs
 from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
 from weir.state.commit.columns import differences
 from weir.state.commit.damage import naming_damage
-from weir.state.commit.delta_log import replace_files
+from weir.state.commit.delta_log import is_append_only, replace_files
 from weir.state.commit.evolution import TOMBSTONE_HORIZON, is_upserts
 from weir.state.commit.files import MERGED, file_columns, read_files, write_file, write_files
 from weir.state.commit.log import COMMITS, commit_times, newest_of
@@ -220,6 +220,8 @@ class Compaction:
             partitions = [column for column in files.columns if column.startswith("partition.")]
             parts = files.partition_by(partitions) if partitions else [files]
             return [_Merge(files=pack, partition={}) for part in parts for pack in packs(part)]
+        if is_append_only(table):  # a merge drops rows that a newer one of their key replaces
+            return []
         if not is_changelog(name):
             return [_Merge(files=files, partition={})] if _has_news(files) else []
         closed = files if self._is_whole else files.filter(pl.col("partition.segment") < self._open_segment(table))

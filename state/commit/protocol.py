@@ -17,6 +17,7 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
+from weir.state.commit.delta_log import is_append_only
 from weir.state.commit.evolution import evolve
 from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
 from weir.state.commit.outbox import outbox_name
@@ -25,7 +26,7 @@ from weir.state.commit.removal import remove_tables
 from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
 from weir.state.commit.swap import NOTES_KEPT, check_swaps, notes_of
 from weir.state.commit.tables import AppendTable, check_files, tombstone_horizon, version_text
-from weir.state.commit.upserts import upserts_of
+from weir.state.commit.upserts import shown_name, upserts_of
 from weir.state.errors import (
     EpochLimitError,
     FencedError,
@@ -208,7 +209,15 @@ class Committer:
                     f"the running program has no {what}; run the backfill's program first",
                 )
         for swap in swaps:
-            horizon = tombstone_horizon(DeltaTable(self._app_folder / swap.table))
+            live = DeltaTable(self._app_folder / swap.table)
+            if is_append_only(live):
+                raise SwapRefusedError(
+                    self._application,
+                    swap.backfill,
+                    f"table {shown_name(swap.table)!r} is append-only (delta.appendOnly); set that property to false, "
+                    "and swap it again",
+                )
+            horizon = tombstone_horizon(live)
             if horizon > swap.cut_epoch:  # its rows would bring back what was deleted since its cut
                 raise SwapRefusedError(
                     self._application,
