@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from weir.pipelines.application import NO_LIMIT, Application
+from weir.pipelines.application import Application
 from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
@@ -29,6 +29,7 @@ from weir.pipelines.spark.restore_jobs import Restored
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
 from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task, TaskState
+from weir.pipelines.spark.uncommitted import UncommittedLimits, uncommitted_bytes
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.blobs import BLOBS, blob_files, remove_blobs, remove_orphans, sync_blobs
 from weir.pipelines.tasks.metrics import RunMetrics
@@ -115,6 +116,7 @@ class Coordinator:
         self._has_uncommitted = False
         self._stages, self._meetings = _stages(application), _meetings(application)
         self._stalls = Stalls(application.max_source_wait)
+        self._uncommitted = UncommittedLimits.of(application)
         self._listed: set[str] = set()
         """The blobs that the newest commit lists, which are synced."""
         self._ended: set[TaskId] = set()
@@ -349,10 +351,10 @@ class Coordinator:
                 ]
                 self.epoch = state.epoch
                 result = result or EpochResult()
-                to_follow = sum(
-                    any(task.id.sub_topology in later for later in self._stages[number:]) for task in running
-                )
-                plans = self._with_global_tables(self._bounded(plans, to_follow), ends)
+                following = [
+                    task for task in running if any(task.id.sub_topology in later for later in self._stages[number:])
+                ]
+                plans = self._with_global_tables(self._uncommitted.shared(plans, self.tasks, following), ends)
                 for receipt in self._job(self.slots.run, plans):
                     self._accept(receipt, result, now_ms)
                     if receipt.status is ReceiptStatus.DONE and end_time_ms is not None:
@@ -569,9 +571,12 @@ class Coordinator:
     @property
     def uncommitted_bytes(self) -> int:
         """What a rollback would undo, in bytes, over all tasks."""
-        return sum(
-            task.gauges.get("uncommitted_bytes", 0) for task in self.tasks.values() if task.current != task.committed
-        )
+        return uncommitted_bytes(self.tasks.values())
+
+    @property
+    def reached_limit(self) -> str | None:
+        """Which limit on what is uncommitted is reached, if any."""
+        return self._uncommitted.reached(self.tasks.values())
 
     def totals(self) -> dict[str, int]:
         """Counts over all tasks since the application began; ``open_windows`` as of now."""
@@ -597,16 +602,6 @@ class Coordinator:
                     (str(error).splitlines() or [type(error).__name__])[0],
                 )
         raise AssertionError("unreachable")
-
-    def _bounded(self, plans: list[TaskPlan], to_follow: int) -> list[TaskPlan]:
-        """Divide what may still be written before a commit among the plans that take rows and ``to_follow`` tasks of
-        later stages of the epoch, which may take some."""
-        limit = self.application.uncommitted_max_bytes
-        taking = sum(bool(plan.ranges or plan.blobs) for plan in plans)
-        if limit == NO_LIMIT or not taking:
-            return plans
-        share = max(1, (limit - self.uncommitted_bytes) // (taking + to_follow))
-        return [replace(plan, max_uncommitted_bytes=share) if plan.ranges or plan.blobs else plan for plan in plans]
 
     def _with_global_tables(self, plans: list[TaskPlan], ends: Mapping[TopicPartition, int]) -> list[TaskPlan]:
         """Add to the plans of tasks that join with global tables how far those are to be read."""

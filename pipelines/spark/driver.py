@@ -118,7 +118,6 @@ class Driver:
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
         self._pace, self._priorities = Pace(self._interval_s, spec.slot_of), spec.priorities
-        self._uncommitted_max_bytes = application.uncommitted_max_bytes
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
         self._is_paused = self._is_live = False
@@ -301,8 +300,8 @@ class Driver:
         is_behind = self._lag() > 0
         if time.monotonic() - self._clock.commit + is_behind * self._pace.seconds >= self._interval_s:
             self._commit("interval")
-        elif wants_commit or 0 <= self._uncommitted_max_bytes <= coordinator.uncommitted_bytes:
-            self._commit("bytes")
+        elif (limit := coordinator.reached_limit) or wants_commit:
+            self._commit(limit or "early")
 
     def _commit_before(self, error: RunError | UnknownTopicError) -> None:
         """If topics have changed, commit what was complete before, unless it may have come from what is there now."""

@@ -49,6 +49,7 @@ from weir.state.engine.contract import Settlement, StateSession, StateView
 from weir.state.engine.in_memory import place
 from weir.state.engine.instances import current_instance, instance_folder, set_current
 from weir.state.engine.meta import Uncommitted
+from weir.state.engine.rollback_cost import RollbackCost
 from weir.state.engine.session import EpochSession
 from weir.state.engine.task_store import TASK_STORE, TaskStore
 from weir.state.errors import (
@@ -114,7 +115,7 @@ class _Input:
     blobs: tuple[BlobRef, ...] = ()
     """Those that the last parts of ``arrivals`` come from."""
     was_cut: bool = False
-    """Whether rows are left for the next epoch because of ``max_uncommitted_bytes``."""
+    """Whether rows are left for the next epoch because of ``max_uncommitted_bytes`` or ``max_rollback_us``."""
     ran_out_of_time: bool = False
     """Whether rows are left for the next epoch because of ``budget_ms``."""
     stopped_early: set[str] = field(default_factory=set)
@@ -333,7 +334,7 @@ class EpochRunner:
                 instances = {}
             attempts = self._attempts(plan, read.raws, session, instances, self._handling)
             attempts.tried = plan.tried
-            output = self._process(plan, read, attempts, clocks, started_s)
+            output = self._process(plan, read, attempts, clocks, store.rollback_cost, started_s)
             dead = read.dead + attempts.dead
             if plan.letters:
                 output, dead = self._replay(plan, session, instances, output)
@@ -385,14 +386,17 @@ class EpochRunner:
                 ran_out_of_time=read.ran_out_of_time,
             )
 
+            own_bytes = store.own_uncommitted_bytes
+
             def make_receipt(uncommitted: Uncommitted) -> bytes:
                 nonlocal receipt
                 receipt = replace(
                     receipt,
                     gauges={
                         **output.gauges,
-                        "uncommitted_bytes": uncommitted.bytes,
+                        "uncommitted_bytes": uncommitted.bytes + own_bytes,
                         "uncommitted_records": uncommitted.records,
+                        "rollback_us": uncommitted.rollback_us,
                     },
                 )
                 return msgspec.msgpack.encode(receipt)
@@ -561,14 +565,24 @@ class EpochRunner:
         )
 
     def _process(
-        self, plan: TaskPlan, read: _Input, attempts: Attempts, clocks: Mapping[str, int], started_s: float
+        self,
+        plan: TaskPlan,
+        read: _Input,
+        attempts: Attempts,
+        clocks: Mapping[str, int],
+        cost: RollbackCost,
+        started_s: float,
     ) -> EpochOutput:
-        """Run the operators; in batches if the plan limits uncommitted bytes or time. That may leave rows for later,
-        and so does a record that is to be tried again."""
+        """Run the operators; in batches if the plan limits time or what is uncommitted, on top of what would cost
+        ``cost`` to undo. That may leave rows for later, and so does a record that is to be tried again."""
         sub_topology, turns = self._sub_topology(plan.task), read.arrivals.turns
         budget_s = plan.budget_ms / 1000 if plan.budget_ms is not None and sub_topology.calls_functions else None
         batches = BatchSizes(
-            max_bytes=plan.max_uncommitted_bytes, budget_s=budget_s, first=plan.batch_rows, started_s=started_s
+            max_bytes=plan.max_uncommitted_bytes,
+            max_rollback_us=plan.max_rollback_us,
+            budget_s=budget_s,
+            first=plan.batch_rows,
+            started_s=started_s,
         )
         is_one_batch = batches.are_unlimited or not len(turns)
         outputs: list[EpochOutput] = []
@@ -594,7 +608,12 @@ class EpochRunner:
             if taken == len(turns):
                 return joined(outputs, sub_topology.sinks)
             if attempts.waiting is None:
-                batches.took(rows, taken, attempts.session.approximate_num_uncommitted_bytes())
+                batches.took(
+                    rows,
+                    taken,
+                    attempts.session.approximate_num_uncommitted_bytes(),
+                    cost.us(attempts.session.num_changed_keys()) - cost.us(),
+                )
             if batches.next == 0 or attempts.waiting is not None:
                 read.arrivals.take(taken)
                 self._cut_to_taken(read, plan.task.partition)

@@ -90,6 +90,21 @@ class Backing:
                 self._task_id, name, f"manages its offsets, but after commit({offset}) it is at {reached + 1}"
             )
 
+    def approximate_num_uncommitted_bytes(self) -> int:
+        """What the stores say that their next commits make durable.
+
+        Raises:
+            OwnStoreError: A store failed.
+        """
+        total = 0
+        for name, store in self.stores.items():
+            try:
+                total += max(0, int(store.approximate_num_uncommitted_bytes()))
+            except Exception as error:
+                reason = f"could not say how much is uncommitted: {type(error).__name__}: {error}"
+                raise OwnStoreError(self._task_id, name, reason) from error
+        return total
+
     def exact(self, held: StateView, folder: Path) -> StateView:
         """``held`` with the values of the users' stores, for the process that hands them over.
 

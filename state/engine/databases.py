@@ -15,6 +15,7 @@ import lmdb
 
 from weir.state.engine.environment import PAGE_BYTES, begin, require_free_disk
 from weir.state.engine.meta import META_KEY, Meta, decode_meta, encode_meta
+from weir.state.engine.rollback_cost import RollbackCost
 from weir.state.errors import MapFullError, TaskCorruptedError
 
 
@@ -90,6 +91,11 @@ class Databases:
 
     def write_meta(self, txn: lmdb.Transaction[bytes], meta: Meta) -> None:
         txn.put(META_KEY, encode_meta(meta), db=self._meta_db)
+
+    def rollback_cost(self, txn: lmdb.Transaction[bytes]) -> RollbackCost:
+        """What a rollback to ``base`` would cost."""
+        pages = sum(txn.stat(store)["leaf_pages"] for store in self.of_stores.values())
+        return RollbackCost(txn.stat(self.undo)["entries"], pages)
 
     def open_stores(self) -> None:
         """Open the stores that this handle lacks; never within a transaction, whose end would close them."""

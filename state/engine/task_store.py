@@ -32,6 +32,7 @@ from weir.state.engine.environment import (
 from weir.state.engine.instances import note_generation
 from weir.state.engine.meta import Meta, Uncommitted
 from weir.state.engine.ranges import rows_between
+from weir.state.engine.rollback_cost import RollbackCost
 from weir.state.engine.session import EpochSession
 from weir.state.engine.undo import keep_images, put_images_back, undo_prefix
 from weir.state.engine.views import NewestView, view
@@ -139,6 +140,21 @@ class TaskStore:
     def uncommitted(self) -> Uncommitted:
         """What the store holds beyond ``base``."""
         return self._databases.meta().uncommitted
+
+    @property
+    def rollback_cost(self) -> RollbackCost:
+        """What a rollback would cost now."""
+        with self._databases.reading() as txn:
+            return self._databases.rollback_cost(txn)
+
+    @property
+    def own_uncommitted_bytes(self) -> int:
+        """What the users' stores say that they hold beyond their last commits.
+
+        Raises:
+            OwnStoreError: A user's store failed.
+        """
+        return self._backing.approximate_num_uncommitted_bytes()
 
     @property
     def stores(self) -> list[str]:
@@ -250,8 +266,9 @@ class TaskStore:
                 keep_images(txn, self._databases.undo, meta.stores[store], written, images)
                 written_bytes += _write_rows(txn, self._databases.of_stores[store], rows_held)
                 rows[store] = txn.stat(self._databases.of_stores[store])["entries"]
+            cost = self._databases.rollback_cost(txn)
             uncommitted = Uncommitted(
-                bytes=meta.uncommitted.bytes + written_bytes, records=txn.stat(self._databases.undo)["entries"]
+                bytes=meta.uncommitted.bytes + written_bytes, records=cost.rows, rollback_us=cost.us()
             )
             receipt = make_receipt(uncommitted)
             self._databases.write_meta(

@@ -20,6 +20,7 @@ from weir.state.engine import environment
 from weir.state.engine import task_store as module
 from weir.state.engine.contract import Settlement
 from weir.state.engine.meta import Uncommitted
+from weir.state.engine.rollback_cost import RollbackCost
 from weir.state.engine.task_store import TaskStore
 from weir.state.engine.views import open_reader
 from weir.state.errors import (
@@ -212,7 +213,7 @@ def test_undo_keeps_the_first_image_over_several_epochs(store):
 def test_uncommitted_counts_bytes_written_and_distinct_keys(store):
     one = apply(store, 1, None, {b"k": b"123"})
     apply(store, 2, one, {b"k": b"12", b"l": b""})
-    assert store.uncommitted == Uncommitted(bytes=8, records=2)
+    assert store.uncommitted == Uncommitted(bytes=8, records=2, rollback_us=RollbackCost(2, 1).us())
 
 
 def test_the_task_store_rolls_back_with_the_rest(store):
