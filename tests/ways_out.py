@@ -416,6 +416,17 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     },
     "pipelines/operations/aside.py _newest": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/operations/compaction.py compact_application": {"run MODULE:APP": NEEDS_A_COMMIT},
+    "pipelines/operations/sql.py opened_sql": {
+        "run MODULE:APP": f"{SPARK}/test_sql.py::test_before_the_first_commit_there_is_nothing_to_ask",
+    },
+    "pipelines/spark/sql.py SqlSession.run": {
+        "--set spark.driver.memory=4g": f"{SPARK}/test_sql.py::"
+        "test_the_prompt_takes_statements_over_lines_and_ends_when_java_does",
+    },
+    "pipelines/cli/sql.py _print": {
+        "--limit 0 prints all": f"{SPARK}/test_sql.py::"
+        "test_of_many_rows_the_first_are_printed_and_the_way_to_all_of_them_is_named",
+    },
     "pipelines/operations/migration.py _newest": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/backfill/ranges.py committed": {"run MODULE:APP": NEEDS_A_COMMIT},
     "infra/jars.py _command": {
