@@ -45,8 +45,8 @@ class BatchConnection:
 
     def publish(self, rows: pl.DataFrame, published: Published) -> None:
         if not rows.is_empty():
-            self._mark.read()  # the batch of one who is fenced would come after those of the other
-            self._send(rows, published)
+            refusals = self._mark.refusals()  # the batch of one who is fenced would come after those of the other
+            self._send(rows, published, refusals)
         self._mark.write(published)
 
     def close(self) -> None:
@@ -55,19 +55,20 @@ class BatchConnection:
         except Exception:
             log.warning("sink %r: close() failed", self._sink.name, exc_info=True)
 
-    def _send(self, rows: pl.DataFrame, published: Published) -> None:
+    def _send(self, rows: pl.DataFrame, published: Published, refusals: int) -> None:
         outbox, mark = published
         first_row = mark.rows - rows.height
         place = f"{mark.epoch}/{first_row}+{rows.height}"
         batch = Batch(
             rows=pl.DataFrame(list(map(as_datetimes, self._sink.rows(rows).get_columns()))),
-            idempotency_key=f"{self._application}/{self._sink.name}/{place}/{outbox}",
+            idempotency_key=f"{self._application}/{self._sink.name}/{place}/{outbox}" + f"/{refusals}" * (refusals > 0),
             sink=self._sink.name,
             epoch=mark.epoch,
         )
         try:
             self._sender.send(batch)
         except RefusedError as error:
+            self._mark.count_refusal()  # a server may answer a key that it knows as before
             raise RefusedRowsError(str(error), is_batch=True) from error
         except Exception as error:
             raise _sink_error("send", error) from error
