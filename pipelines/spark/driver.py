@@ -23,6 +23,7 @@ from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdminError, UnknownTopicError
 from weir.pipelines.publishing.state import Decision, sink_readings
 from weir.pipelines.spark.admission import require_commit_log
+from weir.pipelines.spark.beat import Beat
 from weir.pipelines.spark.coordinator import Coordinator, EpochResult
 from weir.pipelines.spark.errors import (
     BadRecordError,
@@ -54,9 +55,9 @@ log = logging.getLogger("weir.driver")
 Answer = TypeVar("Answer")
 IDLE_WAIT_S = 0.02
 ENDS_MAX_AGE_S = 0.2
-"""How old the ends of the topics may be while nothing arrives, which is how long a record may then go unnoticed."""
-ENDS_AGE_SHARE = 0.1
-"""While records arrive, that much of the commit interval; afterwards, of the time since the last one."""
+"""How old the ends of the topics may be while records wait; otherwise they are asked for at each look for records."""
+REQUESTS_EVERY_S = 0.2
+"""How often a run that waits for records looks for requests."""
 TOPICS_EVERY_S = 5.0
 """How often brokers are asked for topics and partitions that were not there when the run began, and whether those that
 were are still the same."""
@@ -95,7 +96,6 @@ class _Clock:
     report: float = 0.0
     ends: float = 0.0
     topics: float = field(default_factory=time.monotonic)
-    input: float = field(default_factory=time.monotonic)
     first_input: float | None = None
     next_input: float | None = None
     """The first input since the last commit."""
@@ -118,6 +118,7 @@ class Driver:
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
         self._pace, self._priorities = Pace(self._interval_s, spec.slot_of), spec.priorities
+        self._beat = Beat(self._interval_s)
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
         self._is_paused = self._is_live = False
@@ -155,7 +156,7 @@ class Driver:
         self._restores.begin_those_of_the_start()
         while not (stop.is_set() or self._stop_request):
             self._answer_requests()
-            if not until_caught_up and time.monotonic() - self._clock.ends > self._ends_age_s:
+            if not until_caught_up and self._is_time_to_look():
                 self._refresh_ends(stop)
             if not until_caught_up and time.monotonic() - self._clock.topics > TOPICS_EVERY_S:
                 self._clock.topics = time.monotonic()
@@ -174,7 +175,7 @@ class Driver:
             if until_caught_up and not self._is_paused and self._has_caught_up(result):
                 is_ended = end_time_ms is None or self._end_input(end_time_ms, stop)
                 return self._finish("caught_up" if is_ended else "stopped", stop)
-            if result is None or not result.records_in:
+            if result is None or not result.records_in or (self._is_live and not self._has_more()):
                 if until_caught_up and result is not None and self._lag() > 0:
                     # Records that came later are not read; those that the brokers have lost cannot be waited for.
                     ends = self._ask(stop, self._topics.ends) or self._ends
@@ -192,15 +193,17 @@ class Driver:
         """When the last commit ended, by the monotonic clock."""
         return self._clock.last_commit_end
 
-    @property
-    def _ends_age_s(self) -> float:
-        """How old the ends of the topics may be: less while records arrive and are committed soon."""
-        return min(ENDS_MAX_AGE_S, ENDS_AGE_SHARE * max(self._interval_s, self._quiet_s))
+    def _is_time_to_look(self) -> bool:
+        """Whether the ends of the topics are to be asked for again."""
+        now_s = time.monotonic()
+        if self._has_more():
+            return now_s - self._clock.ends > ENDS_MAX_AGE_S
+        return now_s >= self._beat.next_look_s(has_uncommitted=self._coordinator.has_uncommitted)
 
-    @property
-    def _quiet_s(self) -> float:
-        """How long ago the newest records were read."""
-        return time.monotonic() - self._clock.input
+    def _has_more(self) -> bool:
+        """Whether it is known that records wait, from topics or from other tasks."""
+        tasks = self._coordinator.tasks.values()
+        return self._lag() > 0 or any(task.pending or task.letters for task in tasks)
 
     def _state(self, result: EpochResult | None) -> str:
         if self._is_paused:
@@ -269,7 +272,7 @@ class Driver:
         )
         self._pace.took(time.monotonic() - started, result.took if result else {})
         if result is not None and result.records_in:
-            self._clock.input = time.monotonic()
+            self._beat.took(time.monotonic() - started, has_left_some=self._lag() > 0)
             self._clock.first_input = self._clock.first_input or started
             self._clock.next_input = self._clock.next_input or started
         return result
@@ -297,8 +300,7 @@ class Driver:
         coordinator = self._coordinator
         if not coordinator.has_uncommitted:
             return
-        is_behind = self._lag() > 0
-        if time.monotonic() - self._clock.commit + is_behind * self._pace.seconds >= self._interval_s:
+        if self._beat.is_commit_due(self._pace.seconds if self._lag() > 0 else 0.0):
             self._commit("interval")
         elif (limit := coordinator.reached_limit) or wants_commit:
             self._commit(limit or "early")
@@ -322,6 +324,7 @@ class Driver:
             time.time_ns() // 1_000_000,
             started - self._clock.commit if self._was_busy(self._clock.commit) else None,
         )
+        self._beat.committed(started)
         self._clock.commit, self._clock.last_commit_end = started, time.monotonic()
         self._clock.next_input = None
         log.info(
@@ -384,6 +387,7 @@ class Driver:
                 raise RunError(f"cannot answer a request of the kind {request.kind!r}")
 
     def _refresh_ends(self, stop: Event) -> None:
+        self._beat.looked()
         self._ends = self._ask(stop, self._topics.ends) or self._ends
         self._clock.ends = time.monotonic()
 
@@ -421,7 +425,8 @@ class Driver:
             tasks = self._coordinator.tasks.values()
             due_ms = min((task.next_punctuation_ms for task in tasks if task.next_punctuation_ms), default=math.inf)
             is_restoring = any(task.state is TaskState.RESTORING for task in tasks)
-            wait_s = IDLE_WAIT_S if is_restoring else self._ends_age_s / 2
+            look_s = self._beat.next_look_s(has_uncommitted=self._coordinator.has_uncommitted) - time.monotonic()
+            wait_s = IDLE_WAIT_S if is_restoring else min(REQUESTS_EVERY_S, look_s)
             stop.wait(min(wait_s, max(IDLE_WAIT_S, due_ms / 1000 - time.time())))
 
     def _finish(self, reason: str, stop: Event) -> RunSummary:
