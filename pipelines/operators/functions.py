@@ -14,6 +14,7 @@ from weir.pipelines.operators import calls
 from weir.pipelines.operators.time_limit import check_time
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.values import as_datetimes
+from weir.state.own_code import failures
 
 
 @dataclass(frozen=True, order=True)
@@ -103,7 +104,7 @@ class UserFunction:
             for each in arguments:
                 results.append(call(*each))
                 check_time()
-        except Exception as error:
+        except failures() as error:
             raise self.failed(f"{type(error).__name__}: {error}", records, len(results)) from error
         return results
 
