@@ -94,7 +94,7 @@ class UserFunction:
 
     @property
     def name(self) -> str:
-        return self.known_as or str(getattr(self.call, "__qualname__", repr(self.call)))
+        return self.known_as or str(getattr(self.call, "__qualname__", type(self.call).__qualname__))
 
     def over(self, arguments: Iterable[tuple[Any, ...]], records: Records) -> list[Any]:
         """The result of each call, one per record, in order; raises ``UserFunctionError`` if one raises."""
