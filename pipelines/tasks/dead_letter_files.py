@@ -38,7 +38,7 @@ class DeadLetterFiles:
     def count(self) -> int:
         """How many letters there are, those included that were replayed. Reads files with marks only."""
         marks = self._rows(self._files.filter("has_marks")).filter(_IS_MARK)
-        return int(self._files["rows"].sum()) - self._collected(marks.select(pl.len())).item()
+        return int(self._files["rows"].sum()) - int(self._collected(marks.select(pl.len())).item())
 
     def count_by_reason(self) -> pl.DataFrame:
         """How many wait of each ``stage``, ``operator`` and ``reason``, most first; numbers in reasons make no
