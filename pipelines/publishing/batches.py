@@ -13,6 +13,7 @@ from weir.pipelines.serdes.values import as_datetimes
 from weir.pipelines.sinks.batched import BatchedSink
 from weir.pipelines.sinks.own import Batch, RefusedError, Sink
 from weir.state.commit.outbox import Outbox
+from weir.state.own_code import failures
 
 log = logging.getLogger("weir.publisher")
 
@@ -36,7 +37,7 @@ class BatchConnection:
         self._sender = copy.copy(sender)
         try:
             self._sender.open()
-        except Exception as error:
+        except failures() as error:
             self.close()
             raise _sink_error("open", error) from error
 
@@ -52,7 +53,7 @@ class BatchConnection:
     def close(self) -> None:
         try:
             self._sender.close()
-        except Exception:
+        except failures():
             log.warning("sink %r: close() failed", self._sink.name, exc_info=True)
 
     def _send(self, rows: pl.DataFrame, published: Published, refusals: int) -> None:
@@ -70,11 +71,11 @@ class BatchConnection:
         except RefusedError as error:
             self._mark.count_refusal()  # a server may answer a key that it knows as before
             raise RefusedRowsError(str(error), is_batch=True) from error
-        except Exception as error:
+        except failures() as error:
             raise _sink_error("send", error) from error
 
 
-def _sink_error(what: str, error: Exception) -> SinkError:
+def _sink_error(what: str, error: BaseException) -> SinkError:
     if isinstance(error, SinkError):
         return error
     return SinkError(f"{what}() failed: {type(error).__name__}: {error}")

@@ -496,7 +496,7 @@ class Coordinator:
         published = prepared.for_outboxes(folder, self.epoch)
         self.epoch = max(self.epoch + 1, published.epoch)
         # 3. The pivot
-        self.commit(reason_of(backfill), published.files, prepared.swaps, prepared.notes(self.epoch))
+        self.commit(reason_of(backfill), published.files, prepared.swaps, (prepared.note(self.epoch),))
         # 7. The shadow removed
         remove_shadow(folder, backfill)
         return f"swapped in by the commit of epoch {self.committed_epoch}: {prepared}"

@@ -20,8 +20,8 @@ from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.settings import Settings
 from weir.infra.spark.session import slot_context, stop_context
 from weir.pipelines.application import Application, load_application, load_step_hook
+from weir.pipelines.publishing.checks import check_sinks
 from weir.pipelines.publishing.process import PublishingSettings
-from weir.pipelines.publishing.sql import check_sql_tables
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.spark.admission import admit, require_commit_log, require_matches, require_topics_read
 from weir.pipelines.spark.afterwards import Afterwards
@@ -81,6 +81,7 @@ def run(
         CommitLogLostError: There is local state, or there are tables, but no commit log.
         SinkTableError: The table of a SQL sink does not take its rows.
         SinkAddressError: A SQL sink has no database.
+        SinkHeaderError: A header of an HTTP sink is that of a variable that is not set.
         OffsetsLostError: A topic no longer holds what the positions belong to.
         BadRecordError, TaskFailedError: A task cannot continue; everything before is committed.
         FencedError: A newer driver has taken over.
@@ -152,7 +153,7 @@ class _Generations:
             application = self.application.over(newest, known)
             counts = self._brokers.source_counts(application.topology, known)
             admit(application, app_folder, newest, counts, self.accept_state_loss)
-            check_sql_tables(application.topology.outside_sinks, settings.sql_url)
+            check_sinks(application.topology.outside_sinks, settings.sql_url)
             self._say("starting Spark")
             spec = RunSpec(
                 application=application,

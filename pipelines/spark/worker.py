@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -180,6 +181,7 @@ def serve(
     ``rows`` is drained because PySpark ends a worker that leaves input unread.
     """
     list(rows)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # PySpark lets it through, and the driver ends the worker
     worker_for(settings)
     with Client(address, authkey=key) as driver:
         send_at_once(driver)

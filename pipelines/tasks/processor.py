@@ -44,6 +44,7 @@ from weir.pipelines.topology.processors import ProcessorNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.contract import StateSession, StateView
 from weir.state.errors import StateError
+from weir.state.own_code import failures
 from weir.state.stores.access import StoreTime
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.kinds import store_of
@@ -91,7 +92,7 @@ def _at_node(
             if isinstance(node, TableSinkNode):
                 error.stage = "production"
             raise
-        except Exception as error:
+        except failures() as error:
             raise OperatorError(node.name, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
         finally:
             calls.running = None

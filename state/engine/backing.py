@@ -15,6 +15,7 @@ from pathlib import Path
 from weir.state.engine.contract import StateView
 from weir.state.engine.ranges import Row
 from weir.state.errors import OwnStoreError, TaskCorruptedError
+from weir.state.own_code import failures
 from weir.state.own_stores import KeyValueBytesStore, Supplier
 from weir.state.types import CHANGELOG_FOLDER, StateId, StoreSpec
 
@@ -70,7 +71,7 @@ class Backing:
         """
         try:
             self.stores[name].put_all(rows)
-        except Exception as error:
+        except failures() as error:
             raise OwnStoreError(self._task_id, name, f"could not put rows: {type(error).__name__}: {error}") from error
 
     def commit(self, name: str, state: StateId) -> None:
@@ -82,7 +83,7 @@ class Backing:
         store, offset = self.stores[name], state.epoch + 1
         try:
             store.commit({changelog_of(name): {_PARTITION: offset}})
-        except Exception as error:
+        except failures() as error:
             raise OwnStoreError(self._task_id, name, f"could not commit: {type(error).__name__}: {error}") from error
         self._filled[name] = state.epoch
         if (reached := self._reached(name, state)) < state.epoch:

@@ -21,9 +21,10 @@ from tests.pipelines.publishing.batches import APP, BATCH, DIED, SINK, Orders, d
 from tests.pipelines.publishing.requests_server import DROP, Answer, RequestsServer
 from tests.waiting import wait_for
 from weir.pipelines.publishing import publisher
+from weir.pipelines.publishing.checks import check_sinks
 from weir.pipelines.publishing.connect import connect
 from weir.pipelines.publishing.connection import RefusedRowsError
-from weir.pipelines.publishing.http import retry_after_s
+from weir.pipelines.publishing.http import SinkHeaderError, retry_after_s
 from weir.pipelines.publishing.publisher import Publisher
 from weir.state.commit.outbox import Outbox
 from weir.state.commit.refused import Refused
@@ -111,6 +112,22 @@ def test_a_variable_that_is_not_set_is_named_and_set_in_the_next_run_it_is_used(
     monkeypatch.setenv("SHOP_TOKEN", "secret")
     drain(orders.publisher())
     assert [request.headers["Authorization"] for request in server.requests] == ["secret"]
+
+
+def test_all_variables_that_cannot_be_headers_are_named_at_the_start_without_their_values(monkeypatch):
+    headers = {"Authorization": "env:SHOP_TOKEN", "X-Shop": "env:SHOP_NAME", "X-Plain": "tea"}
+    sinks = [http_node("http://localhost/orders", headers=headers).sink]
+    monkeypatch.setenv("SHOP_NAME", "a\nb")
+    with pytest.raises(SinkHeaderError) as raised:
+        check_sinks(sinks, "")
+    assert str(raised.value) == (
+        "sink 'orders': the header 'Authorization' is that of the environment variable SHOP_TOKEN, which is not set; "
+        "sink 'orders': the environment variable SHOP_NAME has characters that the header 'X-Shop' cannot have; "
+        "set them and start again"
+    )
+    monkeypatch.setenv("SHOP_TOKEN", "secret")
+    monkeypatch.setenv("SHOP_NAME", "tea")
+    check_sinks(sinks, "")
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 503, 599, DROP])
