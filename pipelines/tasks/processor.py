@@ -182,17 +182,16 @@ class TaskProcessor:
         Without ``passes_wall_clock`` nothing that they do by the wall clock is due. Writes go to ``session``.
         ``clocks`` are those of the task's last epoch and stay unchanged; ``partition`` is the task's.
         """
-        metered = None
+        metered, now = None, dict(clocks)
+        for name in self._fused:
+            if not self._is_debug:
+                now.pop(HELD_BYTES + name, None)  # who counts on must count anew
+            elif HELD_BYTES + name not in now:
+                now[HELD_BYTES + name] = size_of(session, name)
         if self._is_debug:
             session = metered = MeteredSession(
                 session, [store.name for store in self._sub_topology.stores], self._fused
             )
-        now = dict(clocks)
-        for name in self._fused:
-            if metered is None:
-                now.pop(HELD_BYTES + name, None)
-            elif HELD_BYTES + name not in now:
-                now[HELD_BYTES + name] = size_of(metered, name)
         if self._looked_into:
             session = BatchSession(session, self._looked_into)
         epoch = Epoch(

@@ -98,13 +98,13 @@ class Databases:
         pages = sum(txn.stat(store)["leaf_pages"] for store in self.of_stores.values())
         return RollbackCost(txn.stat(self.undo)["entries"], pages)
 
-    def figures(self, times: Times, *, with_stores: bool) -> Figures:
-        """LMDB's own, with ``times``; those of each store if asked for."""
+    def figures(self, times: Times, stores_of: Collection[str]) -> Figures:
+        """LMDB's own, with ``times``, and those of the stores ``stores_of``."""
         info, stores = self.environment.info(), dict[str, StoreFigures]()
-        if with_stores:
+        if stores_of:
             with self.reading() as txn:
-                for name, database in self.of_stores.items():
-                    found = txn.stat(database)
+                for name in stores_of:
+                    found = txn.stat(self.of_stores[name])
                     stores[name] = StoreFigures(
                         rows=found["entries"],
                         pages=found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"],
@@ -116,8 +116,8 @@ class Databases:
             readers=info["num_readers"],
             apply_ms=times.apply_ms,
             commit_ms=times.commit_ms,
-            apply_ms_of=times.apply_ms_of if with_stores else {},
-            commit_ms_of=times.commit_ms_of if with_stores else {},
+            apply_ms_of={name: values for name, values in times.apply_ms_of.items() if name in stores_of},
+            commit_ms_of={name: values for name, values in times.commit_ms_of.items() if name in stores_of},
             stores=stores,
         )
 
