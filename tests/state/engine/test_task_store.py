@@ -9,8 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-import msgspec
 import lmdb
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
