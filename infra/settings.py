@@ -15,7 +15,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -76,6 +76,8 @@ class Settings(BaseModel):
     """The port where a run serves its metrics to Prometheus; None means nowhere."""
     metrics_host: str = "127.0.0.1"
     """The address to serve metrics at; by default the loopback only."""
+    metrics_level: Literal["info", "debug"] = "info"
+    """How much is measured: at ``debug`` also what each node and store does, and late records are logged."""
     mirror_offsets_to_group: str | None = Field(default=None, min_length=1)
     """A consumer group that gets the positions with every commit, for lag tools; None means no group."""
     control_url: str = Field(default="", repr=False)

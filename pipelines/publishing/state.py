@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from weir.pipelines.tasks.metrics import Reading
+from weir.pipelines.tasks.run_metrics import Reading
 
 SINK = "stream-sink-metrics"
 Action = Literal["skip", "resume", "retry"]

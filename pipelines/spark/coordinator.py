@@ -22,6 +22,7 @@ from weir.pipelines.spark.admission import admit
 from weir.pipelines.spark.beginnings import Beginnings, unlogged_of
 from weir.pipelines.spark.errors import CommitOutOfSpaceError
 from weir.pipelines.spark.frontiers import Frontiers
+from weir.pipelines.spark.late_log import log_late
 from weir.pipelines.spark.pace import NO_SHARES, Share, Took
 from weir.pipelines.spark.parts import Slots, Source
 from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
@@ -32,8 +33,8 @@ from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.spark.uncommitted import UncommittedLimits, uncommitted_bytes
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.blobs import BLOBS, blob_files, remove_blobs, remove_orphans, sync_blobs
-from weir.pipelines.tasks.metrics import RunMetrics
 from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
+from weir.pipelines.tasks.run_metrics import MetricsLevel, RunMetrics
 from weir.pipelines.topology import SubTopology, Topology
 from weir.pipelines.topology.changes import Fate, TopologyChange
 from weir.pipelines.topology.clocks import clocks_of
@@ -98,6 +99,7 @@ class Coordinator:
         committer: Committer,
         slots: Slots,
         on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None,
+        metrics_level: MetricsLevel = MetricsLevel.INFO,
     ) -> None:
         """``on_commit`` gets the positions of each commit once it is durable; it must not hold the commit up."""
         self.application, self.slots = application, slots
@@ -110,7 +112,7 @@ class Coordinator:
         """By topic, the id under which its positions were read; the next commit keeps them."""
         self.global_beginnings: dict[TopicPartition, int] = {}
         """Where the topic partitions of global tables begin."""
-        self.metrics = RunMetrics()
+        self.metrics = RunMetrics(level=metrics_level)
         self.generation = self.epoch = self.commits = 0
         self.committed_id = StateId(0, 0)
         self._has_uncommitted = False
@@ -640,6 +642,7 @@ class Coordinator:
                 if receipt.waiting is not None:
                     log.warning("task %s waits %s ms and %s", task.id, receipt.waiting.wait_ms, task.retrying)
                 self.metrics.epoch(str(task.id), receipt.metrics, receipt.counts)
+                log_late(str(task.id), receipt.metrics.late, receipt.counts.get("late_records", 0))
                 self.metrics.freshness.took(receipt.arrived)
                 result.wants_commit |= receipt.wants_commit
                 result.took[task.id] = Took(

@@ -41,6 +41,7 @@ from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.signs import Sign
 from weir.pipelines.spark.snapshots import Snapshots
 from weir.pipelines.spark.task import BEFORE_ALL_MS, TaskState
+from weir.pipelines.spark.task_readings import task_readings
 from weir.pipelines.spark.topic_watch import TopicWatch
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import ReceiptStatus
@@ -73,7 +74,9 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
     """
     require_commit_log(spec.application, spec.warehouse / spec.application.id, spec.state_folder)
     before = list(instances(spec.state_folder))  # an instance that a newer driver makes is not among them
-    coordinator = Coordinator(spec.application, spec.warehouse, committer, executors.slots, listeners.on_commit)
+    coordinator = Coordinator(
+        spec.application, spec.warehouse, committer, executors.slots, listeners.on_commit, spec.metrics_level
+    )
     coordinator.start(spec.source_counts, spec.source, accept_state_loss=spec.accept_state_loss)
     name_of = spec.application.topology.task_name
     named = {
@@ -513,7 +516,11 @@ class Driver:
             commit_ms_max=commits.maximum,
             state=state,
             message=self._message,
-            readings=[*coordinator.metrics.readings(), *sink_readings(sinks, time.time())],
+            readings=[
+                *coordinator.metrics.readings(),
+                *task_readings(coordinator.tasks.values(), self._ends),
+                *sink_readings(sinks, time.time()),
+            ],
             sinks=sinks,
         )
         self._control.report(progress, coordinator.tasks.values(), self._ends)

@@ -26,6 +26,7 @@ from weir.pipelines.spark.topic_logs import TopicLogs
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.pipelines.tasks.plan import Receipt, TaskPlan
+from weir.pipelines.tasks.run_metrics import MetricsLevel
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.commit.protocol import Committer
@@ -146,6 +147,7 @@ class RunSpec:
     """Whether to start although another topology or partition count leaves stores empty."""
     outbox_max_bytes: int | None = None
     """How much may wait for sinks before no more is read; None for no limit."""
+    metrics_level: MetricsLevel = MetricsLevel.INFO
     accept_lost_records: bool = False
     """Whether to read on where topics can be read, if they no longer hold what the positions belong to."""
 
@@ -180,6 +182,7 @@ class RunSpec:
             application_folder=str(self.warehouse / self.application.id),
             state_folder=str(self.state_folder),
             partition_counts=self.application.topology.partition_counts(self.source_counts),
+            is_debug=self.metrics_level is MetricsLevel.DEBUG,
         )
 
     def committer(self, on_step: Callable[[str], None]) -> Committer:

@@ -40,6 +40,7 @@ from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.snapshot_jobs import SnapshotJobs
 from weir.pipelines.spark.upserts import refreshing
 from weir.pipelines.spark.worker import WorkerSettings
+from weir.pipelines.tasks.run_metrics import MetricsLevel
 from weir.state.commit.protocol import newest_commit
 from weir.state.types import TopicPartition
 
@@ -168,6 +169,7 @@ class _Generations:
                 accept_state_loss=self.accept_state_loss,
                 accept_lost_records=self.accept_lost_records,
                 outbox_max_bytes=settings.outbox_max_bytes,
+                metrics_level=MetricsLevel(settings.metrics_level),
             )
             return self._drive(spec, starting, stack)
 

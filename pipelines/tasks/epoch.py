@@ -92,6 +92,8 @@ class TaskSettings:
     """The application's folder in the state directory, with one folder per task."""
     partition_counts: Mapping[int, int]
     """Tasks by sub-topology."""
+    is_debug: bool = False
+    """Whether to measure what each node and store does."""
 
 
 @dataclass
@@ -187,7 +189,7 @@ class EpochRunner:
         self._instances: dict[TaskId, tuple[StateId | None, dict[str, object]]] = {}
         """The processors of each task, and the state after the epoch in which they ran last."""
         self._processors = {
-            sub_topology.index: TaskProcessor(sub_topology, self._global_tables)
+            sub_topology.index: TaskProcessor(sub_topology, self._global_tables, is_debug=settings.is_debug)
             for sub_topology in topology.sub_topologies
         }
 
@@ -420,7 +422,8 @@ class EpochRunner:
         self._on_step("state written")
         if consumed:
             self._on_step("blob consumed")
-        return receipt
+        figures = store.figures(with_stores=self._settings.is_debug)
+        return replace(receipt, metrics=replace(receipt.metrics, figures=figures))
 
     def _read(self, plan: TaskPlan, sub_topology: SubTopology, clocks: Mapping[str, int]) -> _Input:
         read = _Input()

@@ -14,6 +14,7 @@ from pathlib import Path
 import lmdb
 
 from weir.state.engine.environment import PAGE_BYTES, begin, require_free_disk
+from weir.state.engine.figures import Figures, StoreFigures, Times
 from weir.state.engine.meta import META_KEY, Meta, decode_meta, encode_meta
 from weir.state.engine.rollback_cost import RollbackCost
 from weir.state.errors import MapFullError, TaskCorruptedError
@@ -96,6 +97,29 @@ class Databases:
         """What a rollback to ``base`` would cost."""
         pages = sum(txn.stat(store)["leaf_pages"] for store in self.of_stores.values())
         return RollbackCost(txn.stat(self.undo)["entries"], pages)
+
+    def figures(self, times: Times, stores_of: Collection[str]) -> Figures:
+        """LMDB's own, with ``times``, and those of the stores ``stores_of``."""
+        info, stores = self.environment.info(), dict[str, StoreFigures]()
+        if stores_of:
+            with self.reading() as txn:
+                for name in stores_of:
+                    found = txn.stat(self.of_stores[name])
+                    stores[name] = StoreFigures(
+                        rows=found["entries"],
+                        pages=found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"],
+                        depth=found["depth"],
+                    )
+        return Figures(
+            map_bytes=info["map_size"],
+            used_bytes=self.used_bytes,
+            readers=info["num_readers"],
+            apply_ms=times.apply_ms,
+            commit_ms=times.commit_ms,
+            apply_ms_of={name: values for name, values in times.apply_ms_of.items() if name in stores_of},
+            commit_ms_of={name: values for name, values in times.commit_ms_of.items() if name in stores_of},
+            stores=stores,
+        )
 
     def open_stores(self) -> None:
         """Open the stores that this handle lacks; never within a transaction, whose end would close them."""

@@ -7,6 +7,7 @@ to 7 and 17 to 19). Databases and transactions belong to ``weir.state.engine.dat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +30,7 @@ from weir.state.engine.environment import (
     trusted_environment,
     write_identity,
 )
+from weir.state.engine.figures import Figures, Times
 from weir.state.engine.instances import note_generation
 from weir.state.engine.meta import Meta, Uncommitted
 from weir.state.engine.ranges import rows_between
@@ -72,6 +74,7 @@ class TaskStore:
         self._suppliers = dict(suppliers or {})
         self._backing = Backing(task_id, opened_stores(folder, self._suppliers))
         self._is_proven = False
+        self._times = Times()
 
     @classmethod
     def create(
@@ -147,6 +150,12 @@ class TaskStore:
         with self._databases.reading() as txn:
             return self._databases.rollback_cost(txn)
 
+    def figures(self, *, with_stores: bool) -> Figures:
+        """What the store measures, with the durations since it was last asked; of each store too if asked for."""
+        times, self._times = self._times, Times()
+        stores = [name for name in self._databases.of_stores if name not in RESERVED_STORES] if with_stores else []
+        return self._databases.figures(times, stores)
+
     @property
     def own_uncommitted_bytes(self) -> int:
         """What the users' stores say that they hold beyond their last commits.
@@ -198,9 +207,16 @@ class TaskStore:
         self._databases.open_stores()
         self._databases.grow_if_half_full()
         while True:
+            began_s, handed_s = time.perf_counter(), dict[str, float]()
             try:
                 with self._databases.changing() as txn:
-                    return self._settle(txn, generation, expected, committed)
+                    meta = self._databases.read_meta(txn)
+                    outcome = self._settle(txn, meta, generation, expected, committed, handed_s)
+                if outcome is Settlement.READY and expected == committed != meta.base:
+                    took_s = time.perf_counter() - began_s
+                    of_stores = {store: handed_s.get(store, took_s) for store in meta.stores}
+                    self._times.committed(took_s, of_stores)
+                return outcome
             except MapFullError:
                 self.grow()
 
@@ -253,12 +269,14 @@ class TaskStore:
         large = sum(large_bytes(written.values()) for written in changes.values())
         large += sum(map(large_bytes, before.values()))
         self._databases.require_free_disk(sum(map(len, changes.values())), large)
+        began_s, took_s = time.perf_counter(), dict[str, float]()
         with self._databases.changing() as txn:
             meta = self._databases.read_meta(txn)
             if session.state != expected or meta.current != expected or meta.generation > generation:
                 return None
             written_bytes, rows = 0, dict(meta.rows)
             for store, written in changes.items():
+                store_began_s = time.perf_counter()
                 if store in self._suppliers:
                     images, rows_held = self._held(txn, store, list(written)), held_here(written)
                 else:
@@ -266,6 +284,7 @@ class TaskStore:
                 keep_images(txn, self._databases.undo, meta.stores[store], written, images)
                 written_bytes += _write_rows(txn, self._databases.of_stores[store], rows_held)
                 rows[store] = txn.stat(self._databases.of_stores[store])["entries"]
+                took_s[store] = time.perf_counter() - store_began_s
             cost = self._databases.rollback_cost(txn)
             uncommitted = Uncommitted(
                 bytes=meta.uncommitted.bytes + written_bytes, records=cost.rows, rollback_us=cost.us()
@@ -283,6 +302,7 @@ class TaskStore:
                     rows=rows,
                 ),
             )
+        self._times.applied(time.perf_counter() - began_s, took_s)
         if not self._is_proven:
             prove_sound(self.folder)
             self._is_proven = True
@@ -370,9 +390,15 @@ class TaskStore:
         self._backing.close()
 
     def _settle(
-        self, txn: lmdb.Transaction[bytes], generation: int, expected: StateId | None, committed: StateId | None
+        self,
+        txn: lmdb.Transaction[bytes],
+        meta: Meta,
+        generation: int,
+        expected: StateId | None,
+        committed: StateId | None,
+        handed_s: dict[str, float],
     ) -> Settlement:
-        meta = self._databases.read_meta(txn)
+        """``settle`` within a transaction; ``handed_s`` gets how long each of the users' stores took."""
         if meta.generation > generation:
             raise FencedStoreError(self.task_id, generation, meta.generation)
         if meta.generation < generation:
@@ -383,7 +409,7 @@ class TaskStore:
             self._require_filled(meta)
             if expected == committed and meta.base != committed:
                 if committed is not None:
-                    self._hand_over(txn, meta, committed)
+                    self._hand_over(txn, meta, committed, handed_s)
                 txn.drop(self._databases.undo, delete=False)
                 settled = replace(settled, base=committed, uncommitted=Uncommitted(), committed_rows=meta.rows)
         elif expected == committed and meta.base == committed:
@@ -428,9 +454,13 @@ class TaskStore:
             found = dict(cursor.getmulti(keys))
         return list(map(found.get, keys))
 
-    def _hand_over(self, txn: lmdb.Transaction[bytes], meta: Meta, committed: StateId) -> None:
-        """Give the users' stores what has been committed since ``meta.base``: the rows that the undo log names."""
+    def _hand_over(
+        self, txn: lmdb.Transaction[bytes], meta: Meta, committed: StateId, took_s: dict[str, float]
+    ) -> None:
+        """Give the users' stores what has been committed since ``meta.base``: the rows that the undo log names.
+        ``took_s`` gets how long that takes, by store."""
         for store in self._suppliers:
+            began_s = time.perf_counter()
             prefix, end = undo_prefix(meta.stores[store]), undo_prefix(meta.stores[store] + 1)
             changed = [key[len(prefix) :] for key, _ in rows_between(txn, self._databases.undo, prefix, end, False)]
             for start in range(0, len(changed), BATCH_ROWS):
@@ -441,6 +471,7 @@ class TaskStore:
                 left = {key: ELSEWHERE for key, value in zip(keys, held, strict=True) if value is not None}
                 _write_rows(txn, self._databases.of_stores[store], left)
             self._backing.commit(store, committed)
+            took_s[store] = time.perf_counter() - began_s
 
     def _append(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         self._databases.require_free_disk(len(keys), large_bytes(values))

@@ -27,6 +27,7 @@ from weir.pipelines.spark.task import Task
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
 from weir.pipelines.tasks.plan import Receipt, TaskPlan
+from weir.pipelines.tasks.run_metrics import MetricsLevel
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
@@ -224,6 +225,7 @@ class Place:
     folder: Path
     max_records: int = 50
     snapshot_rows: int = 0
+    metrics_level: MetricsLevel = MetricsLevel.INFO
     desk: Desk = field(default_factory=Desk)
 
     @property
@@ -248,6 +250,7 @@ class Place:
             state_folder=self.state_folder,
             limits=Limits.of(self.application, max_records=self.max_records, max_bytes=1 << 20),
             snapshot_rows=self.snapshot_rows,
+            metrics_level=self.metrics_level,
             accept_state_loss=accept_state_loss,
             accept_lost_records=accept_lost_records,
         )
