@@ -190,7 +190,7 @@ def files_of(twins: Twins) -> dict[str, set[str]]:
 @pytest.mark.slow
 def test_a_compaction_of_unchanged_tables_writes_nothing_though_merged_files_hold_one_epoch(twins, monkeypatch):
     """A table of many keys is several files even after a merge; here some of them hold the keys of one epoch."""
-    monkeypatch.setattr("weir.state.changelog.compaction.merged_updates", partial(merged_updates, held_rows=2))
+    monkeypatch.setattr("weir.state.changelog.merging.merged_updates", partial(merged_updates, held_rows=2))
     twins.commit(2)
     twins.compact()
     before = files_of(twins)
