@@ -64,6 +64,10 @@ TOPICS_EVERY_S = 5.0
 were are still the same."""
 REPORT_EVERY_S = 0.5
 DISK_FULL_WAIT_S = 5.0
+HURRY_S = 1.0
+"""How long an epoch may still take once somebody has asked for something, if what it waits for may be left."""
+LEAST_SHARE = 0.25
+"""The share of the commit interval that an epoch may take at least, however late it began."""
 BROKER_WAIT_S = 1.0
 
 
@@ -103,6 +107,10 @@ class _Clock:
     next_input: float | None = None
     """The first input since the last commit."""
     last_commit_end: float = 0.0
+    epoch: float = 0.0
+    """The beginning of the newest epoch."""
+    asked: float | None = None
+    """The first request, or the stop, of those that are not answered yet."""
 
 
 class Driver:
@@ -127,9 +135,12 @@ class Driver:
         self._is_paused = self._is_live = False
         self._message = ""
         self._stop_request: RequestRow | None = None
+        self._requests: list[RequestRow] = []
+        """Requests that are not answered yet."""
         self._stop = Event()
         """Tells the run to end."""
         coordinator.wait_for_disk = self._wait_for_disk
+        coordinator.slots.is_patient = self._is_patient
 
     def run(self, stop: Event, *, until_caught_up: bool = False, end_time_ms: int | None = None) -> RunSummary:
         """Loop until ``stop`` is set, or until everything that the topics held at the start has been read.
@@ -170,7 +181,7 @@ class Driver:
             self._restores.take_up()
             self._snapshots.take_up()
             is_held = self._is_paused or self._restores.hold_epochs or self._waits_for_sinks()
-            result = None if is_held else self._run_epoch()
+            result = self._take_up() if is_held else self._run_epoch()
             if result is not None:
                 self._react(result, stop)
             self._commit_if_due(wants_commit=result is not None and result.wants_commit)
@@ -211,6 +222,8 @@ class Driver:
     def _state(self, result: EpochResult | None) -> str:
         if self._is_paused:
             return "paused"
+        if result is None and self._coordinator.under_way:
+            return "working"
         has_retries = any(task.waiting is not None for task in self._coordinator.tasks.values())
         return "waiting" if result is None and has_retries else "running"
 
@@ -224,6 +237,25 @@ class Driver:
                     log.warning("task %s has been in one call of %s for %.0f s", task.id, sign.call, sign.call_s)
                 task.calling = f"has been in one call of {sign.call} for {sign.call_s:.0f} s"
         self._report("working", now=True)
+
+    def _is_patient(self) -> bool:
+        """Whether to wait for what may be left: until a commit is due, or somebody has asked for something."""
+        now_s = time.monotonic()
+        self._take_requests()
+        if not (self._requests or self._stop_request or self._stop.is_set()):
+            self._clock.asked = None
+            return now_s < max(
+                self._clock.commit + self._interval_s, self._clock.epoch + LEAST_SHARE * self._interval_s
+            )
+        self._clock.asked = self._clock.asked or now_s
+        return now_s < max(self._clock.asked, self._clock.epoch) + HURRY_S
+
+    def _take_up(self) -> EpochResult | None:
+        """What has come of plans that were left before."""
+        result = self._coordinator.take_up()
+        if result is not None:
+            self._pace.took(0.0, result.took)
+        return result
 
     def _wait_for_disk(self, error: Exception) -> bool:
         """Wait a moment with a commit for which the disk has no room; False once the run is to end."""
@@ -264,7 +296,7 @@ class Driver:
         return False
 
     def _run_epoch(self) -> EpochResult | None:
-        started = time.monotonic()
+        started = self._clock.epoch = time.monotonic()
         lags = {task.id: total_lag([task], self._ends) for task in self._coordinator.tasks.values()}
         result = self._coordinator.run_epoch(
             self._ends,
@@ -313,12 +345,14 @@ class Driver:
         if not isinstance(error, OffsetsLostError | MatchedTopicGoneError | UnknownTopicError):
             return
         lost = error.lost if isinstance(error, OffsetsLostError) else ()
+        self._coordinator.finish_writing()
         if self._coordinator.has_uncommitted and not self._topics.has_read_since_commit(lost):
             self._commit("lost records", apart_from={each.topic for each in lost})
 
     def _commit(self, reason: str, apart_from: Collection[str] = ()) -> None:
         """Commit; of topics ``apart_from`` which it is known that they are the same, or that nothing was read."""
         started = time.monotonic()
+        self._coordinator.finish_writing()
         self._topics.require_same(apart_from)
         self._coordinator.commit(reason)
         self._message = ""
@@ -344,8 +378,14 @@ class Driver:
         first_s = self._clock.next_input
         return self._coordinator.commits > 1 and first_s is not None and first_s - since_s < self._interval_s
 
+    def _take_requests(self) -> None:
+        known = {request.id for request in self._requests}
+        self._requests += [request for request in self._control.requests() if request.id not in known]
+
     def _answer_requests(self) -> None:
-        for request in self._control.requests():
+        self._take_requests()
+        while self._requests:
+            request = self._requests.pop(0)
             log.info("request %s from %s: %s %s", request.id, request.requested_by, request.kind, request.reason)
             try:
                 self._control.finish(request.id, self._answer(request))
@@ -377,6 +417,7 @@ class Driver:
                 self._report("running", now=True)
                 return answer
             case "swap":
+                coordinator.finish_writing()
                 self._topics.require_same()
                 return coordinator.swap(request.arguments.get("backfill", ""))
             case "sink":
@@ -407,6 +448,8 @@ class Driver:
                 self._message = str(error)
                 self._answer_requests()
                 self._restores.take_up()
+                if (result := self._take_up()) is not None:
+                    self._react(result, stop)
                 self._commit_if_due()
                 self._report("waiting", now=True)
                 stop.wait(BROKER_WAIT_S)
@@ -414,7 +457,7 @@ class Driver:
 
     def _has_caught_up(self, result: EpochResult | None) -> bool:
         coordinator = self._coordinator
-        if any(
+        if coordinator.under_way or any(
             task.state is TaskState.RESTORING or task.pending or task.letters for task in coordinator.tasks.values()
         ):
             return False
@@ -439,9 +482,18 @@ class Driver:
         if request is not None and request.arguments.get("drain"):
             self._drain(stop)
         self._report("stopping", now=True)
+        if (result := self._take_up()) is not None:
+            self._react(result, stop)
+        self._clock.epoch = time.monotonic()
         coordinator.close_processors(self._ends, self._limits, time.time_ns() // 1_000_000)
         if coordinator.has_uncommitted or any(task.current != task.committed for task in coordinator.tasks.values()):
             self._commit(reason.replace("stopped", "stop"))
+        for task_id in coordinator.under_way:
+            log.warning(
+                "task %s %s: the run ends without it, and the next one begins that part again",
+                task_id,
+                coordinator.tasks[task_id].calling or "has not answered",
+            )
         coordinator.settle(close=True)
         last_commit_end, first = self._clock.last_commit_end, self._clock.first_input
         self._snapshots.finish()

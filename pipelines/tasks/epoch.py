@@ -32,7 +32,7 @@ from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
 from weir.pipelines.tasks.order import MERGE, Arrivals, Mark, Part, Turns, merge_clock, topic_mark, with_keys
 from weir.pipelines.tasks.output import EpochOutput, joined
 from weir.pipelines.tasks.placement import check_placement
-from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
+from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, Renewal, TaskPlan
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.tasks.replay import PUT_ASIDE, failed_again
 from weir.pipelines.tasks.replay import batches as replay_batches
@@ -170,6 +170,14 @@ class _Input:
         return tuple(consumed), tuple(left)
 
 
+class DriverGoneError(Exception):
+    """The driver has ended, or has given the plan to another worker; nothing was written."""
+
+
+class NotWantedError(Exception):
+    """Nobody waits for what the task has done any more; nothing of it was written."""
+
+
 class EpochRunner:
     """Runs epochs of the tasks of one topology. Keep it between epochs for its caches, which are safe to lose."""
 
@@ -180,8 +188,11 @@ class EpochRunner:
         reader: Callable[[str, int], Reader],
         on_step: Callable[[str], None],
         handling: ErrorHandling = FAIL,
+        renewal: Callable[[TaskPlan], Renewal | None] = lambda plan: None,
     ) -> None:
-        self._handling = handling
+        """``renewal`` says before anything is written what holds instead of a plan's state ids, if they do not
+        (PROTOCOL 40); it may raise ``NotWantedError``, and ``DriverGoneError``, which ``run`` then raises."""
+        self._handling, self._renewal = handling, renewal
         self._topology, self._settings, self._reader, self._on_step = topology, settings, reader, on_step
         self._folder = Path(settings.application_folder)
         self._tables = {sink.table: table_spec(sink) for sink in topology.sinks}
@@ -198,7 +209,7 @@ class EpochRunner:
         started_s, store = time.monotonic(), None
         try:
             store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
-            if (stored := _stored_receipt(plan, store)) is not None:
+            if (stored := _stored_receipt(plan.plan_hash, store)) is not None:
                 return stored
             base = store.base
             settlement = self._settled(
@@ -218,6 +229,10 @@ class EpochRunner:
             elif store.base != base:
                 self._on_step("undo dropped")
             return self._run_settled(plan, store, started_s)
+        except DriverGoneError:
+            raise
+        except NotWantedError:
+            return _refusal(plan, ReceiptStatus.FAILED, "its task has been given another store meanwhile")
         except TaskCorruptedError as error:
             TaskStoreCache.discard(self._folder_of(plan.task, plan.instance))
             return _refusal(plan, ReceiptStatus.NEEDS_RESTORE, error.reason)
@@ -340,6 +355,10 @@ class EpochRunner:
             dead = read.dead + attempts.dead
             if plan.letters:
                 output, dead = self._replay(plan, session, instances, output)
+            plan_hash = plan.plan_hash
+            if (renewed := self._renewal(plan)) is not None:
+                plan = replace(plan, state=renewed.state, committed=renewed.committed)
+                self._on_step("renewed")
             files = self._write_files(plan, sub_topology, session, output, dead)
             blobs, (consumed, left) = self._write_blobs(plan, output), read.split_blobs()
             self._on_step("files written")
@@ -351,7 +370,7 @@ class EpochRunner:
             _save(session, CLOCKS_KEY, output.clocks)
             receipt = Receipt(
                 task=plan.task,
-                plan_hash=plan.plan_hash,
+                plan_hash=plan_hash,
                 status=ReceiptStatus.DONE,
                 state=plan.state,
                 positions=positions,
@@ -408,10 +427,11 @@ class EpochRunner:
                 state=plan.state,
                 expected=plan.expected,
                 generation=plan.state.generation,
-                plan_hash=plan.plan_hash,
+                plan_hash=plan_hash,
                 make_receipt=make_receipt,
+                committed=plan.committed,
             )
-        if applied is None and (stored := _stored_receipt(plan, store)) is not None:
+        if applied is None and (stored := _stored_receipt(plan_hash, store)) is not None:
             return stored  # a cancelled run of the same plan finished first (PROTOCOL 6)
         if applied is None:
             return _refusal(
@@ -754,9 +774,9 @@ def _save(session: StateSession, key: bytes, value: object) -> None:
         session.put_many(TASK_STORE, [key], [encoded])
 
 
-def _stored_receipt(plan: TaskPlan, store: TaskStore) -> Receipt | None:
+def _stored_receipt(plan_hash: str, store: TaskStore) -> Receipt | None:
     """The receipt of the same plan, if that plan led to the state that the store holds."""
-    stored = store.stored_receipt(plan.plan_hash) if store.current == plan.state else None
+    stored = store.stored_receipt(plan_hash)
     return None if stored is None else msgspec.msgpack.decode(stored, type=Receipt)
 
 

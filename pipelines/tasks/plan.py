@@ -95,6 +95,16 @@ class TaskPlan:
         return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=16).hexdigest()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Renewal:
+    """What holds instead of a plan's own state ids, where others were committed without the task (PROTOCOL 40)."""
+
+    state: StateId
+    """The id of the state after this epoch."""
+    committed: StateId | None
+    """The id of the task's committed state."""
+
+
 class ReceiptStatus(StrEnum):
     """How an epoch of a task ended; anything but ``DONE`` had no local effect."""
 

@@ -246,11 +246,14 @@ class TaskStore:
         generation: int,
         plan_hash: str,
         make_receipt: Callable[[Uncommitted], bytes],
+        committed: StateId | None = None,
     ) -> bytes | None:
         """Write an epoch's changes and its receipt in one transaction, and return the receipt (PROTOCOL 6).
 
         ``make_receipt`` is called once, inside the transaction, with what is uncommitted after this epoch. The
         session's snapshot ends; its writes stay in the session, so ``apply`` may be called again after an error.
+        ``committed`` is ``expected`` if that has been committed since the store was settled: before anything is
+        written, the undo log is dropped.
 
         Returns:
             None, without any effect, if the store does not hold ``expected`` or a newer generation has settled it.
@@ -274,6 +277,8 @@ class TaskStore:
             meta = self._databases.read_meta(txn)
             if session.state != expected or meta.current != expected or meta.generation > generation:
                 return None
+            if committed is not None and committed == expected:
+                meta = self._committed(txn, meta, committed, {})
             written_bytes, rows = 0, dict(meta.rows)
             for store, written in changes.items():
                 store_began_s = time.perf_counter()
@@ -407,11 +412,8 @@ class TaskStore:
         if meta.current == expected:
             outcome = Settlement.READY
             self._require_filled(meta)
-            if expected == committed and meta.base != committed:
-                if committed is not None:
-                    self._hand_over(txn, meta, committed, handed_s)
-                txn.drop(self._databases.undo, delete=False)
-                settled = replace(settled, base=committed, uncommitted=Uncommitted(), committed_rows=meta.rows)
+            if expected == committed:
+                settled = self._committed(txn, settled, committed, handed_s)
         elif expected == committed and meta.base == committed:
             outcome = Settlement.ROLLED_BACK
             self._require_filled(meta)
@@ -432,6 +434,18 @@ class TaskStore:
         if settled != meta:
             self._databases.write_meta(txn, settled)
         return outcome
+
+    def _committed(
+        self, txn: lmdb.Transaction[bytes], meta: Meta, committed: StateId | None, handed_s: dict[str, float]
+    ) -> Meta:
+        """The meta record once the current state is known to be committed: there is nothing to undo any more.
+        ``handed_s`` as for ``_settle``."""
+        if meta.base == committed:
+            return meta
+        if committed is not None:
+            self._hand_over(txn, meta, committed, handed_s)
+        txn.drop(self._databases.undo, delete=False)
+        return replace(meta, base=committed, uncommitted=Uncommitted(), committed_rows=meta.rows)
 
     def _require_same_backing(self, stores: Sequence[str]) -> None:
         """Raise ``TaskCorruptedError`` unless the values of ``stores`` are where the program keeps them."""
