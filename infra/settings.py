@@ -103,6 +103,11 @@ class Settings(BaseModel):
             raise ValueError("write 0 and two octal digits: 077 for the user alone or 027 to let the group read")
         return value
 
+    @field_validator("metrics_level", mode="before")
+    @classmethod
+    def _in_small_letters(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
+
     @field_validator("bootstrap_servers")
     @classmethod
     def _named(cls, value: str | None) -> str | None:

@@ -26,6 +26,8 @@ def taken(name: str) -> str:
         return "a path"
     if kinds == [str]:
         return "octal digits" if name == "umask" else "text"
+    if all(isinstance(kind, str) for kind in kinds):
+        return " or ".join(f"`{kind}`" for kind in kinds)
     bounds = {type(each): each for each in field.metadata}
     low = bounds[Ge].ge
     unit = "".join(f"{unit}, " for unit in UNITS if name.endswith(unit))

@@ -38,8 +38,8 @@ class EpochMetrics:
     """By store, what operators asked of it: ``get``, ``put``, ``delete`` in keys, ``range``, ``all`` in calls."""
     late: tuple[LateRecord, ...] = ()
     """The first late records that were dropped."""
-    figures: Figures | None = None
-    """What the stores measure themselves."""
+    figures: Figures | None = field(default=None, compare=False)
+    """What the stores measure themselves, which is not part of the receipt that they keep."""
 
     def __add__(self, later: EpochMetrics) -> EpochMetrics:
         """The sum of two batches of one epoch."""
