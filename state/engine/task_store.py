@@ -390,7 +390,7 @@ class TaskStore:
         if clean:
             self._databases.environment.sync(True)
             write_identity(self.folder, clean_txn=self._databases.environment.info()["last_txnid"])
-        self._databases.environment.close()
+        self._databases.close()
         release(self.folder)
         self._backing.close()
 
