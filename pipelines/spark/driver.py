@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -144,6 +145,8 @@ class Driver:
         """Requests that are not answered yet."""
         self._stop = Event()
         """Tells the run to end."""
+        self._asking = ThreadPoolExecutor(1, "topics")
+        """Asks the brokers whether topics are the same while a commit is prepared."""
         coordinator.wait_for_disk = self._wait_for_disk
         coordinator.slots.is_patient = self._is_patient
 
@@ -358,8 +361,8 @@ class Driver:
         """Commit; of topics ``apart_from`` which it is known that they are the same, or that nothing was read."""
         started = time.monotonic()
         self._coordinator.finish_writing()
-        self._topics.require_same(apart_from)
-        self._coordinator.commit(reason)
+        asked = self._asking.submit(self._topics.require_same, apart_from)
+        self._coordinator.commit(reason, confirm=asked.result)
         self._message = ""
         self._coordinator.metrics.commit(
             time.monotonic() - started,
