@@ -488,7 +488,7 @@ class Driver:
         coordinator = self._coordinator
         look_s = self._beat.next_look_s(has_uncommitted=coordinator.has_uncommitted)
         tasks = coordinator.tasks.values()
-        if any(task.state is TaskState.RESTORING for task in tasks):
+        if coordinator.under_way or any(task.state is TaskState.RESTORING for task in tasks):
             return min(look_s, soonest_s)
         due = [task.next_punctuation_ms for task in tasks if task.next_punctuation_ms]
         due_ms = min([*due, *(task.waits_until_ms for task in tasks if task.waiting is not None)], default=math.inf)
