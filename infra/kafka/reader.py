@@ -154,6 +154,24 @@ class PartitionReader:
         beyond = self._fetched[self._fetched["offset"].search_sorted(records.next_offset) :]
         self._fetched, self._handed_out = pl.concat([kept, beyond]), offset
 
+    def rest(self) -> bool:
+        """Fetch no more until the next read, unless something has come since the last one; whether it rests.
+
+        At a partition's end the client asks the broker for more each ``fetch.wait.max.ms``: 0.7 per cent of a core.
+        """
+        if self._handed_out == _NOWHERE:
+            self._consumer.stop()
+            return True
+        before = self._consumer.next_offset
+        self._consumer.consume(0.0, end=NO_LIMIT, max_bytes=1)
+        found = self._consumer.take()
+        self._fetched = pl.concat([self._fetched, found]) if self._fetched.height else found
+        if self._fetched.height or self._consumer.next_offset > before:
+            return False
+        self._consumer.stop()
+        self._handed_out = _NOWHERE
+        return True
+
     def connect(self) -> None:
         """Connect to the brokers ahead of the first read; unreachable ones are connected to later."""
         self._consumer.connect(CONNECT_LIMIT_S)

@@ -451,12 +451,14 @@ class Coordinator:
         files: Sequence[FileEntry] = (),
         swaps: Sequence[TableSwap] = (),
         notes: Sequence[SwapNote] = (),
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:
         """Make every accepted epoch durable, and record which instances hold the tasks' state.
 
         During a run, call ``finish_writing`` before; nothing may be asked of the slots in between.
 
         ``files``, ``swaps`` and ``notes`` of a backfill are committed too, in addition to the tasks' files.
+        ``confirm`` is called just before the pivot; an error that it raises is raised here, and nothing is committed.
 
         Raises:
             FencedError: A newer driver has taken over.
@@ -481,7 +483,7 @@ class Coordinator:
         )
         while True:
             try:
-                self._make_durable(record)
+                self._make_durable(record, confirm)
                 break
             except Exception as error:
                 if not is_disk_full(error):
@@ -505,14 +507,14 @@ class Coordinator:
             }
         )
 
-    def _make_durable(self, record: CommitRecord) -> None:
+    def _make_durable(self, record: CommitRecord, confirm: Callable[[], None]) -> None:
         # 1. Files written and synced: the tasks' files already are, blobs only now
         try:
             sync_blobs(self._blobs, [blob for blob in record.pending_blobs if blob.path not in self._listed])
         except FileNotFoundError:  # a newer driver's start removes what no commit names
             self._committer.check_claim()
             raise
-        self._committer.commit(record)
+        self._committer.commit(record, confirm)
 
     def read_on_at(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit that these topic partitions are read from elsewhere, by tasks that keep their state (PROTOCOL 28)."""

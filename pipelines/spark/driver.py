@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +24,7 @@ from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdminError, UnknownTopicError
 from weir.pipelines.publishing.state import Decision, sink_readings
 from weir.pipelines.spark.admission import require_commit_log
-from weir.pipelines.spark.beat import Beat
+from weir.pipelines.spark.beat import LOOK_S, Beat
 from weir.pipelines.spark.coordinator import Coordinator, EpochResult
 from weir.pipelines.spark.errors import (
     BadRecordError,
@@ -57,12 +58,15 @@ Answer = TypeVar("Answer")
 IDLE_WAIT_S = 0.02
 ENDS_MAX_AGE_S = 0.2
 """How old the ends of the topics may be while records wait; otherwise they are asked for at each look for records."""
-REQUESTS_EVERY_S = 0.2
-"""How often a run that waits for records looks for requests."""
+REQUESTS_EVERY_S = LOOK_S
+"""How often a run that waits for records looks for requests: with a short commit interval it wakes up for both at once.
+"""
 TOPICS_EVERY_S = 5.0
 """How often brokers are asked for topics and partitions that were not there when the run began, and whether those that
 were are still the same."""
 REPORT_EVERY_S = 0.5
+QUIET_REPORT_EVERY_S = 5.0
+"""While nothing changes, not even the lag; each report brings a heartbeat, and the lease lasts three of them."""
 DISK_FULL_WAIT_S = 5.0
 HURRY_S = 1.0
 """How long an epoch may still take once somebody has asked for something, if what it waits for may be left."""
@@ -134,11 +138,15 @@ class Driver:
         self._ends: dict[TopicPartition, int] = {}
         self._is_paused = self._is_live = False
         self._message = ""
+        self._reported: tuple[object, ...] = ()
+        """What the newest report said, as ``_to_report`` has it."""
         self._stop_request: RequestRow | None = None
         self._requests: list[RequestRow] = []
         """Requests that are not answered yet."""
         self._stop = Event()
         """Tells the run to end."""
+        self._asking = ThreadPoolExecutor(1, "topics")
+        """Asks the brokers whether topics are the same while a commit is prepared."""
         coordinator.wait_for_disk = self._wait_for_disk
         coordinator.slots.is_patient = self._is_patient
 
@@ -353,8 +361,8 @@ class Driver:
         """Commit; of topics ``apart_from`` which it is known that they are the same, or that nothing was read."""
         started = time.monotonic()
         self._coordinator.finish_writing()
-        self._topics.require_same(apart_from)
-        self._coordinator.commit(reason)
+        asked = self._asking.submit(self._topics.require_same, apart_from)
+        self._coordinator.commit(reason, confirm=asked.result)
         self._message = ""
         self._coordinator.metrics.commit(
             time.monotonic() - started,
@@ -378,9 +386,11 @@ class Driver:
         first_s = self._clock.next_input
         return self._coordinator.commits > 1 and first_s is not None and first_s - since_s < self._interval_s
 
-    def _take_requests(self) -> None:
+    def _take_requests(self) -> bool:
+        """Whether there are requests to answer."""
         known = {request.id for request in self._requests}
         self._requests += [request for request in self._control.requests() if request.id not in known]
+        return bool(self._requests)
 
     def _answer_requests(self) -> None:
         self._take_requests()
@@ -468,12 +478,21 @@ class Driver:
         if self._coordinator.needs_settling and not self._coordinator.has_uncommitted:
             self._coordinator.settle()
         else:
-            tasks = self._coordinator.tasks.values()
-            due_ms = min((task.next_punctuation_ms for task in tasks if task.next_punctuation_ms), default=math.inf)
-            is_restoring = any(task.state is TaskState.RESTORING for task in tasks)
-            look_s = self._beat.next_look_s(has_uncommitted=self._coordinator.has_uncommitted) - time.monotonic()
-            wait_s = IDLE_WAIT_S if is_restoring else min(REQUESTS_EVERY_S, look_s)
-            stop.wait(min(wait_s, max(IDLE_WAIT_S, due_ms / 1000 - time.time())))
+            began_s = time.monotonic()
+            while (wait_s := self._next_s(began_s + IDLE_WAIT_S) - time.monotonic()) > 0:
+                if stop.wait(min(wait_s, REQUESTS_EVERY_S)) or self._take_requests():
+                    return
+
+    def _next_s(self, soonest_s: float) -> float:
+        """When there may be something to do again: to look for records, or, not before ``soonest_s``, anything else."""
+        coordinator = self._coordinator
+        look_s = self._beat.next_look_s(has_uncommitted=coordinator.has_uncommitted)
+        tasks = coordinator.tasks.values()
+        if coordinator.under_way or any(task.state is TaskState.RESTORING for task in tasks):
+            return min(look_s, soonest_s)
+        due = [task.next_punctuation_ms for task in tasks if task.next_punctuation_ms]
+        due_ms = min([*due, *(task.waits_until_ms for task in tasks if task.waiting is not None)], default=math.inf)
+        return min(look_s, max(soonest_s, time.monotonic() + due_ms / 1000 - time.time()))
 
     def _finish(self, reason: str, stop: Event) -> RunSummary:
         """Commit what there is, let the tasks hear of it, and close their stores cleanly."""
@@ -546,9 +565,31 @@ class Driver:
     def _lag(self) -> int:
         return total_lag(self._coordinator.tasks.values(), self._ends)
 
+    def _is_as_reported(self, state: str) -> bool:
+        tasks = self._coordinator.tasks.values()
+        is_restoring = any(task.state is TaskState.RESTORING for task in tasks)
+        return not is_restoring and self._reported == self._to_report(state)
+
+    def _to_report(self, state: str) -> tuple[object, ...]:
+        """What changes while something happens."""
+        coordinator = self._coordinator
+        tasks = [(task.state, task.reason, task.retrying, task.calling) for task in coordinator.tasks.values()]
+        return (
+            state,
+            self._message,
+            coordinator.epoch,
+            coordinator.committed_epoch,
+            self._pace.records_in,
+            self._lag(),
+            self._publishing.states,
+            tasks,
+        )
+
     def _report(self, state: str, *, now: bool = False) -> None:
-        if not now and time.monotonic() - self._clock.report < REPORT_EVERY_S:
+        since_s = time.monotonic() - self._clock.report
+        if not now and (since_s < REPORT_EVERY_S or (since_s < QUIET_REPORT_EVERY_S and self._is_as_reported(state))):
             return
+        self._reported = self._to_report(state)
         self._clock.report = time.monotonic()
         self._publishing.keep_alive()
         coordinator = self._coordinator

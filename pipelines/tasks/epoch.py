@@ -42,7 +42,7 @@ from weir.pipelines.topology.topology import outbox_spec, table_spec
 from weir.state.changelog.reading import TaskChangelog, encoded
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from weir.state.changelog.whole import whole_changelog_frame
-from weir.state.commit.files import write_file, write_files
+from weir.state.commit.files import Syncs, write_file, write_files
 from weir.state.engine.backing import suppliers_of
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import Settlement, StateSession, StateView
@@ -672,10 +672,11 @@ class EpochRunner:
         dead: Sequence[BadRecord],
     ) -> tuple[FileEntry, ...]:
         epoch, files = plan.state.epoch, list[FileEntry]()
+        syncs = Syncs()
         of_epoch = pl.lit(epoch, pl.Int64()).alias("_epoch")
         for name, frame in output.sinks.items():
             if frame.height:
-                files += write_files(self._folder, self._tables[name], frame.with_columns(of_epoch))
+                files += write_files(self._folder, self._tables[name], frame.with_columns(of_epoch), syncs=syncs)
         partition = {"task": self._topology.task_name(plan.task), "segment": str(epoch // SEGMENT_EPOCHS)}
         for store in sub_topology.stores:
             if not store.is_logged:
@@ -685,15 +686,17 @@ class EpochRunner:
             else:
                 changes = changelog_frame(store, session)
             if changes.height:
-                files.append(write_file(self._folder, changelog_spec(store), changes.with_columns(of_epoch), partition))
+                rows = changes.with_columns(of_epoch)
+                files.append(write_file(self._folder, changelog_spec(store), rows, partition, syncs=syncs))
         if dead:
-            files.append(write_file(self._folder, DEAD_LETTERS, dead_letter_frame(dead, epoch)))
+            files.append(write_file(self._folder, DEAD_LETTERS, dead_letter_frame(dead, epoch), syncs=syncs))
             if (sink := self._topology.dead_letters) is not None:
                 records = dead_letter_records(sink, dead, [letter_id(record, epoch) for record in dead])
-                files += write_files(self._folder, outbox_spec(sink), records.with_columns(of_epoch))
+                files += write_files(self._folder, outbox_spec(sink), records.with_columns(of_epoch), syncs=syncs)
         if plan.letters:
             marks = replay_marks(plan.letters, failed_again(plan.letters, dead), epoch)
-            files.append(write_file(self._folder, DEAD_LETTERS, marks))
+            files.append(write_file(self._folder, DEAD_LETTERS, marks, syncs=syncs))
+        syncs.wait()
         return tuple(files)
 
     def _write_blobs(self, plan: TaskPlan, output: EpochOutput) -> tuple[BlobRef, ...]:

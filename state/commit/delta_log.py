@@ -21,10 +21,10 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable, Schema
 
-from weir.state.commit.checkpoints import last_checkpoint, opened, sync_file
+from weir.state.commit.checkpoints import last_checkpoint, opened
 from weir.state.commit.damage import naming_damage, require_content
 from weir.state.commit.files import partition_text
-from weir.state.engine.environment import sync_folder
+from weir.state.engine.environment import sync_file, sync_folder
 from weir.state.errors import AppendOnlyError, DeltaLogGoneError, TableFeatureError
 from weir.state.types import FileEntry
 

@@ -141,11 +141,12 @@ class Committer:
         self._table_versions.pop(name, None)
         self._tables.pop(name, None)
 
-    def commit(self, record: CommitRecord) -> None:
+    def commit(self, record: CommitRecord, confirm: Callable[[], None] = lambda: None) -> None:
         """Make a commit durable: first the row in the log, then its files and swaps in each table.
 
-        After any error except a fence, call it again with the same record: it resumes where it stopped. Swaps belong
-        to one backfill, which has passed ``check_swap``.
+        ``confirm`` is called just before the pivot, when everything else is ready; an error that it raises leaves
+        nothing written. After any error except a fence, call it again with the same record: it resumes where it
+        stopped. Swaps belong to one backfill, which has passed ``check_swap``.
 
         Raises:
             EpochLimitError: There is no number for its epoch; nothing was written.
@@ -183,7 +184,7 @@ class Committer:
             swapped=(*self._swapped, *notes_of(record))[-NOTES_KEPT:],
             format_version=record.needed_format,
         )
-        self._append_row(record)
+        self._append_row(record, confirm)
         self._pending, self._table_versions, self._swapped = record, table_versions, record.swapped
         self._on_step("pivot appended")
         # 5. Tables appended
@@ -246,10 +247,11 @@ class Committer:
         self._appends.shutdown()
         self._upkeep.shutdown()
 
-    def _append_row(self, record: CommitRecord) -> None:
+    def _append_row(self, record: CommitRecord, confirm: Callable[[], None] = lambda: None) -> None:
         """Append to the log from a snapshot that ends with this driver's last row; a newer row means it is fenced."""
         log, version = self._claimed_log(), record.state_id.version
         entry = write_row(self._app_folder, record)
+        confirm()
         for attempt in range(_ATTEMPTS):
             failure: Exception | None = None
             try:

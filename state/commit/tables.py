@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.commit.checkpoints import last_checkpoint, opened, sync_file, write_checkpoint
+from weir.state.commit.checkpoints import last_checkpoint, opened, write_checkpoint
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.delta_log import DeltaLog, is_append_only, remove_scratch
 from weir.state.commit.evolution import (
@@ -29,7 +29,7 @@ from weir.state.commit.files import stored_schema
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import taken_out
 from weir.state.commit.upserts import upserts_of
-from weir.state.engine.environment import sync_folder
+from weir.state.engine.environment import sync_file, sync_folder
 from weir.state.errors import AppendOnlyError, TableBehindError
 from weir.state.types import FileEntry, StateId, TableSpec
 

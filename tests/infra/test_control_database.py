@@ -281,6 +281,27 @@ def test_a_request_waits_until_the_driver_answers_it(database):
     assert database.wait_request(second, timeout_s=5).state == "failed"
 
 
+def test_requests_are_looked_for_only_if_somebody_else_has_written(tmp_path):
+    url = f"sqlite:///{tmp_path / 'control.sqlite'}"
+    driver, others = ControlDatabase(url), ControlDatabase(url)
+    assert driver.may_have_requests(), "nobody has looked yet"
+    assert driver.pending_requests("app") == []
+    driver.add_metric("app", METRIC)
+    driver.report_readings("app", [])
+    assert not driver.may_have_requests(), "its own reports are not requests"
+    first = others.request("app", "commit", by="someone")
+    assert driver.may_have_requests()
+    assert driver.may_have_requests(), "until it looks"
+    assert [row.id for row in driver.pending_requests("app")] == [first]
+    driver.finish_request(first, "committed")
+    assert not driver.may_have_requests()
+    for name in ("control.sqlite", "control.sqlite-wal", "control.sqlite-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    second = ControlDatabase(url).request("app", "stop", by="someone")
+    assert driver.may_have_requests(), "it is another file"
+    assert [row.id for row in driver.pending_requests("app")] == [second]
+
+
 def test_the_newest_request_of_a_requester_is_found_with_its_answer(database):
     assert database.latest_request("app", "commit", "sensor") is None
     first = database.request("app", "commit", by="sensor", reason="much")

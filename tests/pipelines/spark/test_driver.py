@@ -190,6 +190,6 @@ def test_a_run_that_has_nothing_to_do_rests_and_is_there_when_a_punctuation_is_d
     driver = place.driver()
     task = next(iter(driver._coordinator.tasks.values()))
     driver.run(Stop())
-    assert rests[5:10] == [pytest.approx(0.2)] * 5
-    assert rests[10:15] == [pytest.approx(0.02)] * 5
+    assert all(0.1 < rest <= 0.25 for rest in rests[5:10])
+    assert all(0 < rest <= 0.02 for rest in rests[10:15])
     assert 0.02 <= rests[15] <= 0.06
