@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.state.changelog.countries import UPDATES, Countries
-from tests.state.changelog.test_compaction import Twins
+from tests.state.changelog.twins import Twins
 from weir.state.commit.tables import file_actions, read_rows
 from weir.state.errors import AppendOnlyError, SwapRefusedError
 
