@@ -64,7 +64,7 @@ class Settings(BaseModel):
     """The most bytes of keys and values that an epoch reads, over all tasks."""
     tombstone_retention_hours: float = Field(default=24.0, ge=0)
     """How long compaction keeps the rows of deleted keys; a standby that falls further behind starts over."""
-    spark_compaction_keys: int = Field(default=20_000_000, ge=1)
+    spark_compaction_keys: int = Field(default=10_000_000, ge=1)
     """Compaction merges a changelog's part of a task, or an output, with more keys than this by a Spark job."""
     snapshot_rows: int = Field(default=1_000_000, ge=0)
     """A task publishes a snapshot of its state once its changelogs have grown by this many rows; 0 means never."""

@@ -424,6 +424,9 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/operations/sql.py opened_sql": {
         "run MODULE:APP": f"{SPARK}/test_sql.py::test_before_the_first_commit_there_is_nothing_to_ask",
     },
+    "pipelines/spark/merging.py SparkMergeError": {
+        "compact x --engine process": f"{SPARK}/test_merging.py::test_without_a_spark_that_starts_the_process_merges",
+    },
     "pipelines/spark/sql.py SqlSession.run": {
         "--set spark.driver.memory=4g": f"{SPARK}/test_sql.py::"
         "test_the_prompt_takes_statements_over_lines_and_ends_when_java_does",

@@ -23,7 +23,7 @@ def compact(
         Engine | None,
         typer.Option(
             show_default="by the number of keys",
-            help="What merges updates: this process, or a Spark job, which suits tens of millions of keys.",
+            help="What merges updates: this process, or a Spark job, for tens of millions of keys.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
@@ -37,7 +37,7 @@ def compact(
     rows. While the application is running, the newest thousand epochs of its changelogs stay as they are. Deletion
     markers are dropped after `tombstone_retention_hours` (24), and replaced files are deleted from disk after a day.
 
-    A changelog's part of a task, or an output, with more than `spark_compaction_keys` (20 million) keys is merged by a
+    A changelog's part of a task, or an output, with more than `spark_compaction_keys` (10 million) keys is merged by a
     Spark job, anything smaller by this process; `--engine` says which in any case.
 
     Folders in quarantine are deleted after `quarantine_max_days` (7), and earlier, the oldest first, if they take more

@@ -15,6 +15,8 @@ from math import ceil
 import msgspec
 import polars as pl
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
@@ -32,6 +34,20 @@ BATCH_ROWS = 250_000
 _OPTIMIZED_JAVA = ("-XX:TieredStopAtLevel=4",)
 """A job of minutes repays the second compiler."""
 _DONE = "rows bigint, forgotten bigint, files binary"
+
+
+class SparkMergeError(Exception):
+    """Spark could not merge a table; nothing has been replaced."""
+
+    def __init__(self, application: str, table: str, reason: str) -> None:
+        super().__init__(application, table, reason)
+        self.application, self.table, self.reason = application, table, reason
+
+    def __str__(self) -> str:
+        return (
+            f"Spark could not merge {self.table} ({self.reason}), and nothing was replaced; the settings' folder has "
+            f"Spark's log, logs/spark.log, and `weir compact {self.application} --engine process` needs no Spark"
+        )
 
 
 class SparkMerging:
@@ -59,29 +75,35 @@ class SparkMerging:
             self._session = None
 
     def __call__(self, merge: Merge) -> Merged:
+        """Raises ``SparkMergeError`` if Spark does not start, or its job fails."""
         if not merge.spec.keys or not self._is_large(merge.rows):  # there are at least as many rows as keys
             return merged(merge)
         keys = key_count(merge)
         if not self._is_large(keys):
             return merged(merge)
         self._on_spark(merge.spec.name, keys)
-        if self._session is None:
-            self._session = sql_session(self._settings, "compaction", java_options=_OPTIMIZED_JAVA)
-        return merged_by_spark(self._session, merge, keys)
+        try:
+            if self._session is None:
+                self._session = sql_session(self._settings, "compaction", java_options=_OPTIMIZED_JAVA)
+            return merged_by_spark(self._session, merge, keys)
+        except (PySparkException, Py4JError) as error:
+            reason = " ".join(str(error).partition("\n")[0].split()).removesuffix(".")
+            raise SparkMergeError(merge.app_folder.name, merge.spec.name, reason) from error
 
 
 def merged_by_spark(session: SparkSession, merge: Merge, keys: int) -> Merged:
     """Merge updates by a Spark job, given about how many keys they have.
 
     Raises:
-        RuntimeError: The table's version has other rows than the files that were chosen; nothing is to be replaced.
+        SparkMergeError: The table's version has other rows than the files that were chosen.
     """
     sent = replace(merge, files=merge.files.clear())
     tasks = ceil(keys / KEYS_A_TASK)
     by_key = _rows(session, merge).repartition(tasks, *(col(_quoted(name)) for name in merge.spec.keys))
     done = by_key.mapInArrow(partial(_merged_part, sent), _DONE).collect()
     if (read := sum(part.rows for part in done)) != merge.rows:
-        raise RuntimeError(f"{merge.spec.name}: {read:,} rows were read, and the files have {merge.rows:,}")
+        reason = f"it read {read:,} rows, and the files that were chosen have {merge.rows:,}"
+        raise SparkMergeError(merge.app_folder.name, merge.spec.name, reason)
     return Merged(
         files=[entry for part in done for entry in msgspec.json.decode(part.files, type=list[FileEntry])],
         forgotten=max((part.forgotten for part in done), default=0),

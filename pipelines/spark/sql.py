@@ -25,12 +25,12 @@ from weir.state.commit.pinned import pinned
 from weir.state.commit.tables import key_columns
 from weir.state.types import CHANGELOG_FOLDER
 
-UPDATES, CHANGELOG, STATE = "updates", "changelog", "state"
+UPDATES, CHANGELOG, STORE = "updates", "changelog", "store"
 """Schemas: all rows of tables of updates, all rows of changelogs, and what stores hold."""
 CANCEL_EVERY_S = 0.2
 """Until a statement has ended that somebody has cancelled: its next job may not have begun yet."""
-_PLACE = "`weir place`"
-"""A column that no table has."""
+_PLACE = "`_weir_place`"
+"""A column that no table has, since names of a program begin with another character."""
 _LIST_ALL = re.compile(r"\s*show\s+tables\s*", re.IGNORECASE)
 _LISTS_SOME = re.compile(r"\s*(show|desc|describe)\b", re.IGNORECASE)
 _LINE = re.compile(r"\bline (\d+)[, ]+pos")
@@ -69,7 +69,7 @@ class View:
         """What its rows are, in words."""
         if self.schema == CHANGELOG:
             return "every change of a store that is kept"
-        if self.schema == STATE:
+        if self.schema == STORE:
             return "what a store holds: the newest row of each key"
         if self.schema == UPDATES:
             return "every update that is kept"
@@ -80,13 +80,13 @@ class View:
         source, keys, columns = self.table, self.keys, _columns(tables[self.table])
         if self.updates and _is_behind(tables[self.table], tables[self.updates], application):
             source, keys = self.updates, tuple(key_columns(tables[self.updates]))
-        if self.schema == STATE:
+        if self.schema == STORE:
             columns = ["task", *(name for name in columns if name not in ("task", "segment", "_deleted"))]
         rows = f"delta.{_quoted(str(app_folder / source))} VERSION AS OF {tables[source].version()}"
         if not keys:
             return f"SELECT {_list(columns)} FROM {rows}"
         by = _list(keys)
-        if self.schema == STATE:  # a store's rows belong to its task in a partition, under whatever name
+        if self.schema == STORE:  # a store's rows belong to its task in a partition, under whatever name
             by = f"substring_index(task, '_', -1), {by}"
         order = "_epoch DESC" + (", _seq DESC" if "_seq" in _columns(tables[source]) else "")
         ranked = f"SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {order}) AS {_PLACE} FROM {rows}"
@@ -109,8 +109,8 @@ def views(app_folder: Path, outputs: Sequence[str]) -> list[View]:
         store, name = log.parent.name, f"{CHANGELOG_FOLDER}/{log.parent.name}"
         keys = tuple(key_columns(DeltaTable(log.parent)))
         found.append(View(schema=CHANGELOG, name=store, table=name, keys=()))
-        found.append(View(schema=STATE, name=store, table=name, keys=keys))
-    order = ("", UPDATES, CHANGELOG, STATE)
+        found.append(View(schema=STORE, name=store, table=name, keys=keys))
+    order = ("", UPDATES, CHANGELOG, STORE)
     return list(_named(sorted(found, key=lambda view: order.index(view.schema))))
 
 

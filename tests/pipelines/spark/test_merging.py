@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import psutil
 import pytest
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
 from tests.waiting import wait_for
 from weir.infra.settings import Settings
 from weir.infra.spark.session import sql_session, stop_session
+from weir.pipelines.cli.app import app
 from weir.pipelines.spark import merging
-from weir.pipelines.spark.merging import SparkMerging, merged_by_spark
+from weir.pipelines.spark.merging import SparkMergeError, SparkMerging, merged_by_spark
 from weir.state.changelog.compaction import Compaction, TableReport
 from weir.state.changelog.merging import Merge, Merged, key_count
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
@@ -271,16 +275,9 @@ def test_of_two_compactions_that_chose_the_same_files_one_counts(model, session)
 
 def test_other_rows_than_those_of_the_chosen_files_replace_nothing(model, session):
     model.commit(3)
-    (merge,) = [merge for merge in merges_of(model, TOTALS.name)]
-    fewer = Merge(
-        app_folder=merge.app_folder,
-        spec=merge.spec,
-        version=merge.version,
-        files=merge.files.head(1),
-        partition={},
-        deletions_through=0,
-    )
-    with pytest.raises(RuntimeError, match="rows were read, and the files have"):
+    (merge,) = merges_of(model, TOTALS.name)
+    fewer = replace(merge, files=merge.files.head(1))
+    with pytest.raises(SparkMergeError, match=r"it read .* rows, and the files that were chosen have"):
         merged_by_spark(session, fewer, 5)
 
 
@@ -315,10 +312,28 @@ def test_what_has_more_keys_than_the_limit_is_merged_by_spark(model, session, mo
     assert asked == [(CHANGES.name, 24)] * 2
 
 
+def test_without_a_spark_that_starts_the_process_merges(model, tmp_path, monkeypatch):
+    """Java refuses to start with so little memory."""
+    model.commit(4, at_ms=2**41)
+    monkeypatch.chdir(tmp_path)
+    Path("weir.toml").write_text('[spark]\n"driver.memory" = "1m"\n')
+    failed = CliRunner().invoke(app, ["compact", "app", "--engine", "spark", "--dir", str(tmp_path)])
+    said = " ".join(failed.stderr.split())
+    assert failed.exit_code == 1
+    assert re.search(r"Spark could not merge (by.day|_changelog/totals) \(.*\), and nothing was replaced", said), said
+    assert "`weir compact app --engine process" in said
+    model.check()
+    done = CliRunner().invoke(app, ["compact", "app", "--engine", "process", "--dir", str(tmp_path)])
+    assert done.exit_code == 0, done.stderr
+    model.check()
+    assert file_actions(DeltaTable(model.app / CHANGES.name)).height == len(TASKS)
+
+
 CHILD = """
 import sys
 from pathlib import Path
 from weir.infra.settings import Settings
+from weir.pipelines.cli.app import app
 from weir.pipelines.spark import merging
 from weir.state.changelog.compaction import Compaction
 settings = Settings.load(sys.argv[1])

@@ -152,7 +152,7 @@ def counted(air: Airports, ask: SqlSession) -> None:
         assert dict(ask.run(f"SELECT code, flights FROM {table}").iter_rows()) == standing(air.airports), table
         assert ask.run(f"SELECT count(*) FROM updates.{table}").item() == air.updates
     assert sorted(ask.run("SELECT n FROM late_trips")["n"]) == sorted(air.facts)
-    held = ask.run("SELECT task, code, flights FROM state.by_code")
+    held = ask.run("SELECT task, code, flights FROM store.by_code")
     assert {(task, code): flights for task, code, flights in held.iter_rows()} == standing(air.states)
     assert ask.run("SELECT count(*) FROM changelog.by_code").item() == air.epoch * 6
 
@@ -215,11 +215,11 @@ def test_show_tables_lists_what_there_is_and_spark_knows_it_too(air, ask):
         "updates.airports",
         "updates.carriers",
         "changelog.by_code",
-        "state.by_code",
+        "store.by_code",
     ]
     assert sorted(ask.run("show tables")["table"]) == sorted(names)
     assert set(ask.run("SHOW TABLES IN updates")["tableName"]) == {"airports", "carriers"}
-    assert ask.run("DESCRIBE state.by_code")["col_name"].to_list() == ["task", "code", "flights", "_ts", "_epoch"]
+    assert ask.run("DESCRIBE store.by_code")["col_name"].to_list() == ["task", "code", "flights", "_ts", "_epoch"]
 
 
 def test_names_that_are_the_same_in_sql_get_numbers(tmp_path):
@@ -294,7 +294,7 @@ def test_before_the_first_commit_there_is_nothing_to_ask(tmp_path, monkeypatch, 
     air = Airports(tmp_path)
     refused = weir(air, "SELECT count(*) AS n FROM late_trips")
     assert refused.exit_code == 1
-    assert "air has committed nothing yet; run it first with `weir run MODULE:APP`" in " ".join(refused.stderr.split())
+    assert "air has committed nothing yet; run it first with `weir run MODULE:APP" in " ".join(refused.stderr.split())
     air.commit()
     assert weir(air, "SELECT count(*) AS n FROM late_trips").stdout.split() == ["n", "3"]
     air.driver.close()
@@ -335,7 +335,7 @@ def test_the_prompt_takes_statements_over_lines_and_ends_when_java_does(air):
         terminal.until("sql> ")
         (java,) = terminal.java()
         java.kill()
-        java.wait()
+        wait_for(lambda: java.status() == psutil.STATUS_ZOMBIE, "Java has ended", every_s=0.05)
         terminal.type("SELECT 1;\n")
         terminal.until("Java process has ended.*--set spark.driver.memory=4g")
         assert terminal.exit_code() == 1
