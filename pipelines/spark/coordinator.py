@@ -698,12 +698,10 @@ class Coordinator:
                 log_late(str(task.id), receipt.metrics.late, receipt.counts.get("late_records", 0))
                 self.metrics.freshness.took(receipt.arrived)
                 result.wants_commit |= receipt.wants_commit
-                result.took[task.id] = Took(
-                    records=receipt.counts.get("records_in", 0) if task.topics else 0,
-                    seconds=receipt.seconds,
-                    ran_out_of_time=receipt.ran_out_of_time,
-                )
-                result.records_in += receipt.counts.get("records_in", 0) if task.topics else 0
+                records = receipt.counts.get("records_in", 0) if task.topics else 0
+                took = Took(records, receipt.seconds, ran_out_of_time=receipt.ran_out_of_time)
+                result.took[task.id] = result.took[task.id] + took if task.id in result.took else took
+                result.records_in += records
                 result.bad_record = result.bad_record or receipt.bad_record
                 result.stopped_early |= {(topic, task.id.partition) for topic in receipt.stopped_early}
                 for blob in receipt.blobs:

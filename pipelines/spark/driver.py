@@ -507,6 +507,7 @@ class Driver:
         coordinator.close_processors(self._ends, self._limits, time.time_ns() // 1_000_000)
         if coordinator.has_uncommitted or any(task.current != task.committed for task in coordinator.tasks.values()):
             self._commit(reason.replace("stopped", "stop"))
+            self._take_up()
         for task_id in coordinator.under_way:
             log.warning(
                 "task %s %s: the run ends without it, and the next one begins that part again",

@@ -33,6 +33,14 @@ class Took:
     seconds: float
     ran_out_of_time: bool = False
 
+    def __add__(self, other: Took) -> Took:
+        """What two parts took that are taken up together, one of them late."""
+        return Took(
+            self.records + other.records,
+            self.seconds + other.seconds,
+            ran_out_of_time=self.ran_out_of_time or other.ran_out_of_time,
+        )
+
 
 @dataclass(frozen=True)
 class Share:

@@ -109,7 +109,8 @@ def test_the_others_are_committed_while_one_call_is_held_up_and_its_work_counts_
     assert there.positions("slow")[0] <= HELD
     assert totals(there, "fast") == EXPECTED
     gate.opened.set()
-    assert run.result(60).reason == "caught_up"
+    summary = run.result(60)
+    assert (summary.reason, summary.records_in) == ("caught_up", 2 * RECORDS)
     assert gate.calls == Counter(range(RECORDS)), "nothing was done twice"
     assert there.commit_before().epoch > before.epoch
     assert there.commit_before().tasks[there.name_of(SLOW)].snapshot is not None
