@@ -13,10 +13,7 @@ from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import load_reference
-from weir.pipelines.publishing.checks import check_sinks
-from weir.pipelines.publishing.http import SinkHeaderError
-from weir.pipelines.publishing.sql_address import SinkAddressError
-from weir.pipelines.publishing.sql_table import SinkTableError
+from weir.pipelines.publishing.checks import sink_faults
 from weir.pipelines.spark.admission import change_of, require_commit_log, require_matches, require_placement
 from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError, StorePlacementError
 from weir.pipelines.spark.topic_logs import committed_ends, lost_positions
@@ -67,11 +64,8 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         require_commit_log(application, settings.warehouse / application.id, settings.state_dir / application.id)
     except CommitLogLostError as error:
         return Plan(application=application.id, obstacles=[str(error)])
-    committed, obstacles = newest_commit(settings.warehouse, application.id), list[str]()
-    try:
-        check_sinks(application.topology.outside_sinks, settings.sql_url)
-    except (SinkAddressError, SinkHeaderError, SinkTableError) as error:
-        obstacles.append(str(error))
+    committed = newest_commit(settings.warehouse, application.id)
+    obstacles = list(map(str, sink_faults(application.topology.outside_sinks, settings.sql_url)))
     if committed is None:
         return Plan(application=application.id, obstacles=obstacles)
     with broker_for(settings) as servers:

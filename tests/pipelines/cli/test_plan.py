@@ -237,6 +237,8 @@ def test_a_sink_without_its_variable_or_database_is_refused_by_plan_and_run_unti
     variables = {"SHOP_TOKEN": "secret", "SHOP_DATABASE": f"sqlite:///{tmp_path}/out.db"}
     for variable in variables:
         monkeypatch.delenv(variable, raising=False)
+    told = terminal.weir(f"plan {program}").text
+    assert all(f"variable {variable}" in told for variable in variables)
     for variable, value in variables.items():
         planned, begun = terminal.weir(f"plan {program}"), terminal.run(program)
         assert (planned.code, begun.code) == (3, 1)
