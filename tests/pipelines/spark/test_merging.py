@@ -312,14 +312,15 @@ def test_what_has_more_keys_than_the_limit_is_merged_by_spark(model, session, mo
     assert asked == [(CHANGES.name, 24)] * 2
 
 
-def test_without_a_spark_that_starts_the_process_merges(model, tmp_path, monkeypatch):
-    """Java refuses to start with so little memory."""
+def test_without_a_spark_that_starts_the_process_merges(model, tmp_path):
+    """Java refuses to start with so little memory, in a process of its own: this one has a session."""
     model.commit(4, at_ms=2**41)
-    monkeypatch.chdir(tmp_path)
-    Path("weir.toml").write_text('[spark]\n"driver.memory" = "1m"\n')
-    failed = CliRunner().invoke(app, ["compact", "app", "--engine", "spark", "--dir", str(tmp_path)])
+    (tmp_path / "weir.toml").write_text('[spark]\n"driver.memory" = "1m"\n')
+    code = "from weir.pipelines.cli import main; main()"
+    command = [sys.executable, "-c", code, "compact", "app", "--engine", "spark", "--dir", str(tmp_path)]
+    failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     said = " ".join(failed.stderr.split())
-    assert failed.exit_code == 1
+    assert failed.returncode == 1, said
     assert re.search(r"Spark could not merge (by.day|_changelog/totals) \(.*\), and nothing was replaced", said), said
     assert "`weir compact app --engine process" in said
     model.check()
