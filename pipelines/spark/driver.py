@@ -70,6 +70,9 @@ QUIET_REPORT_EVERY_S = 5.0
 DISK_FULL_WAIT_S = 5.0
 HURRY_S = 1.0
 """How long an epoch may still take once somebody has asked for something, if what it waits for may be left."""
+LATE_SHARE = 0.2
+"""How late a commit may be for an epoch that is about to end, as a share of the interval: it would have to wait for the
+next one."""
 LEAST_SHARE = 0.25
 """The share of the commit interval that an epoch may take at least, however late it began."""
 BROKER_WAIT_S = 1.0
@@ -247,14 +250,13 @@ class Driver:
         self._report("working", now=True)
 
     def _is_patient(self) -> bool:
-        """Whether to wait for what may be left: until a commit is due, or somebody has asked for something."""
+        """Whether to wait for what may be left: until a commit is late, or somebody has asked for something."""
         now_s = time.monotonic()
         self._take_requests()
         if not (self._requests or self._stop_request or self._stop.is_set()):
             self._clock.asked = None
-            return now_s < max(
-                self._clock.commit + self._interval_s, self._clock.epoch + LEAST_SHARE * self._interval_s
-            )
+            due_s = self._beat.due_s + LATE_SHARE * self._interval_s
+            return now_s < max(due_s, self._clock.epoch + LEAST_SHARE * self._interval_s)
         self._clock.asked = self._clock.asked or now_s
         return now_s < max(self._clock.asked, self._clock.epoch) + HURRY_S
 
@@ -262,7 +264,7 @@ class Driver:
         """What has come of plans that were left before."""
         result = self._coordinator.take_up()
         if result is not None:
-            self._pace.took(0.0, result.took)
+            self._pace.took(0.0, result.took, is_whole=False)
         return result
 
     def _wait_for_disk(self, error: Exception) -> bool:
@@ -305,6 +307,7 @@ class Driver:
 
     def _run_epoch(self) -> EpochResult | None:
         started = self._clock.epoch = time.monotonic()
+        is_late = bool(self._coordinator.under_way)
         lags = {task.id: total_lag([task], self._ends) for task in self._coordinator.tasks.values()}
         result = self._coordinator.run_epoch(
             self._ends,
@@ -313,7 +316,8 @@ class Driver:
             self._is_live,
             shares=self._pace.shares(lags, self._priorities),
         )
-        self._pace.took(time.monotonic() - started, result.took if result else {})
+        is_whole = not (is_late or self._coordinator.under_way)
+        self._pace.took(time.monotonic() - started, result.took if result else {}, is_whole=is_whole)
         if result is not None and result.records_in:
             self._beat.took(time.monotonic() - started, has_left_some=self._lag() > 0)
             self._clock.first_input = self._clock.first_input or started
