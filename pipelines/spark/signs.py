@@ -47,9 +47,9 @@ class Signs:
     The first one promises that no task will write without having asked, unless one is writing already.
     """
 
-    def __init__(self, send: Callable[[Sign], None]) -> None:
-        """``send`` is called from another thread."""
-        self._send = send
+    def __init__(self, send: Callable[[Sign], None], on_promise: Callable[[], None] = lambda: None) -> None:
+        """Both are called from another thread, ``on_promise`` when a task has promised to ask before it writes."""
+        self._send, self._on_promise = send, on_promise
         self._task: str | None = None
         self._changing = threading.Lock()
         """Held while a promise is given, and while one is looked for: each sign says what is true when it is sent."""
@@ -101,6 +101,8 @@ class Signs:
                 asks = self._task == task and not self._is_writing
                 if self._task is None or (now_s - sign_s < SIGN_EVERY_S and not (asks and not self._asks)):
                     continue
+                if asks and not self._asks:
+                    self._on_promise()
                 self._asks, sign_s = self._asks or asks, now_s
                 try:
                     self._send(

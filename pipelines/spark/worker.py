@@ -202,7 +202,7 @@ def serve(
                 driver.send(message)
 
         send(slot)
-        with closing(Signs(send)) as signs:
+        with closing(Signs(send, worker.epochs.spare)) as signs:
 
             def renewal(plan: TaskPlan) -> Renewal | None:
                 if not signs.must_ask():

@@ -197,6 +197,8 @@ class EpochRunner:
         self._folder = Path(settings.application_folder)
         self._tables = {sink.table: table_spec(sink) for sink in topology.sinks}
         self._global_tables = GlobalTables(topology, handling)
+        self._at_work: TaskStore | None = None
+        """The store of the task that runs, or ran last."""
         self._instances: dict[TaskId, tuple[StateId | None, dict[str, object]]] = {}
         """The processors of each task, and the state after the epoch in which they ran last."""
         self._processors = {
@@ -208,7 +210,7 @@ class EpochRunner:
         """Carry out ``plan`` once, however often it arrives: the same plan again gets the stored receipt."""
         started_s, store = time.monotonic(), None
         try:
-            store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
+            self._at_work = store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
             if (stored := _stored_receipt(plan.plan_hash, store)) is not None:
                 return stored
             base = store.base
@@ -257,6 +259,12 @@ class EpochRunner:
                 )
             log.exception("task %s failed in epoch %s", plan.task, plan.state)
             return _refusal(plan, ReceiptStatus.FAILED, f"{type(error).__name__}: {error}")
+
+    def spare(self) -> None:
+        """The task at work takes long, so its worker may be killed for that, which says nothing about its store. May be
+        called from another thread."""
+        if (store := self._at_work) is not None:
+            store.spare()
 
     def settle(self, task: TaskId, instance: str, *, generation: int, committed: StateId, close: bool) -> bool:
         """Drop the undo log of a task without a plan, whose state is committed; with ``close``, also close its store.

@@ -100,6 +100,8 @@ def test_a_stuck_call_holds_nobody_up_and_neither_a_stop(tmp_path, servers, how)
         assert alive == []
         assert "the run ends without it, and the next one begins that part again" in (tmp_path / "log").read_text()
         assert site.position(slow) <= HELD
+        marks = [mark.name for mark in tmp_path.glob("state/held_up/*/*/unproven.*")]
+        assert marks == [] or how == "holds", "a kill for a stuck call counts against no store"
         run = site.start("waits", "--until-caught-up")
         if how == "holds":
             site.let_go()

@@ -19,10 +19,13 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.faults.dying import KilledError
+from tests.orchestration.readings import minutes, running
 from tests.pipelines.spark.inline import Topics
 from tests.pipelines.spark.threads import ThreadedPlace, WorkerKilledError
 from tests.waiting import wait_for
 from weir import Application, Count, Json, StreamsBuilder, String, Sum
+from weir.orchestration.sensors.stalled import stall_reason
+from weir.orchestration.thresholds import Thresholds
 from weir.state.commit.log import COMMITS, commits_above
 from weir.state.commit.tables import file_actions, read_table
 from weir.state.types import TaskId
@@ -317,3 +320,22 @@ def test_what_stands_behind_a_repartition_waits_and_takes_rows_in_their_order(tm
         user: next(value for value in row.values() if isinstance(value, list)) for user, row in found.items()
     } == expected
     assert_epochs_follow_commits(there)
+
+
+def test_a_driver_whose_only_task_is_held_up_works_and_is_not_taken_for_a_stalled_one(tmp_path, gate):
+    there, states = place(tmp_path), list[str]()
+    there.desk.report = lambda progress, tasks, ends: states.append(progress.state)
+    run, _ = there.begin()
+    wait_for(gate.is_in.is_set, "the call is being made")
+    wait_for(lambda: there.positions("fast") == [RECORDS], "the fast topic is committed to its end")
+    wait_for(lambda: "working" in states[-1:], "nothing is done but the call")
+    states.clear()
+    wait_for(lambda: len(states) > 2, "it goes on reporting")
+    gate.opened.set()
+    run.result(60)
+    held = states[:2]
+    assert held == ["working", "working"]
+    limit_s = Thresholds().stalled_max_s
+    for state, is_stalled in (("running", True), (held[0], False)):
+        reason = stall_reason(running(state=state), minutes([50] * 4, [7] * 4), limit_s, limit_s, 0)
+        assert bool(reason) is is_stalled
