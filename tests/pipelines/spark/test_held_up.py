@@ -208,6 +208,23 @@ def test_killed_at_any_step_every_record_counts_once(tmp_path, gate, kill):
     finish(there)
 
 
+@pytest.mark.faults
+def test_a_rollback_leads_to_what_was_committed_during_the_call(tmp_path, gate):
+    """The call began while its task's epochs before were not committed, and the driver dies before its receipt."""
+    there = place(tmp_path, commit_ms=3_600_000, max_records=10)
+    run, _ = there.begin(Kill(gate, "state written", "its own", KilledError))
+    wait_for(gate.is_in.is_set, "the call is being made")
+    before = there.positions("slow")
+    asked = there.desk.ask("commit")
+    wait_for(lambda: asked in there.desk.answers, "it is committed")
+    assert there.positions("slow") > before
+    gate.opened.set()
+    with pytest.raises(KilledError):
+        run.result(60)
+    there.used[-1].driver_dies()
+    finish(there)
+
+
 def test_a_stop_does_not_wait_for_a_call_and_the_next_run_repeats_it(tmp_path, gate, caplog):
     there = place(tmp_path)
     run, stop = there.begin(until_caught_up=False)
