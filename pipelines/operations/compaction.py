@@ -13,7 +13,6 @@ from weir.pipelines.operations.engines import Engine
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.quarantine import clean_quarantine
 from weir.pipelines.operations.registry import require
-from weir.pipelines.spark.merging import SparkMerging
 from weir.state.changelog.compaction import Compaction, TableReport
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.quarantine import QuarantineCleaning
@@ -49,6 +48,8 @@ def compact_application(
     Raises:
         OperationError: The folder does not know the application or the store, or nothing is committed yet.
     """
+    from weir.pipelines.spark.merging import SparkMerging
+
     if newest_commit(settings.warehouse, require(settings, application)) is None:
         raise OperationError(f"{application} has committed nothing yet; run it first with `weir run MODULE:APP`")
     is_running = ControlDatabase(settings.control_database_url).is_running(application)
