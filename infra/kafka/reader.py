@@ -50,6 +50,10 @@ KEPT_SHARE = 8
 _NOWHERE = -1
 
 
+GONE_ERRORS = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+"""The partition has no records at the offset that is fetched from."""
+
+
 class OffsetGoneError(Exception):
     """The topic no longer holds the next offset: retention removed it unread, or its log was truncated."""
 
@@ -191,10 +195,16 @@ class PartitionReader:
             max_bytes -= kept.select(pl.sum_horizontal(pl.col("key", "value").bin.size().sum())).item()
             if reached >= end or max_bytes <= 0 or kept["timestamp_ms"].max() > until_ms:  # type: ignore[operator]
                 return reached
+        begun, is_first = reached, True
         deadline = time.monotonic() + patience_s
         while reached < end:
             is_complete = consumer.consume(CONSUME_TIMEOUT_S, end=end, until_ms=until_ms, max_bytes=max_bytes)
             if consumer.error is not None:
+                if is_first and consumer.error.code() in GONE_ERRORS and consumer.next_offset <= begun:
+                    # librdkafka does not discard an error of the offset that was fetched from before
+                    is_first = False
+                    consumer.start(begun)
+                    continue
                 self._raise_if_final(consumer.error, reached)
             if consumer.next_offset > reached:
                 reached, deadline = consumer.next_offset, time.monotonic() + patience_s
@@ -209,7 +219,7 @@ class PartitionReader:
 
     def _raise_if_final(self, error: KafkaError, reached: int) -> None:
         """Transport errors resolve themselves; raises what waiting cannot resolve."""
-        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        if error.code() in GONE_ERRORS:
             raise OffsetGoneError(self.topic, self.partition, reached)
         if error.code() not in PASSING_ERRORS:
             raise KafkaException(error)
