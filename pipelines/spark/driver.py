@@ -66,7 +66,7 @@ TOPICS_EVERY_S = 5.0
 were are still the same."""
 REPORT_EVERY_S = 0.5
 QUIET_REPORT_EVERY_S = 5.0
-"""While nothing changes, not even the lag; each report brings a heartbeat, and the lease lasts three of them."""
+"""While nothing waits and nothing changes; each report brings a heartbeat, and the lease lasts three of them."""
 DISK_FULL_WAIT_S = 5.0
 HURRY_S = 1.0
 """How long an epoch may still take once somebody has asked for something, if what it waits for may be left."""
@@ -573,7 +573,8 @@ class Driver:
     def _is_as_reported(self, state: str) -> bool:
         tasks = self._coordinator.tasks.values()
         is_restoring = any(task.state is TaskState.RESTORING for task in tasks)
-        return not is_restoring and self._reported == self._to_report(state)
+        is_behind = self._has_more() or self._coordinator.has_uncommitted  # sensors watch how long, and how it grows
+        return not (is_restoring or is_behind) and self._reported == self._to_report(state)
 
     def _to_report(self, state: str) -> tuple[object, ...]:
         """What changes while something happens."""
