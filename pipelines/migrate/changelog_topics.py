@@ -73,8 +73,8 @@ class ChangelogTopics:
         return newest if keeps_versions else newest.filter(pl.col("value").is_not_null())
 
     def read(self, topic: str, partition: int, end: int, start: int | None = None) -> Iterable[FetchedRecords]:
-        """All committed records of ``[start, end)``, by default from the oldest one kept; those that the brokers remove
-        meanwhile, since they have expired, may be missing."""
+        """All committed records of ``[start, end)``. By default from the oldest one kept: those that the brokers remove
+        meanwhile, since they have expired, may then be missing."""
         at = self._beginning(topic, partition) if start is None else start
         reader, empty = self.reader(topic, partition), 0
         try:
@@ -82,8 +82,7 @@ class ChangelogTopics:
                 try:
                     raw = reader.read(at, end, max_bytes=BATCH_BYTES)
                 except Exception:
-                    beginning = self._beginning(topic, partition)
-                    if beginning <= at:
+                    if start is not None or (beginning := self._beginning(topic, partition)) <= at:
                         raise
                     at = beginning
                     continue

@@ -48,6 +48,13 @@ def test_records_that_expire_while_they_are_read_are_passed_over(reads, beginnin
     assert newest(cluster, lambda *place: ExpiringReader(cluster, reads, beginning)) == expected
 
 
+def test_records_that_expire_although_they_are_wanted_from_an_offset_on_are_missed():
+    cluster = Cluster(rows={PLACE: ROWS})
+    topics = ChangelogTopics(cluster=cluster, reader=lambda *place: ExpiringReader(cluster, 0, 3))
+    with pytest.raises(OffsetGoneError):
+        list(topics.read(*PLACE, len(ROWS), start=1))
+
+
 def test_what_else_a_reader_raises_is_not_passed_over():
     class Broken(Reader):
         def read(self, start: int, end: int, *, max_bytes: int) -> pl.DataFrame:
