@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -215,6 +216,7 @@ class _Generations:
             if application.topology.outside_sinks:
                 publishers.start(
                     PublishingSettings(
+                        driver=os.getpid(),
                         reference=self.reference,
                         warehouse=str(settings.warehouse),
                         kafka=kafka,
