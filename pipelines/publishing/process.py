@@ -41,8 +41,6 @@ TELL_EVERY_S = 0.25
 class PublishingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the process is told."""
 
-    driver: int
-    """The driver's process id. It may have died before this process could ask who its parent is."""
     reference: str
     """The program, ``MODULE:APP``."""
     warehouse: str
@@ -57,11 +55,12 @@ class PublishingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> int:
-    """Publish until standard input ends; the exit code is 1 if the driver is gone already."""
+    """Publish until standard input ends; the exit code is 1 if the parent is gone already."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the driver ends this process
-    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=PublishingSettings)
-    if not end_with(settings.driver, signal.SIGKILL):
+    parent = os.getppid()
+    if not end_with(parent, signal.SIGKILL):
         return 1
+    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=PublishingSettings)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     application = load_application(settings.reference)
     publishing = [_Publishing(sink, application, settings) for sink in application.topology.outside_sinks]
@@ -83,11 +82,7 @@ class _Publishing:
     def __init__(self, sink: Sink, application: Application, settings: PublishingSettings) -> None:
         self._folder, self._sink, self._retrying = Path(settings.warehouse, application.id), sink, Lock()
         self._connect = partial(connect, application.id, kafka=settings.kafka, sql_url=settings.sql_url)
-        self._known_as: dict[str, Any] = {
-            "application": application.id,
-            "target": str(sink),
-            "shown_key": sink.shown_key,
-        }
+        self._known_as: dict[str, Any] = {"application": application.id, "target": str(sink)}
         outbox = Outbox(self._folder, sink.name, application.id)
         self._publisher = Publisher(
             outbox,

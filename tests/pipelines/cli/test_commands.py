@@ -23,7 +23,6 @@ COMMANDS = [
     ("logs",),
     ("reset",),
     ("show",),
-    ("sql",),
     ("query",),
     ("commit",),
     ("pause",),
