@@ -41,6 +41,8 @@ TELL_EVERY_S = 0.25
 class PublishingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the process is told."""
 
+    driver: int
+    """The driver's process id. It may have died before this process could ask who its parent is."""
     reference: str
     """The program, ``MODULE:APP``."""
     warehouse: str
@@ -55,12 +57,11 @@ class PublishingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> int:
-    """Publish until standard input ends; the exit code is 1 if the parent is gone already."""
+    """Publish until standard input ends; the exit code is 1 if the driver is gone already."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the driver ends this process
-    parent = os.getppid()
-    if not end_with(parent, signal.SIGKILL):
-        return 1
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=PublishingSettings)
+    if not end_with(settings.driver, signal.SIGKILL):
+        return 1
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     application = load_application(settings.reference)
     publishing = [_Publishing(sink, application, settings) for sink in application.topology.outside_sinks]

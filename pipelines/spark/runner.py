@@ -6,6 +6,7 @@ The loop is ``weir.pipelines.spark.driver``; this module only puts the parts tog
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -211,6 +212,7 @@ class _Generations:
             if application.topology.outside_sinks:
                 publishers.start(
                     PublishingSettings(
+                        driver=os.getpid(),
                         reference=self.reference,
                         warehouse=str(settings.warehouse),
                         kafka=kafka,

@@ -2,12 +2,16 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
+import msgspec
 import pytest
 
 from tests.pipelines.spark.inline import Place, Topics
 from tests.waiting import wait_for
+from weir.pipelines.publishing import process
 from weir.pipelines.publishing.process import PublishingSettings
 from weir.pipelines.publishing.state import Decision
 from weir.pipelines.spark import publishing as module
@@ -45,6 +49,7 @@ def publishers(tmp_path, monkeypatch):
 
 def settings_of(reference, folder):
     return PublishingSettings(
+        driver=os.getpid(),
         reference=reference,
         warehouse=str(folder / "warehouse"),
         kafka={"bootstrap.servers": NOBODY},
@@ -115,6 +120,19 @@ def test_of_a_process_that_dies_again_and_again_the_sinks_say_so_and_what_waits(
         assert state.waiting_rows == 9
         assert state.summary == "waits: the process that publishes has died (code 7); it begins again"
     publishers.close(0.0)
+
+
+def test_a_process_whose_driver_died_before_it_began_publishes_nothing_and_ends(tmp_path):
+    died = subprocess.Popen(["true"])
+    died.wait()
+    orphan = subprocess.run(
+        [sys.executable, "-m", process.__name__],
+        input=msgspec.json.encode(msgspec.structs.replace(settings_of("nobody:app", tmp_path), driver=died.pid)),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (orphan.returncode, orphan.stdout) == (1, b"")
 
 
 def test_an_interrupt_from_the_terminal_is_left_to_the_driver(publishers):
