@@ -45,14 +45,14 @@ EVENTS = 500_000
 LOOK_S = 0.001
 IN, OUT = "events_live", "totals_live"
 
-_builder = StreamsBuilder()
+sums = StreamsBuilder()
 (
-    _builder.stream(IN, key=String("user"), value=Json(Event))
+    sums.stream(IN, key=String("user"), value=Json(Event))
     .group_by_key()
     .agg("sums", total=Sum("amount"))
     .to_delta("totals")
 )
-app = Application("freshness", _builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES)
+app = Application("freshness", sums, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES)
 
 
 def main(rates: list[int], seconds: float, weir_alone: bool) -> None:

@@ -1,7 +1,9 @@
-"""How long an epoch takes with a due punctuation in every task and no input: the minimum duration of an epoch.
+"""How long an epoch takes with a due punctuation in every task and no input, the minimum duration of an epoch, and how
+long one with ``RECORDS`` records.
 
-``python -m bench.idle_epoch REFERENCE DIR BOOTSTRAP`` runs in a folder where the application has caught up. Prints one
-JSON object: the median in ms and the number of epochs.
+``python -m bench.idle_epoch REFERENCE DIR BOOTSTRAP`` runs in a folder where the application has caught up, and adds to
+its only topic. The two kinds of epochs take turns, with a commit after each pair. Prints one JSON object: their medians
+in ms, and the number of epochs of each kind.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from confluent_kafka import Producer
+
+from bench.events import SMALL_BYTES, event_frame
 from bench.weir_side import SLOTS
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.settings import Settings
@@ -29,7 +34,7 @@ from weir.pipelines.tasks.tables import application_tables
 from weir.state.commit.protocol import Committer
 from weir.state.types import TaskId
 
-EPOCHS, WARM_UP = 200, 20
+EPOCHS, WARM_UP, RECORDS = 200, 20, 1_000
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -55,21 +60,38 @@ def main(arguments: Sequence[str]) -> None:
     slots = SlotPool(spark, SLOTS, worker, spread(tasks, SLOTS, {}))
     coordinator = Coordinator(application, settings.warehouse, committer, slots)
     coordinator.start(counts, Brokers(settings, bootstrap_servers, application))
-    ends = admin.end_offsets([(topic, p) for topic, count in counts.items() for p in range(count)])
-    limits = Limits(max_records=1, max_bytes=1 << 20, max_skew_ms=None)
-    seconds = []
-    for _ in range(WARM_UP + EPOCHS):
+    (topic,) = counts
+    places = [(topic, partition) for partition in range(counts[topic])]
+    limits = Limits(max_records=RECORDS, max_bytes=1 << 20, max_skew_ms=None)
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    events = event_frame(0, RECORDS * (WARM_UP + EPOCHS), SMALL_BYTES).select("key", "value", "timestamp")
+
+    def epoch_s(records: int) -> float:
         for task in coordinator.tasks.values():
             task.next_punctuation_ms = 0
+        ends = admin.end_offsets(places)
         started = time.perf_counter()
         result = coordinator.run_epoch(ends, limits, time.time_ns() // 1_000_000)
-        seconds.append(time.perf_counter() - started)
-        if result is None or result.records_in or result.failures or result.to_restore:
-            raise RuntimeError(f"the epoch was not idle: {result}")
+        seconds = time.perf_counter() - started
+        if result is None or result.records_in != records or result.failures or result.to_restore:
+            raise RuntimeError(f"not an epoch of {records} records: {result}")
+        return seconds
+
+    idle, busy = [], []
+    for turn in range(WARM_UP + EPOCHS):
+        idle.append(epoch_s(0))
+        for key, value, time_ms in events[turn * RECORDS : (turn + 1) * RECORDS].rows():
+            producer.produce(topic, value, key, timestamp=time_ms)
+        producer.flush()
+        busy.append(epoch_s(RECORDS))
+        coordinator.commit("bench")
     committer.close()
     slots.close()
     spark.stop()
-    print(json.dumps({"median_ms": 1000 * statistics.median(seconds[WARM_UP:]), "epochs": EPOCHS}))
+    medians = {
+        name: 1000 * statistics.median(each[WARM_UP:]) for name, each in (("median_ms", idle), ("records_ms", busy))
+    }
+    print(json.dumps({**medians, "records": RECORDS, "epochs": EPOCHS}))
 
 
 if __name__ == "__main__":

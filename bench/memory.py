@@ -38,17 +38,21 @@ def peak_memory(pid: int) -> Iterator[Peak]:
 
 def tree_memory(pid: int) -> int:
     """The current RssAnon of the process and its descendants, in bytes."""
-    parents: dict[int, int] = {}
-    anonymous: dict[int, int] = {}
+    return sum(int(fields.get("RssAnon", "0 kB").split()[0]) * 1024 for fields in process_tree(pid).values())
+
+
+def process_tree(pid: int) -> dict[int, dict[str, str]]:
+    """The process and its descendants: by process id, the fields of its status."""
+    found: dict[int, dict[str, str]] = {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+            found[int(status.parent.name)] = dict(
+                line.split(":", 1) for line in status.read_text().splitlines() if ":" in line
+            )
         except OSError:  # it has ended
             continue
-        found = int(status.parent.name)
-        parents[found] = int(fields["PPid"])
-        anonymous[found] = int(fields.get("RssAnon", "0 kB").split()[0]) * 1024
-    return sum(size for each, size in anonymous.items() if _is_below(each, pid, parents))
+    parents = {each: int(fields["PPid"]) for each, fields in found.items()}
+    return {each: fields for each, fields in found.items() if _is_below(each, pid, parents)}
 
 
 def _is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:

@@ -37,7 +37,7 @@ def main(
 
     Args:
         quick: One run of each on two million events, instead of three on four million.
-        as_json: Print one object with ``workloads``, ``memory``, ``idle_epoch_ms`` and ``restores`` instead of tables.
+        as_json: Print one object with ``workloads``, ``memory``, times of epochs and ``restores`` instead of tables.
         jobs: Run only these, without memory, idle epochs and restores; everything by default.
         weir_alone: Leave Kafka Streams out, for example to compare two versions of Weir.
         dir: The folder whose subfolder ``bench`` holds broker data and state during the run; ``.weir`` by default.
@@ -67,7 +67,7 @@ def main(
             workloads = list(bench.workloads(jobs or (*JOBS, *OTHER_JOBS), events, runs, peer))
             if not jobs:
                 memory = list(bench.memory_growth(memory_events))
-                idle_epoch_ms = bench.idle_epoch_ms()
+                idle_epoch_ms, small_epoch_ms = bench.small_epochs_ms()
                 restores = measure_restores(folder, bootstrap_servers, peer, quick=quick, say=progress.print)
     finally:
         EmbeddedBroker(folder / "kafka").stop()
@@ -78,6 +78,7 @@ def main(
             found |= {
                 "memory": [_growth_as_json(growth) for growth in memory],
                 "idle_epoch_ms": idle_epoch_ms,
+                "small_epoch_ms": small_epoch_ms,
                 "restores": restores.as_json(),
             }
         print(json.dumps(found))
@@ -86,7 +87,10 @@ def main(
         console.print(_speed_table(workloads, events))
         if not jobs:
             console.print(_memory_table(memory, memory_events))
-            console.print(f"An epoch with due punctuations and no input: {idle_epoch_ms:.1f} ms (median).")
+            console.print(
+                f"An epoch with due punctuations and no input: {idle_epoch_ms:.1f} ms (median); one with 1,000 "
+                f"records: {small_epoch_ms:.1f} ms."
+            )
             console.print("\n".join(restores.lines()), soft_wrap=True)
         console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
 

@@ -31,6 +31,8 @@ ROWS, QUICK_ROWS = 4_900_000, 500_000
 REOPENED, QUICK_REOPENED = (5_000_000, 20_000_000), (1_000_000,)
 TOPIC, REFERENCE = "events_restore", "bench.apps:sum_per_key_restore"
 TASKS = 4
+CHANGED = 25_000
+"""Rows of each task that are uncommitted when it is killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,17 +116,23 @@ def measure_restores(
     return Restores(rows=rows, changelog=changelog, snapshot=snapshot, kafka_streams=kafka_streams, reopen_ms=reopen_ms)
 
 
-def reopened(folder: Path, rows: int) -> dict[str, float]:
-    """Fill ``TASKS`` stores in a process that is killed mid-epoch; returns how long another takes to open them, in
-    ms."""
-    arguments = [sys.executable, "-m", "bench.reopen_side", str(folder), str(TASKS), str(rows)]
+def reopened(
+    folder: Path, rows: int, tasks: int = TASKS, changed: int = CHANGED, order: str = "spread"
+) -> dict[str, float]:
+    """Fill stores of ``tasks`` in a process that is killed with ``changed`` rows of each uncommitted; returns how long
+    another takes to open them and to roll them back, in ms."""
+
+    def side(what: str) -> list[str]:
+        shape = [str(tasks), str(rows), what, str(changed), order]
+        return [sys.executable, "-m", "bench.reopen_side", str(folder), *shape]
+
     try:
-        with subprocess.Popen([*arguments, "fill"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
+        with subprocess.Popen(side("fill"), stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
             ready = child.stdout is not None and child.stdout.readline()
             child.kill()
         if ready != "ready\n":
             raise BenchError("the stores to reopen could not be filled")
-        return run_json([*arguments, "open"], "Weir's reopening")[0]
+        return run_json(side("open"), "Weir's reopening")[0]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

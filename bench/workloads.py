@@ -105,14 +105,15 @@ class Bench:
             tenfold = self._weir(f"{job}_tenfold", 10 * events)[0]
             yield MemoryGrowth(name=job, base=base, tenfold=tenfold)
 
-    def idle_epoch_ms(self) -> float:
-        """The median time of an epoch with due punctuations and no input; needs the topic of ``memory_growth``."""
+    def small_epochs_ms(self) -> tuple[float, float]:
+        """The median times of an epoch with due punctuations and no input, and of one with 1,000 records; needs the
+        topic of ``memory_growth``, and adds to it."""
         with self._fresh_folder() as folder:
             reference = "bench.apps:sum_per_key_base"
             arguments = [reference, str(folder), self._bootstrap_servers]
             measure([sys.executable, "-m", "bench.weir_side", *arguments], "Weir's sum_per_key")
             result, _ = run_json([sys.executable, "-m", "bench.idle_epoch", *arguments], "Weir's idle epochs")
-        return float(result["median_ms"])
+        return float(result["median_ms"]), float(result["records_ms"])
 
     @contextmanager
     def _fresh_folder(self) -> Iterator[Path]:

@@ -15,7 +15,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -64,6 +64,8 @@ class Settings(BaseModel):
     """The most bytes of keys and values that an epoch reads, over all tasks."""
     tombstone_retention_hours: float = Field(default=24.0, ge=0)
     """How long compaction keeps the rows of deleted keys; a standby that falls further behind starts over."""
+    spark_compaction_keys: int = Field(default=10_000_000, ge=1)
+    """Compaction merges a changelog's part of a task, or an output, with more keys than this by a Spark job."""
     snapshot_rows: int = Field(default=1_000_000, ge=0)
     """A task publishes a snapshot of its state once its changelogs have grown by this many rows; 0 means never."""
     quarantine_max_days: float = Field(default=7.0, ge=0)
@@ -76,6 +78,8 @@ class Settings(BaseModel):
     """The port where a run serves its metrics to Prometheus; None means nowhere."""
     metrics_host: str = "127.0.0.1"
     """The address to serve metrics at; by default the loopback only."""
+    metrics_level: Literal["info", "debug"] = "info"
+    """How much is measured: at ``debug`` also what each node and store does, and late records are logged."""
     mirror_offsets_to_group: str | None = Field(default=None, min_length=1)
     """A consumer group that gets the positions with every commit, for lag tools; None means no group."""
     control_url: str = Field(default="", repr=False)
@@ -98,6 +102,11 @@ class Settings(BaseModel):
         if not re.fullmatch("0?0[0-7]{2}", value):
             raise ValueError("write 0 and two octal digits: 077 for the user alone or 027 to let the group read")
         return value
+
+    @field_validator("metrics_level", mode="before")
+    @classmethod
+    def _in_small_letters(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
 
     @field_validator("bootstrap_servers")
     @classmethod

@@ -49,6 +49,7 @@ class Application:
         max_task_idle: timedelta | None = timedelta(0),
         max_source_wait: timedelta | None = None,
         uncommitted_max_bytes: int = 64 << 20,
+        uncommitted_max_rollback: timedelta | None = timedelta(milliseconds=500),
         state_isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
         own_stores: Mapping[str, Callable[[Path], FollowingStore]] | None = None,
     ) -> None:
@@ -75,6 +76,8 @@ class Application:
                 is being restored or its broker is away; after that the others go on without it. None: for ever.
             uncommitted_max_bytes: Commit early once the uncommitted state reaches this; an epoch that would exceed it
                 by more than one batch of records stops reading. -1 means no limit.
+            uncommitted_max_rollback: Commit early once undoing what is uncommitted would take about this long after a
+                crash. None means no limit.
             state_isolation: What queries of the stores see by default: only committed epochs, or the newest too.
             own_stores: Stores of your own (``weir.FollowingStore``), each under the name of the store of the topology
                 that it follows: what opens it, given a folder for its files. They receive only committed rows.
@@ -108,6 +111,8 @@ class Application:
                 f"uncommitted_max_bytes is {uncommitted_max_bytes!r}; it must be a whole number above "
                 "zero, or -1 for no limit"
             )
+        if uncommitted_max_rollback is not None:
+            positive_ms(uncommitted_max_rollback, "uncommitted_max_rollback (None is no limit)")
         if state_isolation not in list(IsolationLevel):
             raise TopologyError(
                 f'state_isolation is {state_isolation!r}; it must be "read_committed" or "read_uncommitted"'
@@ -118,7 +123,7 @@ class Application:
         self.on_error = checked(on_error, "on_error")
         self.on_processing_error = checked(on_processing_error, "on_processing_error")
         self.start = start
-        self.uncommitted_max_bytes = uncommitted_max_bytes
+        self.uncommitted_max_bytes, self.uncommitted_max_rollback = uncommitted_max_bytes, uncommitted_max_rollback
         self.state_isolation = IsolationLevel(state_isolation)
         self.topology = builder.build()
         if dead_letter_topic is not None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from weir.pipelines.arguments import positive_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.source import BadRecord
+from weir.state.own_code import failures
 
 Decision = Literal["fail", "continue", "dead_letter"]
 DECISIONS: tuple[str, ...] = get_args(Decision)
@@ -75,7 +76,7 @@ class ErrorHandling:
         handler = self.deserialization if record.stage == "deserialization" else self.processing
         try:
             decision = handler(record) if callable(handler) else handler
-        except Exception as error:
+        except failures() as error:
             name = getattr(handler, "__qualname__", type(handler).__qualname__)
             raise TopologyError(
                 f"the handler {name} failed on the record at {_place(record)}: {type(error).__name__}: {error}; "

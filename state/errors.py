@@ -392,3 +392,17 @@ class TableFeatureError(StateError):
             f"{', '.join(self.features)}, which Weir does not; copy the table if you need its rows, and start over "
             f"with `weir reset {self.application}`"
         )
+
+
+class AppendOnlyError(StateError):
+    """Rows would have to be replaced or removed in a table that its owner has made append-only; it is as it was."""
+
+    def __init__(self, application: str, folder: str) -> None:
+        super().__init__(application, folder)
+        self.application, self.folder = application, folder
+
+    def __str__(self) -> str:
+        return (
+            f"the Delta table {self.folder} of {self.application!r} is append-only (delta.appendOnly), but rows of it "
+            "have to be replaced; set that property to false, and start again"
+        )

@@ -72,8 +72,14 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
 
 LATE_IMPORT_FOLDER = "pipelines/cli/"
 """May import inside functions what a command needs when it runs, but would make ``weir --help`` slow."""
-LATE_IMPORTS = ("fastavro", "confluent_kafka.schema_registry", "weir.infra.prometheus")
-"""May be imported inside functions anywhere: packages of an optional extra, and a server that starts on request."""
+LATE_IMPORTS = (
+    "fastavro",
+    "confluent_kafka.schema_registry",
+    "weir.infra.prometheus",
+    "weir.pipelines.spark.merging",
+)
+"""May be imported inside functions anywhere: packages of an optional extra, a server that starts on request, and the
+Spark job of compactions, without which Dagster's definitions load no Spark."""
 
 
 @cache

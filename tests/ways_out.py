@@ -69,6 +69,10 @@ VARIABLE = (
     "tests/pipelines/publishing/test_http.py::"
     "test_a_variable_that_is_not_set_is_named_and_set_in_the_next_run_it_is_used"
 )
+VARIABLES = (
+    "tests/pipelines/publishing/test_http.py::"
+    "test_all_variables_that_cannot_be_headers_are_named_at_the_start_without_their_values"
+)
 LOGIN = "tests/pipelines/sinks/test_batched.py::test_a_login_is_left_out_of_the_url_and_becomes_a_header"
 
 
@@ -104,7 +108,8 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "another id": TWO_FOLDERS + "of_two_folders_with_one_application_the_older_one_stops_publishing",
         "sink resume x x": TWO_FOLDERS + "what_waits_goes_on_once_the_other_folder_has_ended",
     },
-    "pipelines/publishing/http.py _value": {"set it, and start again": VARIABLE},
+    "pipelines/publishing/http.py HttpSink.open": {"set it, and start again": VARIABLE},
+    "pipelines/publishing/http.py SinkHeaderError": {"and start again": VARIABLES},
     "pipelines/dsl/batched_sinks.py _url": {"pass the header of a variable instead": LOGIN},
     "pipelines/publishing/sql_table.py TargetTable._faults": {
         "CREATE UNIQUE INDEX": SQL_MISFIT,
@@ -324,6 +329,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "free some space": "tests/pipelines/tasks/test_epoch.py::"
         "test_a_disk_that_fills_while_files_are_written_is_waited_for",
     },
+    "state/errors.py AppendOnlyError": {
+        "set that property to false": "tests/state/changelog/test_append_only.py::"
+        "test_a_table_of_upserts_is_refused_at_the_claim_and_at_a_refresh",
+    },
     "state/errors.py UpsertsBusyError": {
         "stop what writes to it": "tests/state/changelog/test_upserts.py::"
         "test_others_that_keep_writing_are_named_after_a_few_attempts",
@@ -412,6 +421,20 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     },
     "pipelines/operations/aside.py _newest": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/operations/compaction.py compact_application": {"run MODULE:APP": NEEDS_A_COMMIT},
+    "pipelines/operations/sql.py opened_sql": {
+        "run MODULE:APP": f"{SPARK}/test_sql.py::test_before_the_first_commit_there_is_nothing_to_ask",
+    },
+    "pipelines/spark/merging.py SparkMergeError": {
+        "compact x --engine process": f"{SPARK}/test_merging.py::test_without_a_spark_that_starts_the_process_merges",
+    },
+    "pipelines/spark/sql.py SqlSession.run": {
+        "--set spark.driver.memory=4g": f"{SPARK}/test_sql.py::"
+        "test_the_prompt_takes_statements_over_lines_and_ends_when_java_does",
+    },
+    "pipelines/cli/sql.py _print": {
+        "--limit 0 prints all": f"{SPARK}/test_sql.py::"
+        "test_of_many_rows_the_first_are_printed_and_the_way_to_all_of_them_is_named",
+    },
     "pipelines/operations/migration.py _newest": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/backfill/ranges.py committed": {"run MODULE:APP": NEEDS_A_COMMIT},
     "infra/jars.py _command": {

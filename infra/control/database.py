@@ -50,6 +50,9 @@ from weir.infra.settings import mask_url
 
 _POLL_S = 0.05
 _BUSY_POLL_S = 0.005
+_VERSION = "PRAGMA data_version"
+"""A number that changes, on one connection, when another one commits."""
+_REQUESTS_READ_AT = "weir_requests_read_at"
 _PRUNE_EVERY_MS = 60_000
 _TABLES_LOCK = 0x77656972
 """PostgreSQL's advisory lock for creating the tables: "weir"."""
@@ -111,8 +114,9 @@ class ControlDatabase:
     ) -> Lease:
         """Become the application's driver on record, in state ``starting``.
 
-        A lease is free if nobody holds it, if it has expired, or if its holder was a process of this host that has
-        ended. ``take_over`` takes it from a living holder, too (the commit log fences that one).
+        A lease is free if nobody holds it, if it has expired, if its holder was a process of this host that has ended,
+        or if its holder is of another host and from before the clock went back. ``take_over`` takes it from a living
+        holder, too (the commit log fences that one).
 
         Raises:
             LeaseHeldError: Another process holds it.
@@ -242,14 +246,32 @@ class ControlDatabase:
             )
 
     def pending_requests(self, application: str) -> list[RequestRow]:
-        """Unanswered requests, oldest first; cheap enough to call every 100 ms."""
+        """Unanswered requests, oldest first."""
         with self._reading() as connection:
+            version = None if self._file is None else connection.exec_driver_sql(_VERSION).scalar_one()
             found = connection.execute(
                 select(Request.__table__)
                 .where(Request.application == application, Request.state == "pending")
                 .order_by(Request.id)
             )
-            return [RequestRow(**row) for row in found.mappings()]
+            rows = [RequestRow(**row) for row in found.mappings()]
+            connection.info[_REQUESTS_READ_AT] = version
+            return rows
+
+    def may_have_requests(self) -> bool:
+        """Whether somebody may have written since ``pending_requests`` was called; cheap enough to call each 100 ms.
+
+        SQLite counts the commits of other connections; other databases are not asked.
+        """
+        if self._file is None:
+            return True
+        try:
+            self._ensure_tables()
+            with contextlib.closing(self._engine.raw_connection()) as connection:
+                [(version,)] = connection.cursor().execute(_VERSION).fetchall()
+                return bool(version != connection.info.get(_REQUESTS_READ_AT))
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise self._translated(error) from error
 
     def finish_request(self, request_id: int, result: str, *, failed: bool = False) -> None:
         """Answer a request."""
@@ -455,7 +477,7 @@ class ControlDatabase:
                 )
         self._tables_in = self._file.stat().st_ino if self._file is not None else 1
 
-    def _translated(self, error: SQLAlchemyError | OSError) -> ControlDatabaseError:
+    def _translated(self, error: SQLAlchemyError | sqlite3.Error | OSError) -> ControlDatabaseError:
         cause = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()
         return ControlDatabaseError(f"control database {self._shown_url}: {cause[0] if cause else error!r}")
 
@@ -500,9 +522,13 @@ def _open_instance(connection: Connection, application: str) -> Row[Any] | None:
 
 
 def _is_alive(holder: Row[Any], host: str, now_ms: int) -> bool:
+    """A heartbeat of another host that is further in the future than a lease lasts is from before the clock went back:
+    a living driver has given another one since."""
     if holder.lease_until_ms < now_ms:
         return False
-    return holder.host != host or _has_process(holder)
+    if holder.host == host:
+        return _has_process(holder)
+    return bool(2 * holder.heartbeat_at_ms - holder.lease_until_ms <= now_ms)
 
 
 def _has_process(holder: Row[Any]) -> bool:

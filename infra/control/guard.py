@@ -95,6 +95,10 @@ class DriverControl:
         found = self._try(nothing, lambda database: database.pending_requests(self.application))
         return [request for request in found if request.id not in answered]
 
+    def may_have_requests(self) -> bool:
+        """Whether there may be requests that ``requests`` has not returned yet."""
+        return self._try(False, lambda database: database.may_have_requests())
+
     def finish(self, request_id: int, result: str, *, failed: bool = False) -> None:
         """Answer a request, now or once the database is back."""
         self._unsent.append((request_id, result, failed))

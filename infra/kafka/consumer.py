@@ -56,7 +56,7 @@ class PartitionConsumer:
 
     def start(self, offset: int) -> None:
         """Fetch from ``offset`` on; what was fetched before is discarded."""
-        self._stop()
+        self.stop()
         if rdkafka().rd_kafka_consume_start(self._topic, self._partition, offset) != OK:
             raise KafkaException(KafkaError(rdkafka().rd_kafka_last_error()))
         self._is_started = True
@@ -111,14 +111,15 @@ class PartitionConsumer:
         ):
             rdkafka().rd_kafka_metadata_destroy(metadata)
 
-    def close(self) -> None:
-        """Call it once; nothing may be called afterwards."""
-        self._stop()
-        rdkafka().rd_kafka_topic_destroy(self._topic)
-        rdkafka().rd_kafka_destroy(self._client)
-        self._columns.close()
-
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Fetch no more until ``start``."""
         if self._is_started:
             rdkafka().rd_kafka_consume_stop(self._topic, self._partition)
             self._is_started = False
+
+    def close(self) -> None:
+        """Call it once; nothing may be called afterwards."""
+        self.stop()
+        rdkafka().rd_kafka_topic_destroy(self._topic)
+        rdkafka().rd_kafka_destroy(self._client)
+        self._columns.close()

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -125,7 +126,10 @@ def stop_context(context: SparkContext) -> None:
 
 def stop_session(session: SparkSession) -> None:
     """Stop a session with its context, like ``stop_context``."""
-    session.stop()
+    try:
+        session.stop()
+    except (Py4JError, OSError):  # its Java process has ended already
+        SparkContext._active_spark_context = None
     _end_java()
 
 

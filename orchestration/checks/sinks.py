@@ -68,7 +68,7 @@ def sink_trouble(sink: SinkState, application: str, max_wait_s: float, now_s: fl
         return f"{sink.waiting_rows:,} rows wait, the oldest for {sink.lag_s(now_s):,.0f} s{why}"
     if sink.refused_rows:
         return (
-            f"{sink.refused_rows:,} refused rows are aside: {sink.refused_reason}; send them again with "
+            f"{sink.refused_rows:,} refused rows are aside: {sink.first_refusal}; send them again with "
             f"`weir sink retry {application} {sink.sink}`, or delete them with "
             f"`weir sink discard {application} {sink.sink}`"
         )

@@ -116,6 +116,7 @@ def sink_metadata(settings: Settings, application: str, sink: str) -> dict[str, 
         "waiting_bytes": found.waiting_bytes,
         "waiting_s": round(found.lag_s(time.time()), 1),
         "refused_rows": found.refused_rows,
+        **({"refused": "\n".join(map(str, found.refused))} if found.refused else {}),
         "state": found.summary,
     }
 

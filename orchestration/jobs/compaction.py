@@ -8,6 +8,7 @@ from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import size_text
 from weir.pipelines.operations.compaction import compact_application
+from weir.pipelines.operations.engines import Engine
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.quarantine import cleaned_sentence
 from weir.state.changelog.compaction import TableReport
@@ -19,6 +20,11 @@ class CompactionConfig(dg.Config):
     """What to compact."""
 
     store: str | None = Field(default=None, description="Only this store's changelog; everything when left out.")
+    engine: Engine | None = Field(
+        default=None,
+        description="What merges updates: process, or spark, which suits tens of millions of keys; by the number of "
+        "keys when left out.",
+    )
     dry_run: bool = Field(default=False, description="Show what would change; change nothing.")
 
 
@@ -48,7 +54,13 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
 
         try:
             compacted = compact_application(
-                settings, supervised.id, store=config.store, is_dry_run=config.dry_run, on_progress=on_progress
+                settings,
+                supervised.id,
+                store=config.store,
+                engine=config.engine,
+                is_dry_run=config.dry_run,
+                on_progress=on_progress,
+                on_spark=lambda table, keys: context.log.info("%s: about %d keys, merged by Spark", table, keys),
             )
         except OperationError as error:
             raise dg.Failure(str(error), allow_retries=False) from None

@@ -62,7 +62,7 @@ def restart_sensor(supervised: Supervised) -> dg.SensorDefinition:
         if run is None:
             return dg.SkipReason(f"{driver.owner} is unknown to this Dagster instance")
         if run.status in UNFINISHED:
-            gone_s = time.time() - (driver.ended_at_ms or driver.heartbeat_at_ms) / 1000
+            gone_s = abs(time.time() - (driver.ended_at_ms or driver.heartbeat_at_ms) / 1000)
             if gone_s < REPORT_LIMIT_S:
                 return dg.SkipReason(f"{driver.owner} has {REPORT_LIMIT_S:.0f} s to report its driver's end")
             if not _was_cut_short(context.instance, run.run_id, ingest_op(supervised)):
@@ -144,7 +144,7 @@ def has_ended(driver: ApplicationStatus, now_s: float) -> bool:
         return True
     if driver.host == this_host():
         return not driver.has_process
-    return now_s - driver.heartbeat_at_ms / 1000 > SILENT_MAX_S
+    return abs(now_s - driver.heartbeat_at_ms / 1000) > SILENT_MAX_S  # in the future: the clock went back since
 
 
 def _was_cut_short(instance: dg.DagsterInstance, run_id: str, step: str) -> bool:

@@ -69,22 +69,18 @@ class Prepared:
         return republished(app_folder, self.backfill, self.published, after_epoch=after_epoch)
 
     def note(self, epoch: int) -> SwapNote:
-        """The note of the commit with this epoch: of the tables that it swaps, or of outboxes if it only publishes."""
-        if self.swaps or self.backfill is None:
+        """The note of the commit with this epoch: of the tables that it swaps, and the outboxes that it fills."""
+        if self.backfill is None:
             return note_of_swaps(self.swaps, epoch)
         days = self.backfill.days
         return SwapNote(
             backfill=self.backfill.id,
             start_ms=days.start_ms,
             end_ms=days.end_ms,
-            tables=tuple(map(outbox_name, self.published)),
+            tables=(*(swap.table for swap in self.swaps), *map(outbox_name, self.published)),
             cut_epoch=self.backfill.cut_epoch,
             epoch=epoch,
         )
-
-    def notes(self, epoch: int) -> tuple[SwapNote, ...]:
-        """The note of a commit that only publishes; one that swaps tables makes its own."""
-        return () if self.swaps else (self.note(epoch),)
 
 
 def reason_of(backfill: str) -> str:
@@ -216,7 +212,7 @@ def swap_at_rest(
             epoch=epoch,
             files=published.files,
             swaps=prepared.swaps,
-            swapped=prepared.notes(epoch),
+            swapped=(prepared.note(epoch),),
             at_ms=time.time_ns() // 1_000_000,
             reason=reason_of(backfill),
         )

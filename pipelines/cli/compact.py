@@ -10,6 +10,7 @@ import typer
 
 from weir.pipelines.cli.options import AppArgument, DebugOption, DirOption, JsonOption, load_settings
 from weir.pipelines.cli.render import notices, print_json, print_table
+from weir.pipelines.operations.engines import Engine
 
 if TYPE_CHECKING:
     from weir.state.engine.quarantine import QuarantineCleaning
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 def compact(
     application: AppArgument,
     store: Annotated[str | None, typer.Option(metavar="STORE", help="Only this store's changelog.")] = None,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(
+            show_default="by the number of keys",
+            help="What merges updates: this process, or a Spark job, for tens of millions of keys.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
     as_json: JsonOption = False,
     directory: DirOption = None,
@@ -28,6 +36,9 @@ def compact(
     The application may be running. Changelogs and tables of updates keep the newest row of each key; facts keep all
     rows. While the application is running, the newest thousand epochs of its changelogs stay as they are. Deletion
     markers are dropped after `tombstone_retention_hours` (24), and replaced files are deleted from disk after a day.
+
+    A changelog's part of a task, or an output, with more than `spark_compaction_keys` (10 million) keys is merged by a
+    Spark job, anything smaller by this process; `--engine` says which in any case.
 
     Folders in quarantine are deleted after `quarantine_max_days` (7), and earlier, the oldest first, if they take more
     than `quarantine_max_bytes` (10 GB) on disk; the newest of each task stays for an hour in any case.
@@ -40,7 +51,17 @@ def compact(
 
     settings = load_settings(directory, writes=True)
     with counting(f"compacting {application}") as show:
-        done = compact_application(settings, application, store=store, is_dry_run=dry_run, on_progress=show)
+        done = compact_application(
+            settings,
+            application,
+            store=store,
+            engine=engine,
+            is_dry_run=dry_run,
+            on_progress=show,
+            on_spark=lambda table, keys: notices.print(
+                f"{table}: about {keys:,} keys, merged by Spark", markup=False, soft_wrap=True
+            ),
+        )
     reports = done.reports
     if as_json:
         print_json({"tables": [asdict(report) for report in reports], "quarantine": _plain(done.quarantine)})

@@ -36,19 +36,19 @@ def list_letters(
     debug: DebugOption = False,
 ) -> None:
     """Count the dead letters by reason, those left out that were replayed, and list the newest."""
-    from weir.pipelines.operations.dead_letters import counts_by_reason, dead_letters_of
+    from weir.pipelines.operations.dead_letters import dead_letters_of
 
     letters = dead_letters_of(load_settings(directory), application)
-    counts, shown = counts_by_reason(letters), (letters.head(limit) if limit else letters).select(LISTED)
+    counts, shown = letters.count_by_reason(), letters.newest(LISTED, limit or None)
     if as_json:
         print_json({"counts": as_dictionaries(counts), "letters": as_dictionaries(shown)})
         return
-    if letters.is_empty():
+    if shown.is_empty():
         notices.print(f"{application} has no dead letters", markup=False, soft_wrap=True)
         return
     print_table(counts)
     print_table(shown)
-    notices.print(f"{shown.height:,} of {counted(letters.height, 'dead letter')}", soft_wrap=True)
+    notices.print(f"{shown.height:,} of {counted(letters.count(), 'dead letter')}", soft_wrap=True)
 
 
 def show(

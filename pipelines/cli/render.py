@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -68,6 +69,21 @@ def _plain(value: Any) -> Any:
 def print_json(value: Any) -> None:
     """Write one JSON document to standard output; times as ISO 8601, decimals and bytes as text."""
     console.file.write(json.dumps(value, default=_plain, indent=2) + "\n")
+
+
+def print_csv(frame: pl.DataFrame) -> None:
+    """Write a line of column names and one per row: times as ISO 8601, structured values as JSON, nothing for null."""
+    lines = csv.writer(console.file, lineterminator="\n")
+    lines.writerow(frame.columns)
+    lines.writerows([_field(value) for value in row.values()] for row in as_dictionaries(frame))
+
+
+def _field(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list):
+        return json.dumps(value, default=_plain, ensure_ascii=False)
+    return value if value is None or isinstance(value, str | int | float) else _plain(value)
 
 
 def print_json_line(value: Any) -> None:

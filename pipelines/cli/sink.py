@@ -19,7 +19,7 @@ from weir.pipelines.cli.render import console, notices, print_json, print_table
 from weir.pipelines.operations.text import counted
 
 if TYPE_CHECKING:
-    from weir.pipelines.publishing.state import Action
+    from weir.pipelines.publishing.state import Action, SinkState
 
 sink = typer.Typer(
     no_args_is_help=True,
@@ -36,7 +36,7 @@ def list_sinks(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """List the sinks: where their rows go, what waits and for how long, what they have refused, and why one waits.
+    """List the sinks: where their rows go, what waits and for how long, which rows they refuse, why one waits.
 
     Rows leave for a sink once they are committed. A sink that does not answer is tried again until it does; a row that
     it will never take waits for `weir sink skip`. If the application is not running, the list is as of its end.
@@ -80,6 +80,16 @@ def list_sinks(
             ]
         )
     )
+    for each in found:
+        print_refusals(each, f"{each.sink}: ")
+
+
+def print_refusals(state: SinkState, prefix: str) -> None:
+    """The first of a sink's rows that are aside, a line for each refusal."""
+    for each in state.refused:
+        console.print(f"{prefix}refused: {each}", markup=False, soft_wrap=True)
+    if more := state.refused_rows - sum(each.rows for each in state.refused):
+        console.print(f"{prefix}refused: {counted(more, 'row')} more", markup=False, soft_wrap=True)
 
 
 def retry(

@@ -132,6 +132,7 @@ def _print_sink(plain: dict[str, Any], application: str) -> None:
 
     import msgspec
 
+    from weir.pipelines.cli.sink import print_refusals
     from weir.pipelines.operations.text import counted, megabytes
     from weir.pipelines.publishing.state import SinkState
 
@@ -147,6 +148,7 @@ def _print_sink(plain: dict[str, Any], application: str) -> None:
     console.print(
         f"  sink {sink.sink} ({sink.target}): {sink.summary}{decide}{waits}{aside}", markup=False, soft_wrap=True
     )
+    print_refusals(sink, "    ")
 
 
 def _print_quarantine(quarantine: dict[str, Any]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -266,21 +267,31 @@ def parameters_of(call: Callable[..., Any]) -> inspect.Signature | None:
 
 def return_annotation(function: UserFunction, example: str) -> Any:
     """What a function says it returns; if it does not say, raises ``TopologyError`` with ``example`` as the way out."""
-    try:
-        hints = typing.get_type_hints(function.call)
-    except (TypeError, NameError) as error:
-        hints = getattr(function.call, "__annotations__", {})
-        if isinstance(hints.get("return"), str):
-            raise TopologyError(
-                f"{function.node}: the annotations of {function.name} cannot be read: {error}; use "
-                "types that are defined at module level"
-            ) from None
-    if "return" not in hints:
-        raise TopologyError(
-            f"{function.node}: function {function.name} has no return annotation, but state and tables need types; "
-            f"write def f(...) -> {example}, or use expressions"
-        )
-    return hints["return"]
+    for call in _annotated(function.call):
+        try:
+            hints = typing.get_type_hints(call)
+        except (TypeError, NameError) as error:
+            hints = getattr(call, "__annotations__", {})
+            if isinstance(hints.get("return"), str):
+                raise TopologyError(
+                    f"{function.node}: the annotations of {function.name} cannot be read: {error}; use "
+                    "types that are defined at module level"
+                ) from None
+        if "return" in hints:
+            return hints["return"]
+    raise TopologyError(
+        f"{function.node}: function {function.name} has no return annotation, but state and tables need types; "
+        f"write def f(...) -> {example}, or use expressions"
+    )
+
+
+def _annotated(call: Any) -> Iterator[Any]:
+    """What may have the annotations of ``call``: itself, what a ``partial`` calls, or the ``__call__`` of an object."""
+    yield call
+    if isinstance(call, functools.partial):
+        yield from _annotated(call.func)
+    elif not isinstance(call, type):
+        yield type(call).__call__
 
 
 def returned_type(function: UserFunction, scalar_name: str) -> RowType:

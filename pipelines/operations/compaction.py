@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.operations.backfills import discard_abandoned
+from weir.pipelines.operations.engines import Engine
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.quarantine import clean_quarantine
 from weir.pipelines.operations.registry import require
@@ -33,24 +35,31 @@ def compact_application(
     application: str,
     *,
     store: str | None = None,
+    engine: Engine | None = None,
     is_dry_run: bool = False,
     on_progress: Callable[[int, int, str], None] = lambda done, total, table: None,
+    on_spark: Callable[[str, int], None] = lambda table, keys: None,
 ) -> Compacted:
     """Clean the quarantine and compact all tables, or compact one store's changelog.
 
-    ``on_progress`` gets rows read, rows to read and the table.
+    Without an ``engine``, merges of more keys than the setting ``spark_compaction_keys`` are Spark's. ``on_progress``
+    gets rows read, rows to read and the table; ``on_spark``, before each job, the table and about how many keys it has.
 
     Raises:
         OperationError: The folder does not know the application or the store, or nothing is committed yet.
     """
+    from weir.pipelines.spark.merging import SparkMerging
+
     if newest_commit(settings.warehouse, require(settings, application)) is None:
         raise OperationError(f"{application} has committed nothing yet; run it first with `weir run MODULE:APP`")
     is_running = ControlDatabase(settings.control_database_url).is_running(application)
+    merging = SparkMerging(settings, partial(_is_for_spark, engine, settings.spark_compaction_keys), on_spark)
     compaction = Compaction(
         settings.warehouse,
         application,
         is_whole=not is_running,
         tombstone_retention_ms=int(settings.tombstone_retention_hours * 3_600_000),
+        merge=merging,
         on_progress=on_progress,
     )
     tables = _chosen(compaction, application, store)
@@ -58,8 +67,13 @@ def compact_application(
         discard_abandoned(settings, application)
     # before the tables: merging them needs room on the disk
     cleaning = clean_quarantine(settings, application, is_dry_run=is_dry_run) if store is None else QuarantineCleaning()
-    reports = compaction.plan(tables) if is_dry_run else list(compaction.run(tables))
+    with merging:
+        reports = compaction.plan(tables) if is_dry_run else list(compaction.run(tables))
     return Compacted(reports=reports, quarantine=cleaning, is_running=is_running)
+
+
+def _is_for_spark(engine: Engine | None, limit: int, keys: int) -> bool:
+    return keys > limit if engine is None else engine is Engine.SPARK
 
 
 def _chosen(compaction: Compaction, application: str, store: str | None) -> list[str]:

@@ -16,7 +16,8 @@ from weir.pipelines.operations.control import ANSWER_LIMIT_S, ask
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import require
 from weir.pipelines.operations.text import counted
-from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, REPLAYED, read_dead_letters
+from weir.pipelines.tasks.dead_letter_files import DeadLetterFiles
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, REPLAYED
 from weir.pipelines.tasks.replay import Replayed
 from weir.state.commit.delta_log import replace_files
 from weir.state.commit.files import read_files, write_file
@@ -26,20 +27,13 @@ from weir.state.types import TableSpec
 LOOK_EVERY_S = 0.2
 
 
-def dead_letters_of(settings: Settings, application: str) -> pl.DataFrame:
-    """What ``read_dead_letters`` has, newest epoch first; none before the first commit.
+def dead_letters_of(settings: Settings, application: str) -> DeadLetterFiles:
+    """What can be read of them.
 
     Raises:
         OperationError: The folder does not know the application.
     """
-    letters = read_dead_letters(_folder(settings, application))
-    return letters.sort("_epoch", "topic", "partition", "offset", descending=[True, *[False] * 3])
-
-
-def counts_by_reason(letters: pl.DataFrame) -> pl.DataFrame:
-    """How many wait of each stage, operator and reason, most first; numbers in reasons make no difference."""
-    reason, waiting = pl.col("reason").str.replace_all(r"\d+", "#"), letters.filter(pl.col("replayed").is_null())
-    return waiting.group_by("stage", "operator", reason).agg(pl.len().alias("letters")).sort("letters", descending=True)
+    return DeadLetterFiles(_folder(settings, application))
 
 
 def dead_letter(settings: Settings, application: str, *ids: str) -> pl.DataFrame:
@@ -48,7 +42,7 @@ def dead_letter(settings: Settings, application: str, *ids: str) -> pl.DataFrame
     Raises:
         OperationError: There is none with one of ``ids``, or the folder does not know the application.
     """
-    found = dead_letters_of(settings, application).filter(pl.col("id").is_in(list(ids)))
+    found = dead_letters_of(settings, application).with_ids(ids)
     known = set(found["id"])
     for id in ids:
         if id not in known:
@@ -97,9 +91,8 @@ def _outcomes(settings: Settings, application: str, ids: Sequence[str]) -> list[
     database = ControlDatabase(settings.control_database_url)
     while True:
         is_running = database.is_running(application)
-        letters = dead_letters_of(settings, application).filter(pl.col("id").is_in(list(ids)))
-        outcomes = letters["replayed"].drop_nulls().to_list()
-        if letters["replayed"].null_count() == 0:
+        outcomes = list(dead_letters_of(settings, application).outcomes(ids).values())
+        if len(outcomes) == len(ids):
             return outcomes
         if not is_running:
             raise OperationError(

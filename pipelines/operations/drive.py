@@ -17,6 +17,7 @@ from weir.pipelines.operations.log_files import log_file, logging_to, stacks_fil
 from weir.pipelines.operations.plan import require_results
 from weir.pipelines.operations.registry import applications, load_reference, register
 from weir.pipelines.operations.signals import stop_on_signals
+from weir.pipelines.spark.late_log import LATE_LOG
 from weir.pipelines.spark.progress import Progress, RunSummary
 from weir.pipelines.spark.runner import run
 
@@ -57,7 +58,11 @@ def drive(
             on_progress(progress)
 
     with (
-        logging_to(log_file(settings.logs, application.id), console=console),
+        logging_to(
+            log_file(settings.logs, application.id),
+            console=console,
+            debug=[LATE_LOG] if settings.metrics_level == "debug" else (),
+        ),
         stacks_on_signal(stacks_file(settings.logs, application.id)),
         stop_on_signals() as stop,
         broker_for(settings) as bootstrap_servers,

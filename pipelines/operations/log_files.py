@@ -10,7 +10,7 @@ import faulthandler
 import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -48,10 +48,11 @@ def stacks_on_signal(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def logging_to(path: Path, *, console: logging.Handler | None = None) -> Iterator[None]:
+def logging_to(path: Path, *, console: logging.Handler | None = None, debug: Sequence[str] = ()) -> Iterator[None]:
     """Write all log lines of this process to ``path`` (UTC, rotated at 16 MB, three old files kept).
 
-    ``console`` gets the warnings too, or what its own level allows. Both handlers are removed at the end.
+    ``console`` gets the warnings too, or what its own level allows. The loggers ``debug`` also write what is at DEBUG.
+    Handlers and levels are as before at the end.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = RotatingFileHandler(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="utf-8")
@@ -70,12 +71,17 @@ def logging_to(path: Path, *, console: logging.Handler | None = None) -> Iterato
     root.setLevel(logging.INFO)
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
+    levels = {name: logging.getLogger(name).level for name in debug}
+    for name in debug:
+        logging.getLogger(name).setLevel(logging.DEBUG)
     for handler in handlers:
         root.addHandler(handler)
     try:
         yield
     finally:
         root.setLevel(level)
+        for name, before in levels.items():
+            logging.getLogger(name).setLevel(before)
         for handler in handlers:
             root.removeHandler(handler)
             handler.close()

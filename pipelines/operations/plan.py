@@ -13,6 +13,7 @@ from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import load_reference
+from weir.pipelines.publishing.checks import sink_faults
 from weir.pipelines.spark.admission import change_of, require_commit_log, require_matches, require_placement
 from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError, StorePlacementError
 from weir.pipelines.spark.topic_logs import committed_ends, lost_positions
@@ -64,8 +65,9 @@ def plan_of(settings: Settings, reference: str) -> Plan:
     except CommitLogLostError as error:
         return Plan(application=application.id, obstacles=[str(error)])
     committed = newest_commit(settings.warehouse, application.id)
+    obstacles = list(map(str, sink_faults(application.topology.outside_sinks, settings.sql_url)))
     if committed is None:
-        return Plan(application=application.id)
+        return Plan(application=application.id, obstacles=obstacles)
     with broker_for(settings) as servers:
         admin = KafkaAdmin(servers, settings.kafka)
         application = application.over(committed, admin.topics())
@@ -73,7 +75,8 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         lost = lost_by_topics(application, committed, admin)
     app_folder = settings.warehouse / application.id
     change = change_of(application.topology, app_folder, committed, counts)
-    obstacles = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
+    if change.is_blocked:
+        obstacles.append(str(PendingRowsError(application.id, change.pending_blobs)))
     for store in change.newly_divided:
         try:
             require_placement(application.topology, app_folder, store, counts)

@@ -17,7 +17,7 @@ from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.positions import committed_positions, committed_totals
 from weir.pipelines.operations.quarantine import quarantine_status
 from weir.pipelines.operations.registry import reference_of, registered_application
-from weir.pipelines.tasks.metrics import THREAD
+from weir.pipelines.tasks.run_metrics import THREAD
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.engine.instances import current_instance, task_folder

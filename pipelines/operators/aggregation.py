@@ -63,8 +63,9 @@ class WindowedAggregation:
             return rows
         _, stream_time = advance(self.store.name, self._delay_ms, rows.get_column("_ts"), epoch)
         note(self.store.name, rows, stream_time, epoch)
+        offsets = rows.get_column("_offset")
         rows, late = self.windows.assign(rows, stream_time)
-        epoch.drop_late(late, self.late_to)
+        epoch.drop_late(late, self.late_to, offsets, stream_time)
         store = TypedStore(self.store, epoch.session)
         updates = rows if rows.is_empty() else fold_into(store, self.fold, rows, self.every_update)
         self._forget_closed(store, int(stream_time[-1]))

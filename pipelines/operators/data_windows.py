@@ -133,7 +133,7 @@ class DataWindowedAggregation:
             states = self.fold.states(left.rows, left.found)
             trace = self.windows.trace(left, states)
             late = self._rows(left.rows, [(record, start, end, None) for record, start, end in trace.late])
-            epoch.drop_late(late, self.late_to)
+            epoch.drop_late(late, self.late_to, rows.get_column("_offset"), stream_time)
             net = _net(trace.newest)
             walked = self._states(left.rows, states, trace.updates if is_walked else net)
             changed = self._states(left.rows, states, net) if is_walked else walked

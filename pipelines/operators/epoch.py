@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,6 +12,25 @@ import polars as pl
 from weir.pipelines.operators.batch_session import BatchSession
 from weir.pipelines.processors.records import RecordMetadata
 from weir.state.engine.contract import StateSession, StateView
+from weir.state.engine.figures import Values
+
+MOST_LATE = 10
+"""How many late records of an epoch are kept for the log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateRecord:
+    """A record that was dropped because a window was closed to it."""
+
+    node: str
+    topic: str
+    """Empty behind a repartition, where offset and partition are those of the task's own count."""
+    partition: int
+    offset: int
+    time_ms: int
+    stream_time_ms: int
+    window_ms: tuple[int, int]
+    """Start and end."""
 
 
 @dataclass
@@ -43,6 +62,12 @@ class Epoch:
     due: dict[tuple[str, str], Callable[[], None]] | None = None
     """What the record that is under way has made due, by node and kind, to be called once it is through; None where
     operators run over all rows, and so each calls what is due after each of its records."""
+    node: str = ""
+    """The node that is at work."""
+    overtimes: dict[str, Values] = field(default_factory=dict)
+    """By store of a suppression, how long updates waited without another one before its time limit let them go."""
+    late_records: list[LateRecord] | None = None
+    """The first late records; None if nobody wants to see them."""
     late: dict[str, pl.DataFrame] = field(default_factory=dict)
     """Late records by the node that receives them, with the bounds of the window that they are late for."""
     moments: dict[str, pl.DataFrame] = field(default_factory=dict)
@@ -53,12 +78,34 @@ class Epoch:
         """The stores that other operators look into, as they were when the batch began."""
         return self.session.before if isinstance(self.session, BatchSession) else self.session
 
-    def drop_late(self, rows: pl.DataFrame, late_to: str | None) -> None:
-        """Count rows that are late for their window, and keep them for the node ``late_to`` if given."""
+    def drop_late(self, rows: pl.DataFrame, late_to: str | None, offsets: pl.Series, stream_time: pl.Series) -> None:
+        """Count rows that are late for their window, and keep them for the node ``late_to`` if given.
+
+        ``stream_time`` is that at the turns of the records with these ``offsets``.
+        """
         if rows.height:
             self.counts["late_records"] += rows.height
             if late_to is not None:
                 self.late[late_to] = rows
+            if self.late_records is not None and (room := MOST_LATE - len(self.late_records)) > 0:
+                self.late_records += self._seen_late(rows[:room], offsets, stream_time)
+
+    def _seen_late(self, rows: pl.DataFrame, offsets: pl.Series, stream_time: pl.Series) -> Iterator[LateRecord]:
+        bounds = [rows.get_column(name).dt.timestamp("ms") for name in ("window_start", "window_end")]
+        turns = (offsets.search_sorted(rows.get_column("_offset"), side="right") - 1).to_list()
+        for turn, partition, offset, time_ms, *window_ms in zip(
+            turns, rows["_partition"], rows["_offset"], rows["_ts"], *bounds, strict=True
+        ):
+            found = self.metadata_of(partition, offset)
+            yield LateRecord(
+                node=self.node,
+                topic=found.topic if found else "",
+                partition=found.partition if found else partition,
+                offset=found.offset if found else offset,
+                time_ms=time_ms,
+                stream_time_ms=int(stream_time[max(0, turn)]),
+                window_ms=(window_ms[0], window_ms[1]),
+            )
 
     def advance(self, clock: str, times_ms: pl.Series) -> pl.Series:
         """Stream time at each record's own turn, the record included; the clock keeps the last.

@@ -44,7 +44,7 @@ class FinalResults:
         before_ms, stream_time = advance(self.store.name, self.windows.grace_ms, rows.get_column("_ts"), epoch)
         places = rows.select(PLACE)
         rows, late = self.windows.assign(rows, stream_time)
-        epoch.drop_late(late, self.late_to)
+        epoch.drop_late(late, self.late_to, places.get_column("_offset"), stream_time)
         store = TypedStore(self.store, epoch.session)
         closed_before = self.windows.closed_before(int(stream_time[-1]))
         closed = self._closed(store, before_ms, int(stream_time[-1]))

@@ -21,6 +21,7 @@ from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.operators.states import ColumnStates, FunctionStates, States
 from weir.pipelines.operators.time_limit import check_time
 from weir.pipelines.serdes.row_type import RowType
+from weir.state.own_code import failures
 
 PLACE = ("_partition", "_offset")
 """The place of the record that caused a row."""
@@ -243,7 +244,7 @@ class FunctionFold:
         try:
             check_time()
             return function(key, one, other)
-        except Exception as error:
+        except failures() as error:
             raise self._named.failed(f"{type(error).__name__}: {error}", self._records(rows), index) from error
 
     def _called(self, rows: pl.DataFrame, index: int) -> UserFunctionError:

@@ -14,6 +14,7 @@ from weir.pipelines.operators import calls
 from weir.pipelines.operators.time_limit import check_time
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.values import as_datetimes
+from weir.state.own_code import failures
 
 
 @dataclass(frozen=True, order=True)
@@ -93,7 +94,7 @@ class UserFunction:
 
     @property
     def name(self) -> str:
-        return self.known_as or str(getattr(self.call, "__qualname__", repr(self.call)))
+        return self.known_as or str(getattr(self.call, "__qualname__", type(self.call).__qualname__))
 
     def over(self, arguments: Iterable[tuple[Any, ...]], records: Records) -> list[Any]:
         """The result of each call, one per record, in order; raises ``UserFunctionError`` if one raises."""
@@ -103,7 +104,7 @@ class UserFunction:
             for each in arguments:
                 results.append(call(*each))
                 check_time()
-        except Exception as error:
+        except failures() as error:
             raise self.failed(f"{type(error).__name__}: {error}", records, len(results)) from error
         return results
 

@@ -19,6 +19,7 @@ from weir.pipelines.processors.forwarding import Cause
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.running import STREAM, WALL, Out, Running, Shape
 from weir.pipelines.serdes.row_type import RowType
+from weir.state.own_code import failures
 
 CHILD = "_child"
 """Of a forwarded row, the one child that it is for; null for all. The column is there only if a row has one."""
@@ -152,11 +153,11 @@ class Process(ABC):
             yield
         except UserFunctionError:
             raise
-        except Exception as error:
+        except failures() as error:
             raise self._failed(what, error, None, None) from error
 
-    def _failed(self, what: str, error: Exception, records: Records | None, index: int | None) -> UserFunctionError:
+    def _failed(self, what: str, error: BaseException, records: Records | None, index: int | None) -> UserFunctionError:
         return self._failed_at(what, error, None if records is None or index is None else records.at(index))
 
-    def _failed_at(self, what: str, error: Exception, place: RecordPlace | None) -> UserFunctionError:
+    def _failed_at(self, what: str, error: BaseException, place: RecordPlace | None) -> UserFunctionError:
         return UserFunctionError(f"{self._name}.{what}", self.shape.node, f"{type(error).__name__}: {error}", place)

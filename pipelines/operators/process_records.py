@@ -25,6 +25,7 @@ from weir.pipelines.serdes.plain import PlainRows
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.shapes import TIME, Scalar
 from weir.pipelines.serdes.values import as_datetimes
+from weir.state.own_code import failures
 
 
 class Given(NamedTuple):
@@ -87,7 +88,7 @@ class ProcessRecords(Process):
             try:
                 running.processor.process(given.record)
                 check_time()
-            except Exception as error:
+            except failures() as error:
                 raise self._failed_at("process", error, self._place_of(given)) from error
             self._call_due(given, time_ms, running, epoch)
 
@@ -102,7 +103,7 @@ class ProcessRecords(Process):
             try:
                 process(given.record)
                 check_time()
-            except Exception as error:
+            except failures() as error:
                 raise self._failed("process", error, Records(rows, self.key.names), index) from error
             if index + 1 < len(records) and records[index + 1][1:3] == given[1:3]:
                 continue  # the record that caused it is not through yet

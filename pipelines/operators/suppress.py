@@ -19,6 +19,7 @@ from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.operators.suppression_order import BufferLimits, Held, Walk
 from weir.pipelines.operators.table_view import SuppressedTable
 from weir.pipelines.serdes.shapes import TIME
+from weir.state.engine.figures import Values
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.expiry import ExpiryIndex
 from weir.state.stores.specs import BOOKKEEPING, GONE, HELD_HEADERS, SHOWN, SINCE
@@ -58,7 +59,7 @@ class Suppression:
         rows = rows.with_columns(place.alias(SINCE), pl.col("_deleted").alias(GONE))
         buffer = self._buffer(epoch)
         if self.is_final and not self.limits:
-            return self._closed(rows, stream_time, buffer)
+            return self._closed(rows, stream_time, buffer, epoch)
         if self.looked_up is not None:
             rows = rows.with_columns(pl.lit(None, self.store.value[SHOWN]).alias(SHOWN))
         keys = buffer.store.encode(rows)
@@ -70,11 +71,24 @@ class Suppression:
             buffer.sizes(keys, rows),
             (stream_time - self.delay_ms).to_list(),
         )
-        left = buffer.candidates()[[ref for _, ref in walk.left]]
+        left = buffer.candidates()[[ref for _, ref, _ in walk.left]]
         buffer.settle(walk, self._shown(rows, left, epoch))
         if not walk.left:
             return self._forwarded(rows.clear())
-        return self._forwarded(pl.concat([left, rows.select(PLACE)[[turn for turn, _ in walk.left]]], how="horizontal"))
+        turns = [turn for turn, _, _ in walk.left]
+        places = pl.Series([place_ms for _, _, place_ms in walk.left])
+        self._note_overtime(left, places, stream_time[turns], epoch)
+        return self._forwarded(pl.concat([left, rows.select(PLACE)[turns]], how="horizontal"))
+
+    def _note_overtime(self, left: pl.DataFrame, places_ms: pl.Series, stream_time: pl.Series, epoch: Epoch) -> None:
+        """Note how far stream time is beyond the updates that have waited out the time limit."""
+        if self.is_final or not left.height:
+            return
+        is_due = places_ms + self.delay_ms <= stream_time
+        waited = (stream_time - left.get_column("_ts")).filter(is_due)
+        overtime = Values.over(waited.to_numpy())
+        if overtime.count:
+            epoch.overtimes[self.store.name] = epoch.overtimes.get(self.store.name, Values()) + overtime
 
     def _shown(self, rows: pl.DataFrame, left: pl.DataFrame, epoch: Epoch) -> pl.DataFrame | None:
         """What has been forwarded last of each key of ``rows``, after the rows that have ``left``: key columns and
@@ -91,11 +105,11 @@ class Suppression:
         struct = pl.when(~pl.col("_deleted")).then(pl.struct(*names, "_ts"))
         return last.select(*by, struct.cast(self.store.value[SHOWN]).alias(SHOWN))
 
-    def _closed(self, rows: pl.DataFrame, stream_time: pl.Series, buffer: _Buffer) -> pl.DataFrame:
+    def _closed(self, rows: pl.DataFrame, stream_time: pl.Series, buffer: _Buffer, epoch: Epoch) -> pl.DataFrame:
         """Write the newest rows and take out what has closed; without limits, the order of records does not matter."""
         by = list(self.store.key)
         buffer.put(rows.unique(by, keep="last", maintain_order=True))
-        return self._due(buffer, stream_time, rows.select(PLACE))
+        return self._due(buffer, stream_time, rows.select(PLACE), epoch)
 
     @property
     def clock(self) -> str:
@@ -107,13 +121,15 @@ class Suppression:
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
         """The rows that are due."""
-        rows = self._due(self._buffer(epoch), pl.Series([epoch.clocks[self.store.name]]), NOWHERE)
+        rows = self._due(self._buffer(epoch), pl.Series([epoch.clocks[self.store.name]]), NOWHERE, epoch)
         return rows if rows.height else None
 
-    def _due(self, buffer: _Buffer, stream_time: pl.Series, places: pl.DataFrame) -> pl.DataFrame:
+    def _due(self, buffer: _Buffer, stream_time: pl.Series, places: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         """Take out what is due; ``places`` are those of the records at whose turns stream time was ``stream_time``."""
         due = buffer.take_through(int(stream_time[-1]) - self.delay_ms).sort(SINCE, buffer.tie, *self.store.key)
-        turns = stream_time.search_sorted(due.get_column(SINCE).dt.timestamp("ms") + self.delay_ms, side="left")
+        places_ms = due.get_column(SINCE).dt.timestamp("ms")
+        turns = stream_time.search_sorted(places_ms + self.delay_ms, side="left")
+        self._note_overtime(due, places_ms, stream_time[turns], epoch)
         return self._forwarded(pl.concat([due, places[turns]], how="horizontal"))
 
     def _buffer(self, epoch: Epoch) -> _Buffer:

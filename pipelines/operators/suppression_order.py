@@ -51,8 +51,8 @@ class Walk:
     """Rows of the keys in the batch."""
     others: Iterator[Held]
     """Rows of all other keys, in order; consumed as far as they leave."""
-    left: list[tuple[int, int]] = field(default_factory=list)
-    """For each row that left the buffer, the record that made it leave, and the row."""
+    left: list[tuple[int, int, int]] = field(default_factory=list)
+    """For each row that left the buffer, the record that made it leave, the row, and its place."""
     others_left: list[Held] = field(default_factory=list)
 
     def run(
@@ -101,7 +101,7 @@ class Walk:
                         raise BufferFullError(self.name, self.limits.records, self.limits.bytes)
                     self.others_left.append(oldest)
                     other = next(self.others, None)
-                self.left.append((turn, oldest.ref))
+                self.left.append((turn, oldest.ref, oldest.place_ms))
                 self.count, self.size = self.count - 1, self.size - oldest.size
 
     def _is_full(self) -> bool:

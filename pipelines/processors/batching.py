@@ -8,7 +8,7 @@ When it is due by the wall clock is a timer of its key. Which records it takes i
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -112,7 +112,7 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
 
     def close(self) -> None:
         if self._limits.flushes:
-            for held in list(self._open.all().frames(SCAN_ROWS)):
+            for held in self._parts():
                 self.context.forward_rows(self._gone(held))
                 self._cancel(held)
 
@@ -125,6 +125,14 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
     def _chunks(self) -> KeyValueStore:
         rows: KeyValueStore = self.context.state_store(self._shape.chunks).rows
         return rows
+
+    def _parts(self) -> Iterator[pl.DataFrame]:
+        """All open batches in parts, each read after the one before has been taken out."""
+        above: Any = None
+        while (held := next(self._open.range(above).frames(SCAN_ROWS), None)) is not None:
+            last = held.select(self._key).row(-1)
+            above = last if len(last) > 1 else last[0]
+            yield held
 
     # which records a batch takes
 

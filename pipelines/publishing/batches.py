@@ -13,6 +13,7 @@ from weir.pipelines.serdes.values import as_datetimes
 from weir.pipelines.sinks.batched import BatchedSink
 from weir.pipelines.sinks.own import Batch, RefusedError, Sink
 from weir.state.commit.outbox import Outbox
+from weir.state.own_code import failures
 
 log = logging.getLogger("weir.publisher")
 
@@ -36,7 +37,7 @@ class BatchConnection:
         self._sender = copy.copy(sender)
         try:
             self._sender.open()
-        except Exception as error:
+        except failures() as error:
             self.close()
             raise _sink_error("open", error) from error
 
@@ -45,35 +46,36 @@ class BatchConnection:
 
     def publish(self, rows: pl.DataFrame, published: Published) -> None:
         if not rows.is_empty():
-            self._mark.read()  # the batch of one who is fenced would come after those of the other
-            self._send(rows, published)
+            refusals = self._mark.refusals()  # the batch of one who is fenced would come after those of the other
+            self._send(rows, published, refusals)
         self._mark.write(published)
 
     def close(self) -> None:
         try:
             self._sender.close()
-        except Exception:
+        except failures():
             log.warning("sink %r: close() failed", self._sink.name, exc_info=True)
 
-    def _send(self, rows: pl.DataFrame, published: Published) -> None:
+    def _send(self, rows: pl.DataFrame, published: Published, refusals: int) -> None:
         outbox, mark = published
         first_row = mark.rows - rows.height
         place = f"{mark.epoch}/{first_row}+{rows.height}"
         batch = Batch(
             rows=pl.DataFrame(list(map(as_datetimes, self._sink.rows(rows).get_columns()))),
-            idempotency_key=f"{self._application}/{self._sink.name}/{place}/{outbox}",
+            idempotency_key=f"{self._application}/{self._sink.name}/{place}/{outbox}" + f"/{refusals}" * (refusals > 0),
             sink=self._sink.name,
             epoch=mark.epoch,
         )
         try:
             self._sender.send(batch)
         except RefusedError as error:
+            self._mark.count_refusal()  # a server may answer a key that it knows as before
             raise RefusedRowsError(str(error), is_batch=True) from error
-        except Exception as error:
+        except failures() as error:
             raise _sink_error("send", error) from error
 
 
-def _sink_error(what: str, error: Exception) -> SinkError:
+def _sink_error(what: str, error: BaseException) -> SinkError:
     if isinstance(error, SinkError):
         return error
     return SinkError(f"{what}() failed: {type(error).__name__}: {error}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -14,9 +14,12 @@ from requests.structures import CaseInsensitiveDict
 from weir.infra.settings import environment_value
 from weir.pipelines.publishing.connection import SinkError
 from weir.pipelines.serdes.shapes import Field
+from weir.pipelines.sinks.batched import BatchedSink
 from weir.pipelines.sinks.http import HttpEndpoint, is_header_value
 from weir.pipelines.sinks.json_rows import json_rows
-from weir.pipelines.sinks.own import Batch, RefusedError, Sink
+from weir.pipelines.sinks.own import Batch, RefusedError
+from weir.pipelines.sinks.own import Sink as OwnSink
+from weir.pipelines.sinks.sink import Sink
 
 KEY_HEADER, VARIABLE = "Idempotency-Key", "env:"
 TRY_AGAIN = (408, 425, 429)
@@ -26,7 +29,18 @@ _SHOWN_BYTES, _CHUNK_BYTES = 200, 64 << 10
 """Of an answer: what a reason has, and what is read at a time."""
 
 
-class HttpSink(Sink):
+class SinkHeaderError(Exception):
+    """Headers of requests are those of variables that are not set, or that no header can have."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__(faults)
+        self.faults = faults
+
+    def __str__(self) -> str:
+        return f"{'; '.join(self.faults)}; set {'it' if len(self.faults) == 1 else 'them'} and start again"
+
+
+class HttpSink(OwnSink):
     """Sends batches over one connection that is kept alive."""
 
     def __init__(self, endpoint: HttpEndpoint, fields: Mapping[str, Field]) -> None:
@@ -35,7 +49,10 @@ class HttpSink(Sink):
 
     def open(self) -> None:
         headers = CaseInsensitiveDict[str]({"Content-Type": _TYPES[self._endpoint.format]})
-        headers.update({name: _value(name, value) for name, value in self._endpoint.headers.items()})
+        declared, faults = _headers(self._endpoint)
+        if faults:
+            raise SinkError(f"{'; '.join(faults)}; end the run, set it, and start again")
+        headers.update(declared)
         self._session = requests.Session()
         self._session.auth = _as_declared
         self._session.headers.update(headers)
@@ -96,20 +113,35 @@ def retry_after_s(header: str | None, now_s: float) -> float:
     return max(0.0, date.replace(tzinfo=date.tzinfo or UTC).timestamp() - now_s)
 
 
-def _value(name: str, value: str) -> str:
-    """A header's value; raises ``SinkError`` if it is that of a variable that is not set."""
-    variable = value.removeprefix(VARIABLE)
-    if variable == value:
-        return value
-    found = environment_value(variable)
-    if found is None:
-        raise SinkError(
-            f"the header {name!r} is that of the environment variable {variable}, which is not set; end the run, set "
-            "it, and start again"
-        )
-    if not is_header_value(found := found.strip()):
-        raise SinkError(f"the environment variable {variable} has characters that the header {name!r} cannot have")
-    return found
+def check_headers(sinks: Iterable[Sink]) -> None:
+    """Look at the start of a run whether the headers of all requests can be had.
+
+    Raises:
+        SinkHeaderError: One cannot; all of them are named.
+    """
+    faults = [
+        f"sink {sink.name!r}: {fault}"
+        for sink in sinks
+        if isinstance(sink, BatchedSink) and isinstance(sink.target, HttpEndpoint)
+        for fault in _headers(sink.target)[1]
+    ]
+    if faults:
+        raise SinkHeaderError(faults)
+
+
+def _headers(endpoint: HttpEndpoint) -> tuple[dict[str, str], list[str]]:
+    """The headers of an endpoint's requests, and what is wrong with those that cannot be had, without their values."""
+    found, faults = dict[str, str](), list[str]()
+    for name, value in endpoint.headers.items():
+        variable = value.removeprefix(VARIABLE)
+        text = value if variable == value else environment_value(variable)
+        if text is None:
+            faults.append(f"the header {name!r} is that of the environment variable {variable}, which is not set")
+        elif variable != value and not is_header_value(text := text.strip()):
+            faults.append(f"the environment variable {variable} has characters that the header {name!r} cannot have")
+        else:
+            found[name] = text
+    return found, faults
 
 
 def _as_declared(request: requests.PreparedRequest) -> requests.PreparedRequest:

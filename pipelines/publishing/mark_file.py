@@ -25,6 +25,8 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
     outbox: str | None = None
     epoch: int = 0
     rows: int = 0
+    refusals: int = 0
+    """How often the batch after the mark has been refused."""
 
 
 class MarkFile:
@@ -56,6 +58,25 @@ class MarkFile:
             self._owned()
             outbox, mark = published
             self._write(_Content(owner=self._owner, outbox=outbox, epoch=mark.epoch, rows=mark.rows))
+
+    def refusals(self) -> int:
+        """How often the batch after the mark has been refused.
+
+        Raises:
+            SinkFencedError: Somebody else has opened it since.
+        """
+        with self._locked():
+            return self._owned().refusals
+
+    def count_refusal(self) -> None:
+        """Note that the batch after the mark has been refused once more.
+
+        Raises:
+            SinkFencedError: Somebody else has opened it since; the number is as it was.
+        """
+        with self._locked():
+            content = self._owned()
+            self._write(msgspec.structs.replace(content, refusals=content.refusals + 1))
 
     def _owned(self) -> _Content:
         content = self._read()

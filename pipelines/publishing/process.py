@@ -83,7 +83,11 @@ class _Publishing:
     def __init__(self, sink: Sink, application: Application, settings: PublishingSettings) -> None:
         self._folder, self._sink, self._retrying = Path(settings.warehouse, application.id), sink, Lock()
         self._connect = partial(connect, application.id, kafka=settings.kafka, sql_url=settings.sql_url)
-        self._known_as: dict[str, Any] = {"application": application.id, "target": str(sink)}
+        self._known_as: dict[str, Any] = {
+            "application": application.id,
+            "target": str(sink),
+            "shown_key": sink.shown_key,
+        }
         outbox = Outbox(self._folder, sink.name, application.id)
         self._publisher = Publisher(
             outbox,

@@ -24,7 +24,7 @@ from weir.pipelines.publishing.connection import (
     SinkError,
     SinkFencedError,
 )
-from weir.pipelines.publishing.state import Action, SinkState
+from weir.pipelines.publishing.state import Action, RefusedPlace, SinkState
 from weir.state.commit.outbox import Mark, Outbox
 from weir.state.commit.refused import Refused
 
@@ -37,6 +37,9 @@ FIRST_WAIT_S, LONGEST_WAIT_S, LONGEST_WISH_S = 0.2, 30.0, 3600.0
 """Between attempts: about twice as long each time; the last is for an outside system that says how long to wait."""
 RENEW_EVERY_S = 24 * 3600.0
 """How often a mark is committed again, since Kafka forgets those of groups that were idle for seven days."""
+
+SHOWN_REFUSALS = 5
+"""How much of what is aside is named."""
 
 NO_ROWS = pl.DataFrame()
 
@@ -88,15 +91,17 @@ class Publisher:
         *,
         application: str,
         target: str = "",
+        shown_key: Callable[[pl.DataFrame], str] = lambda row: "none",
         refused: Refused | None = None,
         is_newest: Callable[[], bool] = lambda: True,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
-        """``refused`` takes the rows that are put aside; without it none is, and the first one ends the run.
-        ``is_newest`` says whether no newer driver has begun: a publisher that is fenced by an older one's connects
-        again. ``on_step`` is called at each point where a crash would leave something to do."""
+        """``shown_key`` is what people are told of the key of a row. ``refused`` takes the rows that are put aside;
+        without it none is, and the first one ends the run. ``is_newest`` says whether no newer driver has begun: a
+        publisher that is fenced by an older one's connects again. ``on_step`` is called at each point where a crash
+        would leave something to do."""
         self._outbox, self._sink, self._connect = outbox, sink, connect
-        self._application, self._refused = application, refused
+        self._application, self._refused, self._shown_key = application, refused, shown_key
         self._is_newest, self._on_step = is_newest, on_step
         waiting = outbox.waiting(Mark())  # until the sink has said what it has of it
         self._state, self._lock = (
@@ -124,9 +129,9 @@ class Publisher:
 
     def retried(self, error: str) -> None:
         """Note that the refused rows have been sent again, and why not all were taken, or an empty text."""
-        rows = self._refused.count() if self._refused else 0
+        aside = self._aside()
         with self._lock:
-            self._state = msgspec.structs.replace(self._state, refused_rows=rows, refused_reason=error)
+            self._state = msgspec.structs.replace(self._state, refused_reason=error, **aside)
 
     def decide(self, action: Action) -> None:
         """What a person has decided for a publisher that ``awaits`` it; any thread may tell."""
@@ -152,10 +157,8 @@ class Publisher:
                 self._tell(error=str(error), awaits="resume")
                 self._wait(LONGEST_WAIT_S, "resume", stop, drain)
             except RefusedRowsError as error:
-                if self._refused is None:
-                    raise
-                if not self._goes_on_after(error, self._refused):
-                    self._fail(error, stop, awaits="skip")
+                if not self._goes_on_after(error):
+                    self._fail(SinkError(self._refusal(error)), stop, awaits="skip")
             except SinkError as error:
                 if isinstance(error, SinkFencedError) and not self._is_newest():
                     raise
@@ -200,7 +203,7 @@ class Publisher:
 
     def _remove(self, mark: Mark) -> None:
         self._outbox.remove(mark)
-        self._tell(refused_rows=self._refused.count() if self._refused else 0)
+        self._tell(**self._aside())
         self._removed_at_s = time.monotonic()
         self._on_step("outbox emptied")
 
@@ -225,24 +228,49 @@ class Publisher:
         if error is not None or aside > mark:  # the mark stands for what is aside, too
             mark = max(mark, aside)
             connection.publish(NO_ROWS, Published(self._outbox.id, mark))
-        self._tell(mark, refused_rows=self._refused.count() if self._refused else 0)
+        self._tell(mark, **self._aside())
         return mark
 
-    def _goes_on_after(self, error: RefusedRowsError, refused: Refused) -> bool:
+    def _goes_on_after(self, error: RefusedRowsError) -> bool:
         """Whether the next attempt differs: it sends fewer rows, until the one is alone that is refused, or leaves out
-        what has been put aside."""
+        what has been put aside.
+
+        Raises:
+            RefusedRowsError: It is alone, and nothing takes it.
+        """
         rows, reached = self._sending
         if rows.height > 1 and not error.is_batch:
             self._at_most = rows.height // 2
             return True
+        if self._refused is None:
+            raise RefusedRowsError(self._refusal(error)) from error
         if not error.is_batch and self._decided != "skip":
             return False
-        refused.add(rows, reached, str(error))
-        self._tell(refused_reason=str(error))
+        self._refused.add(rows, reached, str(error))
+        self._tell(refused_reason=str(error), **self._aside())
         self._decided, self._at_most = None, None
-        log.warning("sink %r: %s; put aside: %s rows up to epoch %s", self._sink, error, rows.height, reached.epoch)
+        log.warning("sink %r: put aside: %s", self._sink, self._refusal(error))
         self._on_step("rows put aside")
         return True
+
+    def _refusal(self, error: RefusedRowsError) -> str:
+        """What has just been refused, and why."""
+        rows, reached = self._sending
+        return str(self._place(rows.head(1), self._outbox.committed_as(reached), rows.height, str(error)))
+
+    def _aside(self) -> dict[str, Any]:
+        """What the state says of rows that are aside."""
+        if self._refused is None:
+            return {}
+        first = self._refused.first(SHOWN_REFUSALS)
+        return {
+            "refused_rows": self._refused.count(),
+            "refused": tuple(self._place(each.first, each.through, each.rows, each.reason) for each in first),
+        }
+
+    def _place(self, first: pl.DataFrame, through: Mark, rows: int, reason: str) -> RefusedPlace:
+        key = self._shown_key(first)
+        return RefusedPlace(epoch=through.epoch, first_row=through.rows - rows, rows=rows, key=key, reason=reason)
 
     def _fail(self, error: SinkError, stop: Event, awaits: Action | None = None) -> None:
         longest_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(self._failures, 16))

@@ -7,10 +7,29 @@ from typing import Literal
 
 import msgspec
 
-from weir.pipelines.tasks.metrics import Reading
+from weir.pipelines.tasks.run_metrics import Reading
 
 SINK = "stream-sink-metrics"
 Action = Literal["skip", "resume", "retry"]
+
+
+class RefusedPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows were refused at once, and why."""
+
+    epoch: int
+    """The one that committed them."""
+    first_row: int
+    """Counts from 0 in the epoch, over all tasks."""
+    rows: int
+    key: str
+    """That of the first of them, for people."""
+    reason: str
+
+    def __str__(self) -> str:
+        if self.rows == 1:
+            return f"row {self.first_row:,} of epoch {self.epoch:,}, key {self.key}: {self.reason}"
+        last = self.first_row + self.rows - 1
+        return f"rows {self.first_row:,} to {last:,} of epoch {self.epoch:,}, first key {self.key}: {self.reason}"
 
 
 class SinkState(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +50,8 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that are aside, since the outside system did not take them."""
     refused_reason: str = ""
     """Why the newest of them are, or were not taken when they were sent again; empty if the run has refused none."""
+    refused: tuple[RefusedPlace, ...] = ()
+    """The earliest of what is aside."""
     error: str = ""
     """Why it waits; empty while it publishes."""
     awaits: Action | None = None
@@ -43,6 +64,11 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
             return f"waits: {self.error}"
         doing = "publishing" if self.waiting_rows else "all is published"
         return f"{doing}; refused: {self.refused_reason}" if self.refused_rows and self.refused_reason else doing
+
+    @property
+    def first_refusal(self) -> str:
+        """Which of the rows that are aside is the first, and why; of a run by an earlier version, only why."""
+        return str(self.refused[0]) if self.refused else self.refused_reason
 
     def lag_s(self, now_s: float) -> float:
         """How long the oldest row has waited; 0 if none waits."""

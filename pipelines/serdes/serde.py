@@ -11,6 +11,7 @@ import polars as pl
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.shapes import known_field
 from weir.pipelines.serdes.values import misfit, name_of
+from weir.state.own_code import failures
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def decode_one_by_one(items: Iterable[bytes | None], decode: Any) -> tuple[list[
                 value = decode(item)
             except NOT_THE_RECORDS:
                 raise
-            except Exception as error:
+            except failures() as error:
                 bad[index] = reason_of(error)
             else:
                 if value is None:
@@ -115,7 +116,7 @@ def decoded(serde: Serde, items: pl.Series, row_type: RowType) -> DecodedColumns
         return serde.decode(items, row_type)
     except NOT_THE_RECORDS:
         raise
-    except Exception as error:
+    except failures() as error:
         if len(items) == 1:
             columns = [pl.Series(name, [None], dtype) for name, dtype in row_type.columns.items()]
             return DecodedColumns(columns, bad={0: reason_of(error)})
@@ -128,7 +129,7 @@ def decoded(serde: Serde, items: pl.Series, row_type: RowType) -> DecodedColumns
     )
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """Why a record cannot be read: the words of a ``ValueError``, which serdes raise for that; else the error too."""
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 

@@ -17,6 +17,7 @@ from weir.pipelines.serdes.shapes import TIME, Field, known_field
 from weir.pipelines.sinks.http import HttpEndpoint
 from weir.pipelines.sinks.json_rows import json_rows
 from weir.pipelines.sinks.own import Sink
+from weir.pipelines.sinks.shown import shown_columns
 from weir.state.commit.outbox import BYTES
 
 SEPARATOR_BYTES = 1
@@ -69,6 +70,9 @@ class BatchedSink:
     def rows(self, rows: pl.DataFrame) -> pl.DataFrame:
         """What the target gets of rows of a stream or an outbox."""
         return rows.select(pl.col(name).cast(dtype) for name, dtype in self.row_columns.items())
+
+    def shown_key(self, row: pl.DataFrame) -> str:
+        return shown_columns(row, self.key.names)
 
     def __str__(self) -> str:
         if isinstance(self.target, HttpEndpoint):

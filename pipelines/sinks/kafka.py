@@ -16,6 +16,7 @@ from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.scalar import Boolean, Bytes, Float64, Int64, String
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.shapes import Scalar
+from weir.pipelines.sinks.shown import shown
 
 BY_KEY = -1
 """The partition of a record whose key decides, as in Java's producer."""
@@ -74,6 +75,10 @@ class KafkaTopic:
             .with_columns(key=self._keys(rows), value=self._values(rows))
             .select(list(self.columns))
         )
+
+    def shown_key(self, row: pl.DataFrame) -> str:
+        key = shown(row["key"].item())
+        return key if isinstance(self.topic, str) else f"{key}, topic {shown(row['topic'].item())}"
 
     def __str__(self) -> str:
         return f"topic: {self.topic}" if isinstance(self.topic, str) else "extractor class: expression"

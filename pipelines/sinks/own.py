@@ -29,7 +29,8 @@ class Batch:
     ``rows.to_dicts()`` gives dictionaries."""
     idempotency_key: str
     """``APP/SINK/EPOCH/FIRST_ROW+ROWS/OUTBOX``: the place of the rows. ``FIRST_ROW`` counts from 0 in the epoch;
-    ``OUTBOX`` is another one after a reset of the application."""
+    ``OUTBOX`` is another one after a reset of the application. A batch that was refused and is sent again by ``weir
+    sink retry`` more than once ends in ``/1``, ``/2`` and so on."""
     sink: str
     epoch: int
     """The one that the rows were committed in; for rows sent again by ``weir sink retry``, the number that they were

@@ -43,6 +43,10 @@ class Sink(Protocol):
         """
         ...
 
+    def shown_key(self, row: pl.DataFrame) -> str:
+        """The key of a row of the outbox, for people."""
+        ...
+
     def __str__(self) -> str:
         """Where the rows go, as ``describe`` shows it."""
         ...

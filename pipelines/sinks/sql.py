@@ -19,6 +19,7 @@ from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.shapes import TIME, Choice, Field, Scalar, known_field
 from weir.pipelines.serdes.values import objects_of
+from weir.pipelines.sinks.shown import shown_columns
 
 SqlMode = Literal["append", "upsert"]
 _ENCODER = msgspec.json.Encoder()
@@ -81,6 +82,9 @@ class SqlTable:
             for name, each in self.fields.items()
         ]
         return pl.DataFrame([*columns, rows.get_column("_deleted")])
+
+    def shown_key(self, row: pl.DataFrame) -> str:
+        return shown_columns(row, self.record_key.names)
 
     def __str__(self) -> str:
         return f"sql table: {self.qualified}" + (f", by {', '.join(self.key)}" if self.key else "")

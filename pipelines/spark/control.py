@@ -98,10 +98,15 @@ class ControlPanel:
                 report()
             if time.monotonic() >= look_s and not is_last:
                 look_s = time.monotonic() + REQUESTS_EVERY_S
-                found = [request for request in self._control.requests() if request.id not in self._seen]
-                with self._changed:
-                    self._asked += found
-                    self._seen.update(request.id for request in found)
+                self._look()
+
+    def _look(self) -> None:
+        if not self._control.may_have_requests():
+            return
+        found = [request for request in self._control.requests() if request.id not in self._seen]
+        with self._changed:
+            self._asked += found
+            self._seen.update(request.id for request in found)
 
     def _write(self, progress: Progress, state: str, rows: Sequence[TaskStatusRow]) -> None:
         self._control.heartbeat(state, progress.generation)

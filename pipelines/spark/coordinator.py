@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-from weir.pipelines.application import NO_LIMIT, Application
+from weir.pipelines.application import Application
 from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
@@ -22,6 +21,7 @@ from weir.pipelines.spark.admission import admit
 from weir.pipelines.spark.beginnings import Beginnings, unlogged_of
 from weir.pipelines.spark.errors import CommitOutOfSpaceError
 from weir.pipelines.spark.frontiers import Frontiers
+from weir.pipelines.spark.late_log import log_late
 from weir.pipelines.spark.pace import NO_SHARES, Share, Took
 from weir.pipelines.spark.parts import Slots, Source
 from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
@@ -29,10 +29,12 @@ from weir.pipelines.spark.restore_jobs import Restored
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
 from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task, TaskState
+from weir.pipelines.spark.uncommitted import UncommittedLimits, uncommitted_bytes
+from weir.pipelines.spark.under_way import ATTEMPTS
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.blobs import BLOBS, blob_files, remove_blobs, remove_orphans, sync_blobs
-from weir.pipelines.tasks.metrics import RunMetrics
-from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
+from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, Renewal, TaskPlan
+from weir.pipelines.tasks.run_metrics import MetricsLevel, RunMetrics
 from weir.pipelines.topology import SubTopology, Topology
 from weir.pipelines.topology.changes import Fate, TopologyChange
 from weir.pipelines.topology.clocks import clocks_of
@@ -60,9 +62,6 @@ from weir.state.types import FileEntry, StateId, StoreSpec, TaskId, TopicPartiti
 
 log = logging.getLogger("weir.driver")
 
-Item = TypeVar("Item", TaskPlan, SettleRequest)
-Answer = TypeVar("Answer")
-JOB_ATTEMPTS = 3
 FIRST_INSTANCE = "first"
 SMALLEST_BLOB = 4_096
 """What a waiting blob counts at least, in bytes: many small ones cost time in every epoch."""
@@ -80,6 +79,8 @@ class EpochResult:
     took: dict[TaskId, Took] = field(default_factory=dict)
     """What each task's part took, of those that took part."""
     bad_record: BadRecord | None = None
+    has_answers: bool = False
+    """Whether a task has answered."""
     stopped_early: set[TopicPartition] = field(default_factory=set)
     """Topic partitions whose next record is after the time to stop at."""
     failures: list[Receipt] = field(default_factory=list)
@@ -97,10 +98,16 @@ class Coordinator:
         committer: Committer,
         slots: Slots,
         on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None,
+        metrics_level: MetricsLevel = MetricsLevel.INFO,
     ) -> None:
         """``on_commit`` gets the positions of each commit once it is durable; it must not hold the commit up."""
         self.application, self.slots = application, slots
         self._committer, self._warehouse, self._on_commit = committer, warehouse, on_commit
+        slots.renewal = self._renewal
+        self._under_way: dict[TaskId, TaskPlan] = {}
+        """The plans that are not answered yet."""
+        self._late = EpochResult()
+        """What has come of plans that were left, and nobody has been told yet."""
         self.folder = warehouse / application.id
         """The application's, in the warehouse."""
         self._blobs = self.folder / BLOBS
@@ -109,12 +116,13 @@ class Coordinator:
         """By topic, the id under which its positions were read; the next commit keeps them."""
         self.global_beginnings: dict[TopicPartition, int] = {}
         """Where the topic partitions of global tables begin."""
-        self.metrics = RunMetrics()
+        self.metrics = RunMetrics(level=metrics_level)
         self.generation = self.epoch = self.commits = 0
         self.committed_id = StateId(0, 0)
         self._has_uncommitted = False
         self._stages, self._meetings = _stages(application), _meetings(application)
         self._stalls = Stalls(application.max_source_wait)
+        self._uncommitted = UncommittedLimits.of(application)
         self._listed: set[str] = set()
         """The blobs that the newest commit lists, which are synced."""
         self._ended: set[TaskId] = set()
@@ -302,18 +310,21 @@ class Coordinator:
         upto_ms: int | None = None,
         shares: Mapping[TaskId, Share] = NO_SHARES,
     ) -> EpochResult | None:
-        """One step of every task that has something to do, stage by stage; None when none has.
+        """One step of every task that has something to do, stage by stage; None when none has, and nothing has come.
+
+        Tasks that were left with their plans are waited for no longer than ``Slots.is_patient``; what comes of them
+        later is in the result of a later epoch, or of ``take_up``.
 
         ``is_live``: whether topics without further records count as idle, for operators to which that matters.
         ``end_time_ms``: the input has ended, and stream time moves to this. ``upto_ms``: no record after this time is
         read, not even one. ``shares``: what tasks may take within ``limits``.
         """
+        result = self.take_up()
         running = [task for task in self.tasks.values() if task.state is TaskState.RUNNING]
         until_ms = self._until(running, ends, limits, shares) if upto_ms is None else dict.fromkeys(self.tasks, upto_ms)
-        is_all_read = not until_ms and reads_all(self.tasks.values(), ends, limits, shares)
+        is_all_read = not (until_ms or self._under_way) and reads_all(self.tasks.values(), ends, limits, shares)
         state = StateId(self.generation, self.epoch + 1)
         given_up = self._stalls.given_up(self.tasks, now_ms)
-        result = None
         for number, stage in enumerate(self._stages, 1):
             frontiers = Frontiers(self.application.topology, self.tasks, ends, given_up)
             blocked = self._blocked(frontiers, limits.max_pending_bytes)
@@ -322,6 +333,7 @@ class Coordinator:
                 for task in running
                 if task.id.sub_topology in stage
                 and task.id not in blocked
+                and self._is_free(task, state)
                 and (end_time_ms is None or self._may_end(task))
             ]
             plan = partial(
@@ -349,18 +361,49 @@ class Coordinator:
                 ]
                 self.epoch = state.epoch
                 result = result or EpochResult()
-                to_follow = sum(
-                    any(task.id.sub_topology in later for later in self._stages[number:]) for task in running
-                )
-                plans = self._with_global_tables(self._bounded(plans, to_follow), ends)
-                for receipt in self._job(self.slots.run, plans):
-                    self._accept(receipt, result, now_ms)
-                    if receipt.status is ReceiptStatus.DONE and end_time_ms is not None:
-                        self._ended.add(receipt.task)
+                following = [
+                    task for task in running if any(task.id.sub_topology in later for later in self._stages[number:])
+                ]
+                plans = self._uncommitted.shared(plans, self.tasks, following)
+                self._give(self._with_global_tables(plans, ends), result)
         self._stalls.note(Frontiers(self.application.topology, self.tasks, ends, given_up), self.tasks, now_ms)
-        if result is not None:
-            self._has_uncommitted |= result.moved
         return result
+
+    def take_up(self) -> EpochResult | None:
+        """What has come since of plans that were left; None if nothing has."""
+        self._accept_all(self.slots.late(), self._late)
+        result, self._late = self._late, EpochResult()
+        return result if result.has_answers else None
+
+    def finish_writing(self) -> None:
+        """Wait for the tasks that write under an epoch that the next commit passes (PROTOCOL 40)."""
+        self._accept_all(self.slots.finish_writing(), self._late)
+
+    @property
+    def under_way(self) -> Collection[TaskId]:
+        """The tasks that were left with their plans."""
+        return self._under_way.keys()
+
+    def lost(self, task: TaskId, reason: str) -> None:
+        """A task's local state is gone or in doubt: what it is still doing counts for nothing, and it restores."""
+        if self._under_way.pop(task, None) is not None:
+            self.slots.forget(task)
+        self.tasks[task].lost(reason)
+
+    def _is_free(self, task: Task, state: StateId) -> bool:
+        """Whether a task can be given a plan that leads to ``state``."""
+        return self.slots.is_free(task.id) and task.current != state
+
+    def _give(self, plans: Sequence[TaskPlan], result: EpochResult) -> None:
+        self._under_way |= {plan.task: plan for plan in plans}
+        self._accept_all(self.slots.run(plans), result)
+
+    def _renewal(self, task: TaskId) -> Renewal:
+        """What holds for a task that asks before it writes: the epoch that the next commit makes durable, and what was
+        committed while it worked (PROTOCOL 40)."""
+        if self.epoch == self.committed_id.epoch:
+            self.epoch += 1
+        return Renewal(state=StateId(self.generation, self.epoch), committed=self.tasks[task].committed)
 
     def close_processors(self, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int) -> None:
         """Run one more epoch, without input, in which all processors are closed; what they forward is committed with
@@ -376,6 +419,7 @@ class Coordinator:
             planned
             for task in self.tasks.values()
             if task.id.sub_topology in indices and task.state is TaskState.RUNNING and task.visited
+            if self._is_free(task, state)
             if (
                 planned := plan_task(
                     task,
@@ -392,11 +436,9 @@ class Coordinator:
         if not plans:
             return
         self.epoch, result = state.epoch, EpochResult()
-        for receipt in self._job(self.slots.run, self._with_global_tables(plans, ends)):
-            self._accept(receipt, result, now_ms)
+        self._give(self._with_global_tables(plans, ends), result)
         for receipt in result.failures:
             log.warning("task %s: its processors were not closed: %s", receipt.task, receipt.error)
-        self._has_uncommitted |= result.moved
 
     @property
     def has_ended(self) -> bool:
@@ -409,10 +451,14 @@ class Coordinator:
         files: Sequence[FileEntry] = (),
         swaps: Sequence[TableSwap] = (),
         notes: Sequence[SwapNote] = (),
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:
         """Make every accepted epoch durable, and record which instances hold the tasks' state.
 
+        During a run, call ``finish_writing`` before; nothing may be asked of the slots in between.
+
         ``files``, ``swaps`` and ``notes`` of a backfill are committed too, in addition to the tasks' files.
+        ``confirm`` is called just before the pivot; an error that it raises is raised here, and nothing is committed.
 
         Raises:
             FencedError: A newer driver has taken over.
@@ -437,7 +483,7 @@ class Coordinator:
         )
         while True:
             try:
-                self._make_durable(record)
+                self._make_durable(record, confirm)
                 break
             except Exception as error:
                 if not is_disk_full(error):
@@ -461,14 +507,14 @@ class Coordinator:
             }
         )
 
-    def _make_durable(self, record: CommitRecord) -> None:
+    def _make_durable(self, record: CommitRecord, confirm: Callable[[], None]) -> None:
         # 1. Files written and synced: the tasks' files already are, blobs only now
         try:
             sync_blobs(self._blobs, [blob for blob in record.pending_blobs if blob.path not in self._listed])
         except FileNotFoundError:  # a newer driver's start removes what no commit names
             self._committer.check_claim()
             raise
-        self._committer.commit(record)
+        self._committer.commit(record, confirm)
 
     def read_on_at(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit that these topic partitions are read from elsewhere, by tasks that keep their state (PROTOCOL 28)."""
@@ -494,7 +540,7 @@ class Coordinator:
         published = prepared.for_outboxes(folder, self.epoch)
         self.epoch = max(self.epoch + 1, published.epoch)
         # 3. The pivot
-        self.commit(reason_of(backfill), published.files, prepared.swaps, prepared.notes(self.epoch))
+        self.commit(reason_of(backfill), published.files, prepared.swaps, (prepared.note(self.epoch),))
         # 7. The shadow removed
         remove_shadow(folder, backfill)
         return f"swapped in by the commit of epoch {self.committed_epoch}: {prepared}"
@@ -543,8 +589,9 @@ class Coordinator:
             and task.committed == task.current
             and task.state is TaskState.RUNNING
             and (task.has_undo or close)
+            and self.slots.is_free(task.id)
         ]
-        for task_id, settled in self._job(self.slots.settle, requests) if requests else ():
+        for task_id, settled in self._settled(requests) if requests else ():
             self.tasks[task_id].has_undo, self.tasks[task_id].visited = False, settled
 
     def stores(self, task: TaskId) -> Sequence[StoreSpec]:
@@ -564,14 +611,17 @@ class Coordinator:
     @property
     def needs_settling(self) -> bool:
         """Whether a task still holds the undo log of a commit, not having heard of it."""
-        return any(task.owes_settling for task in self.tasks.values())
+        return any(task.owes_settling and self.slots.is_free(task.id) for task in self.tasks.values())
 
     @property
     def uncommitted_bytes(self) -> int:
         """What a rollback would undo, in bytes, over all tasks."""
-        return sum(
-            task.gauges.get("uncommitted_bytes", 0) for task in self.tasks.values() if task.current != task.committed
-        )
+        return uncommitted_bytes(self.tasks.values())
+
+    @property
+    def reached_limit(self) -> str | None:
+        """Which limit on what is uncommitted is reached, if any."""
+        return self._uncommitted.reached(self.tasks.values())
 
     def totals(self) -> dict[str, int]:
         """Counts over all tasks since the application began; ``open_windows`` as of now."""
@@ -583,13 +633,13 @@ class Coordinator:
                     totals[name] = totals.get(name, 0) + count
         return totals
 
-    def _job(self, run: Callable[[Sequence[Item]], list[Answer]], items: Sequence[Item]) -> list[Answer]:
-        """Run a job; one that Spark loses is run again with the same items, which repeats nothing (PROTOCOL 8)."""
-        for attempt in range(1, JOB_ATTEMPTS + 1):
+    def _settled(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
+        """The answers to ``requests``; a job that Spark loses is run again, which repeats nothing (PROTOCOL 8)."""
+        for attempt in range(1, ATTEMPTS + 1):
             try:
-                return run(items)
+                return self.slots.settle(requests)
             except Exception as error:
-                if attempt == JOB_ATTEMPTS:
+                if attempt == ATTEMPTS:
                     raise
                 log.warning(
                     "epoch %s: Spark lost the job (%s); it is run again unchanged",
@@ -597,16 +647,6 @@ class Coordinator:
                     (str(error).splitlines() or [type(error).__name__])[0],
                 )
         raise AssertionError("unreachable")
-
-    def _bounded(self, plans: list[TaskPlan], to_follow: int) -> list[TaskPlan]:
-        """Divide what may still be written before a commit among the plans that take rows and ``to_follow`` tasks of
-        later stages of the epoch, which may take some."""
-        limit = self.application.uncommitted_max_bytes
-        taking = sum(bool(plan.ranges or plan.blobs) for plan in plans)
-        if limit == NO_LIMIT or not taking:
-            return plans
-        share = max(1, (limit - self.uncommitted_bytes) // (taking + to_follow))
-        return [replace(plan, max_uncommitted_bytes=share) if plan.ranges or plan.blobs else plan for plan in plans]
 
     def _with_global_tables(self, plans: list[TaskPlan], ends: Mapping[TopicPartition, int]) -> list[TaskPlan]:
         """Add to the plans of tasks that join with global tables how far those are to be read."""
@@ -637,22 +677,31 @@ class Coordinator:
             for plan in plans
         ]
 
-    def _accept(self, receipt: Receipt, result: EpochResult, now_ms: int) -> None:
-        task = self.tasks[receipt.task]
+    def _accept_all(self, receipts: Sequence[Receipt], result: EpochResult) -> None:
+        for receipt in receipts:
+            self._accept(receipt, self._under_way.pop(receipt.task), result)
+        self._has_uncommitted |= result.moved
+
+    def _accept(self, receipt: Receipt, plan: TaskPlan, result: EpochResult) -> None:
+        task, result.has_answers = self.tasks[receipt.task], True
         match receipt.status:
+            case ReceiptStatus.DONE if receipt.state is None or receipt.state.epoch <= self.committed_epoch:
+                # a worker that Spark had given up was quicker than its successor, under an epoch that is committed
+                result.to_restore.append(replace(receipt, error="it has written under an epoch that was committed"))
             case ReceiptStatus.DONE:
-                result.moved |= task.accept(receipt, now_ms)
+                result.moved |= task.accept(receipt, plan.now_ms)
+                if plan.end_time_ms is not None:
+                    self._ended.add(task.id)
                 if receipt.waiting is not None:
                     log.warning("task %s waits %s ms and %s", task.id, receipt.waiting.wait_ms, task.retrying)
                 self.metrics.epoch(str(task.id), receipt.metrics, receipt.counts)
+                log_late(str(task.id), receipt.metrics.late, receipt.counts.get("late_records", 0))
                 self.metrics.freshness.took(receipt.arrived)
                 result.wants_commit |= receipt.wants_commit
-                result.took[task.id] = Took(
-                    records=receipt.counts.get("records_in", 0) if task.topics else 0,
-                    seconds=receipt.seconds,
-                    ran_out_of_time=receipt.ran_out_of_time,
-                )
-                result.records_in += receipt.counts.get("records_in", 0) if task.topics else 0
+                records = receipt.counts.get("records_in", 0) if task.topics else 0
+                took = Took(records, receipt.seconds, ran_out_of_time=receipt.ran_out_of_time)
+                result.took[task.id] = result.took[task.id] + took if task.id in result.took else took
+                result.records_in += records
                 result.bad_record = result.bad_record or receipt.bad_record
                 result.stopped_early |= {(topic, task.id.partition) for topic in receipt.stopped_early}
                 for blob in receipt.blobs:

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,7 @@ from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdminError, UnknownTopicError
 from weir.pipelines.publishing.state import Decision, sink_readings
 from weir.pipelines.spark.admission import require_commit_log
+from weir.pipelines.spark.beat import LOOK_S, Beat
 from weir.pipelines.spark.coordinator import Coordinator, EpochResult
 from weir.pipelines.spark.errors import (
     BadRecordError,
@@ -40,6 +42,7 @@ from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.signs import Sign
 from weir.pipelines.spark.snapshots import Snapshots
 from weir.pipelines.spark.task import BEFORE_ALL_MS, TaskState
+from weir.pipelines.spark.task_readings import task_readings
 from weir.pipelines.spark.topic_watch import TopicWatch
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import ReceiptStatus
@@ -54,14 +57,24 @@ log = logging.getLogger("weir.driver")
 Answer = TypeVar("Answer")
 IDLE_WAIT_S = 0.02
 ENDS_MAX_AGE_S = 0.2
-"""How old the ends of the topics may be while nothing arrives, which is how long a record may then go unnoticed."""
-ENDS_AGE_SHARE = 0.1
-"""While records arrive, that much of the commit interval; afterwards, of the time since the last one."""
+"""How old the ends of the topics may be while records wait; otherwise they are asked for at each look for records."""
+REQUESTS_EVERY_S = LOOK_S
+"""How often a run that waits for records looks for requests: with a short commit interval it wakes up for both at once.
+"""
 TOPICS_EVERY_S = 5.0
 """How often brokers are asked for topics and partitions that were not there when the run began, and whether those that
 were are still the same."""
 REPORT_EVERY_S = 0.5
+QUIET_REPORT_EVERY_S = 5.0
+"""While nothing waits and nothing changes; each report brings a heartbeat, and the lease lasts three of them."""
 DISK_FULL_WAIT_S = 5.0
+HURRY_S = 1.0
+"""How long an epoch may still take once somebody has asked for something, if what it waits for may be left."""
+LATE_SHARE = 0.2
+"""How late a commit may be for an epoch that is about to end, as a share of the interval: it would have to wait for the
+next one."""
+LEAST_SHARE = 0.25
+"""The share of the commit interval that an epoch may take at least, however late it began."""
 BROKER_WAIT_S = 1.0
 
 
@@ -72,7 +85,9 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
     """
     require_commit_log(spec.application, spec.warehouse / spec.application.id, spec.state_folder)
     before = list(instances(spec.state_folder))  # an instance that a newer driver makes is not among them
-    coordinator = Coordinator(spec.application, spec.warehouse, committer, executors.slots, listeners.on_commit)
+    coordinator = Coordinator(
+        spec.application, spec.warehouse, committer, executors.slots, listeners.on_commit, spec.metrics_level
+    )
     coordinator.start(spec.source_counts, spec.source, accept_state_loss=spec.accept_state_loss)
     name_of = spec.application.topology.task_name
     named = {
@@ -95,11 +110,14 @@ class _Clock:
     report: float = 0.0
     ends: float = 0.0
     topics: float = field(default_factory=time.monotonic)
-    input: float = field(default_factory=time.monotonic)
     first_input: float | None = None
     next_input: float | None = None
     """The first input since the last commit."""
     last_commit_end: float = 0.0
+    epoch: float = 0.0
+    """The beginning of the newest epoch."""
+    asked: float | None = None
+    """The first request, or the stop, of those that are not answered yet."""
 
 
 class Driver:
@@ -118,15 +136,22 @@ class Driver:
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
         self._pace, self._priorities = Pace(self._interval_s, spec.slot_of), spec.priorities
-        self._uncommitted_max_bytes = application.uncommitted_max_bytes
+        self._beat = Beat(self._interval_s)
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
         self._is_paused = self._is_live = False
         self._message = ""
+        self._reported: tuple[object, ...] = ()
+        """What the newest report said, as ``_to_report`` has it."""
         self._stop_request: RequestRow | None = None
+        self._requests: list[RequestRow] = []
+        """Requests that are not answered yet."""
         self._stop = Event()
         """Tells the run to end."""
+        self._asking = ThreadPoolExecutor(1, "topics")
+        """Asks the brokers whether topics are the same while a commit is prepared."""
         coordinator.wait_for_disk = self._wait_for_disk
+        coordinator.slots.is_patient = self._is_patient
 
     def run(self, stop: Event, *, until_caught_up: bool = False, end_time_ms: int | None = None) -> RunSummary:
         """Loop until ``stop`` is set, or until everything that the topics held at the start has been read.
@@ -156,7 +181,7 @@ class Driver:
         self._restores.begin_those_of_the_start()
         while not (stop.is_set() or self._stop_request):
             self._answer_requests()
-            if not until_caught_up and time.monotonic() - self._clock.ends > self._ends_age_s:
+            if not until_caught_up and self._is_time_to_look():
                 self._refresh_ends(stop)
             if not until_caught_up and time.monotonic() - self._clock.topics > TOPICS_EVERY_S:
                 self._clock.topics = time.monotonic()
@@ -167,7 +192,7 @@ class Driver:
             self._restores.take_up()
             self._snapshots.take_up()
             is_held = self._is_paused or self._restores.hold_epochs or self._waits_for_sinks()
-            result = None if is_held else self._run_epoch()
+            result = self._take_up() if is_held else self._run_epoch()
             if result is not None:
                 self._react(result, stop)
             self._commit_if_due(wants_commit=result is not None and result.wants_commit)
@@ -175,7 +200,7 @@ class Driver:
             if until_caught_up and not self._is_paused and self._has_caught_up(result):
                 is_ended = end_time_ms is None or self._end_input(end_time_ms, stop)
                 return self._finish("caught_up" if is_ended else "stopped", stop)
-            if result is None or not result.records_in:
+            if result is None or not result.records_in or (self._is_live and not self._has_more()):
                 if until_caught_up and result is not None and self._lag() > 0:
                     # Records that came later are not read; those that the brokers have lost cannot be waited for.
                     ends = self._ask(stop, self._topics.ends) or self._ends
@@ -193,19 +218,23 @@ class Driver:
         """When the last commit ended, by the monotonic clock."""
         return self._clock.last_commit_end
 
-    @property
-    def _ends_age_s(self) -> float:
-        """How old the ends of the topics may be: less while records arrive and are committed soon."""
-        return min(ENDS_MAX_AGE_S, ENDS_AGE_SHARE * max(self._interval_s, self._quiet_s))
+    def _is_time_to_look(self) -> bool:
+        """Whether the ends of the topics are to be asked for again."""
+        now_s = time.monotonic()
+        if self._has_more():
+            return now_s - self._clock.ends > ENDS_MAX_AGE_S
+        return now_s >= self._beat.next_look_s(has_uncommitted=self._coordinator.has_uncommitted)
 
-    @property
-    def _quiet_s(self) -> float:
-        """How long ago the newest records were read."""
-        return time.monotonic() - self._clock.input
+    def _has_more(self) -> bool:
+        """Whether it is known that records wait, from topics or from other tasks."""
+        tasks = self._coordinator.tasks.values()
+        return self._lag() > 0 or any(task.pending or task.letters for task in tasks)
 
     def _state(self, result: EpochResult | None) -> str:
         if self._is_paused:
             return "paused"
+        if result is None and self._coordinator.under_way:
+            return "working"
         has_retries = any(task.waiting is not None for task in self._coordinator.tasks.values())
         return "waiting" if result is None and has_retries else "running"
 
@@ -219,6 +248,24 @@ class Driver:
                     log.warning("task %s has been in one call of %s for %.0f s", task.id, sign.call, sign.call_s)
                 task.calling = f"has been in one call of {sign.call} for {sign.call_s:.0f} s"
         self._report("working", now=True)
+
+    def _is_patient(self) -> bool:
+        """Whether to wait for what may be left: until a commit is late, or somebody has asked for something."""
+        now_s = time.monotonic()
+        self._take_requests()
+        if not (self._requests or self._stop_request or self._stop.is_set()):
+            self._clock.asked = None
+            due_s = self._beat.due_s + LATE_SHARE * self._interval_s
+            return now_s < max(due_s, self._clock.epoch + LEAST_SHARE * self._interval_s)
+        self._clock.asked = self._clock.asked or now_s
+        return now_s < max(self._clock.asked, self._clock.epoch) + HURRY_S
+
+    def _take_up(self) -> EpochResult | None:
+        """What has come of plans that were left before."""
+        result = self._coordinator.take_up()
+        if result is not None:
+            self._pace.took(0.0, result.took, is_whole=False)
+        return result
 
     def _wait_for_disk(self, error: Exception) -> bool:
         """Wait a moment with a commit for which the disk has no room; False once the run is to end."""
@@ -259,7 +306,8 @@ class Driver:
         return False
 
     def _run_epoch(self) -> EpochResult | None:
-        started = time.monotonic()
+        started = self._clock.epoch = time.monotonic()
+        is_late = bool(self._coordinator.under_way)
         lags = {task.id: total_lag([task], self._ends) for task in self._coordinator.tasks.values()}
         result = self._coordinator.run_epoch(
             self._ends,
@@ -268,9 +316,10 @@ class Driver:
             self._is_live,
             shares=self._pace.shares(lags, self._priorities),
         )
-        self._pace.took(time.monotonic() - started, result.took if result else {})
+        is_whole = not (is_late or self._coordinator.under_way)
+        self._pace.took(time.monotonic() - started, result.took if result else {}, is_whole=is_whole)
         if result is not None and result.records_in:
-            self._clock.input = time.monotonic()
+            self._beat.took(time.monotonic() - started, has_left_some=self._lag() > 0)
             self._clock.first_input = self._clock.first_input or started
             self._clock.next_input = self._clock.next_input or started
         return result
@@ -298,31 +347,33 @@ class Driver:
         coordinator = self._coordinator
         if not coordinator.has_uncommitted:
             return
-        is_behind = self._lag() > 0
-        if time.monotonic() - self._clock.commit + is_behind * self._pace.seconds >= self._interval_s:
+        if self._beat.is_commit_due(self._pace.seconds if self._lag() > 0 else 0.0):
             self._commit("interval")
-        elif wants_commit or 0 <= self._uncommitted_max_bytes <= coordinator.uncommitted_bytes:
-            self._commit("bytes")
+        elif (limit := coordinator.reached_limit) or wants_commit:
+            self._commit(limit or "early")
 
     def _commit_before(self, error: RunError | UnknownTopicError) -> None:
         """If topics have changed, commit what was complete before, unless it may have come from what is there now."""
         if not isinstance(error, OffsetsLostError | MatchedTopicGoneError | UnknownTopicError):
             return
         lost = error.lost if isinstance(error, OffsetsLostError) else ()
+        self._coordinator.finish_writing()
         if self._coordinator.has_uncommitted and not self._topics.has_read_since_commit(lost):
             self._commit("lost records", apart_from={each.topic for each in lost})
 
     def _commit(self, reason: str, apart_from: Collection[str] = ()) -> None:
         """Commit; of topics ``apart_from`` which it is known that they are the same, or that nothing was read."""
         started = time.monotonic()
-        self._topics.require_same(apart_from)
-        self._coordinator.commit(reason)
+        self._coordinator.finish_writing()
+        asked = self._asking.submit(self._topics.require_same, apart_from)
+        self._coordinator.commit(reason, confirm=asked.result)
         self._message = ""
         self._coordinator.metrics.commit(
             time.monotonic() - started,
             time.time_ns() // 1_000_000,
             started - self._clock.commit if self._was_busy(self._clock.commit) else None,
         )
+        self._beat.committed(started)
         self._clock.commit, self._clock.last_commit_end = started, time.monotonic()
         self._clock.next_input = None
         log.info(
@@ -339,8 +390,16 @@ class Driver:
         first_s = self._clock.next_input
         return self._coordinator.commits > 1 and first_s is not None and first_s - since_s < self._interval_s
 
+    def _take_requests(self) -> bool:
+        """Whether there are requests to answer."""
+        known = {request.id for request in self._requests}
+        self._requests += [request for request in self._control.requests() if request.id not in known]
+        return bool(self._requests)
+
     def _answer_requests(self) -> None:
-        for request in self._control.requests():
+        self._take_requests()
+        while self._requests:
+            request = self._requests.pop(0)
             log.info("request %s from %s: %s %s", request.id, request.requested_by, request.kind, request.reason)
             try:
                 self._control.finish(request.id, self._answer(request))
@@ -372,6 +431,7 @@ class Driver:
                 self._report("running", now=True)
                 return answer
             case "swap":
+                coordinator.finish_writing()
                 self._topics.require_same()
                 return coordinator.swap(request.arguments.get("backfill", ""))
             case "sink":
@@ -385,6 +445,7 @@ class Driver:
                 raise RunError(f"cannot answer a request of the kind {request.kind!r}")
 
     def _refresh_ends(self, stop: Event) -> None:
+        self._beat.looked()
         self._ends = self._ask(stop, self._topics.ends) or self._ends
         self._clock.ends = time.monotonic()
 
@@ -401,6 +462,8 @@ class Driver:
                 self._message = str(error)
                 self._answer_requests()
                 self._restores.take_up()
+                if (result := self._take_up()) is not None:
+                    self._react(result, stop)
                 self._commit_if_due()
                 self._report("waiting", now=True)
                 stop.wait(BROKER_WAIT_S)
@@ -408,7 +471,7 @@ class Driver:
 
     def _has_caught_up(self, result: EpochResult | None) -> bool:
         coordinator = self._coordinator
-        if any(
+        if coordinator.under_way or any(
             task.state is TaskState.RESTORING or task.pending or task.letters for task in coordinator.tasks.values()
         ):
             return False
@@ -419,11 +482,21 @@ class Driver:
         if self._coordinator.needs_settling and not self._coordinator.has_uncommitted:
             self._coordinator.settle()
         else:
-            tasks = self._coordinator.tasks.values()
-            due_ms = min((task.next_punctuation_ms for task in tasks if task.next_punctuation_ms), default=math.inf)
-            is_restoring = any(task.state is TaskState.RESTORING for task in tasks)
-            wait_s = IDLE_WAIT_S if is_restoring else self._ends_age_s / 2
-            stop.wait(min(wait_s, max(IDLE_WAIT_S, due_ms / 1000 - time.time())))
+            began_s = time.monotonic()
+            while (wait_s := self._next_s(began_s + IDLE_WAIT_S) - time.monotonic()) > 0:
+                if stop.wait(min(wait_s, REQUESTS_EVERY_S)) or self._take_requests():
+                    return
+
+    def _next_s(self, soonest_s: float) -> float:
+        """When there may be something to do again: to look for records, or, not before ``soonest_s``, anything else."""
+        coordinator = self._coordinator
+        look_s = self._beat.next_look_s(has_uncommitted=coordinator.has_uncommitted)
+        tasks = coordinator.tasks.values()
+        if coordinator.under_way or any(task.state is TaskState.RESTORING for task in tasks):
+            return min(look_s, soonest_s)
+        due = [task.next_punctuation_ms for task in tasks if task.next_punctuation_ms]
+        due_ms = min([*due, *(task.waits_until_ms for task in tasks if task.waiting is not None)], default=math.inf)
+        return min(look_s, max(soonest_s, time.monotonic() + due_ms / 1000 - time.time()))
 
     def _finish(self, reason: str, stop: Event) -> RunSummary:
         """Commit what there is, let the tasks hear of it, and close their stores cleanly."""
@@ -432,9 +505,19 @@ class Driver:
         if request is not None and request.arguments.get("drain"):
             self._drain(stop)
         self._report("stopping", now=True)
+        if (result := self._take_up()) is not None:
+            self._react(result, stop)
+        self._clock.epoch = time.monotonic()
         coordinator.close_processors(self._ends, self._limits, time.time_ns() // 1_000_000)
         if coordinator.has_uncommitted or any(task.current != task.committed for task in coordinator.tasks.values()):
             self._commit(reason.replace("stopped", "stop"))
+            self._take_up()
+        for task_id in coordinator.under_way:
+            log.warning(
+                "task %s %s: the run ends without it, and the next one begins that part again",
+                task_id,
+                coordinator.tasks[task_id].calling or "has not answered",
+            )
         coordinator.settle(close=True)
         last_commit_end, first = self._clock.last_commit_end, self._clock.first_input
         self._snapshots.finish()
@@ -487,9 +570,32 @@ class Driver:
     def _lag(self) -> int:
         return total_lag(self._coordinator.tasks.values(), self._ends)
 
+    def _is_as_reported(self, state: str) -> bool:
+        tasks = self._coordinator.tasks.values()
+        is_restoring = any(task.state is TaskState.RESTORING for task in tasks)
+        is_behind = self._has_more() or self._coordinator.has_uncommitted  # sensors watch how long, and how it grows
+        return not (is_restoring or is_behind) and self._reported == self._to_report(state)
+
+    def _to_report(self, state: str) -> tuple[object, ...]:
+        """What changes while something happens."""
+        coordinator = self._coordinator
+        tasks = [(task.state, task.reason, task.retrying, task.calling) for task in coordinator.tasks.values()]
+        return (
+            state,
+            self._message,
+            coordinator.epoch,
+            coordinator.committed_epoch,
+            self._pace.records_in,
+            self._lag(),
+            self._publishing.states,
+            tasks,
+        )
+
     def _report(self, state: str, *, now: bool = False) -> None:
-        if not now and time.monotonic() - self._clock.report < REPORT_EVERY_S:
+        since_s = time.monotonic() - self._clock.report
+        if not now and (since_s < REPORT_EVERY_S or (since_s < QUIET_REPORT_EVERY_S and self._is_as_reported(state))):
             return
+        self._reported = self._to_report(state)
         self._clock.report = time.monotonic()
         self._publishing.keep_alive()
         coordinator = self._coordinator
@@ -509,7 +615,11 @@ class Driver:
             commit_ms_max=commits.maximum,
             state=state,
             message=self._message,
-            readings=[*coordinator.metrics.readings(), *sink_readings(sinks, time.time())],
+            readings=[
+                *coordinator.metrics.readings(),
+                *task_readings(coordinator.tasks.values(), self._ends),
+                *sink_readings(sinks, time.time()),
+            ],
             sinks=sinks,
         )
         self._control.report(progress, coordinator.tasks.values(), self._ends)

@@ -33,6 +33,14 @@ class Took:
     seconds: float
     ran_out_of_time: bool = False
 
+    def __add__(self, other: Took) -> Took:
+        """What two parts took that are taken up together, one of them late."""
+        return Took(
+            self.records + other.records,
+            self.seconds + other.seconds,
+            ran_out_of_time=self.ran_out_of_time or other.ran_out_of_time,
+        )
+
 
 @dataclass(frozen=True)
 class Share:
@@ -113,8 +121,11 @@ class Pace:
         }
         return self._shares
 
-    def took(self, seconds: float, tasks: Mapping[TaskId, Took]) -> None:
-        """An epoch has taken ``seconds``, and each of its tasks its part of that in its slot."""
+    def took(self, seconds: float, tasks: Mapping[TaskId, Took], *, is_whole: bool = True) -> None:
+        """An epoch has taken ``seconds``, and each of its tasks its part of that in its slot.
+
+        Not ``is_whole`` if a task was left with its plan or is late: what the rest took is then unknown.
+        """
         self.seconds = seconds
         working_s, behind_s = [0.0] * len(self._beside_s), [0.0] * len(self._beside_s)
         for task, each in tasks.items():
@@ -123,8 +134,9 @@ class Pace:
             if share is not None and share.is_behind:
                 behind_s[slot] += each.seconds
                 self._learn(task, each, share)
-        driving_s = max(0.0, seconds - max(working_s))
-        self._beside_s = [driving_s + work - read for work, read in zip(working_s, behind_s, strict=True)]
+        if is_whole:
+            driving_s = max(0.0, seconds - max(working_s))
+            self._beside_s = [driving_s + work - read for work, read in zip(working_s, behind_s, strict=True)]
         if records := sum(each.records for each in tasks.values()):
             self.records_in += records
             self._epochs.append((self._now_s(), records, seconds))

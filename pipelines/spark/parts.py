@@ -25,7 +25,8 @@ from weir.pipelines.spark.task import Task
 from weir.pipelines.spark.topic_logs import TopicLogs
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.epoch import TaskSettings
-from weir.pipelines.tasks.plan import Receipt, TaskPlan
+from weir.pipelines.tasks.plan import Receipt, Renewal, TaskPlan
+from weir.pipelines.tasks.run_metrics import MetricsLevel
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.commit.protocol import Committer
@@ -55,7 +56,30 @@ class Source(TopicLogs, Protocol):
 class Slots(Protocol):
     """Where epochs run; implemented by ``weir.pipelines.spark.slots.SlotPool``."""
 
-    def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]: ...
+    renewal: Callable[[TaskId], Renewal | None]
+    """Says under which epoch a task writes that has been left."""
+    is_patient: Callable[[], bool]
+    """Says whether to wait for slots that may be left."""
+
+    def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
+        """The receipts that have come once nobody need or wants to wait for more."""
+        ...
+
+    def late(self) -> list[Receipt]:
+        """The receipts that have come since, of plans that were left."""
+        ...
+
+    def finish_writing(self) -> list[Receipt]:
+        """What ``late`` gives, once no task writes under an epoch that it has asked for."""
+        ...
+
+    def is_free(self, task: TaskId) -> bool:
+        """Whether the slot of ``task`` has answered everything."""
+        ...
+
+    def forget(self, task: TaskId) -> None:
+        """The receipt of ``task`` is not wanted any more, and it must not write."""
+        ...
 
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]: ...
 
@@ -146,6 +170,7 @@ class RunSpec:
     """Whether to start although another topology or partition count leaves stores empty."""
     outbox_max_bytes: int | None = None
     """How much may wait for sinks before no more is read; None for no limit."""
+    metrics_level: MetricsLevel = MetricsLevel.INFO
     accept_lost_records: bool = False
     """Whether to read on where topics can be read, if they no longer hold what the positions belong to."""
 
@@ -180,6 +205,7 @@ class RunSpec:
             application_folder=str(self.warehouse / self.application.id),
             state_folder=str(self.state_folder),
             partition_counts=self.application.topology.partition_counts(self.source_counts),
+            is_debug=self.metrics_level is MetricsLevel.DEBUG,
         )
 
     def committer(self, on_step: Callable[[str], None]) -> Committer:

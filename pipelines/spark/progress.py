@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weir.pipelines.publishing.state import SinkState
-from weir.pipelines.tasks.metrics import Reading
+from weir.pipelines.tasks.run_metrics import Reading
 
 NEW_TOPICS = "new topics"
 """Why a generation ends when there is more to read than it began with: another one goes on."""

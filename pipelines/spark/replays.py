@@ -12,7 +12,8 @@ from weir.pipelines.serdes.shapes import LAST_TIME_MS
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.errors import ReplayRefusedError
 from weir.pipelines.spark.task import Task
-from weir.pipelines.tasks.dead_letters import Letter, read_dead_letters
+from weir.pipelines.tasks.dead_letter_files import DeadLetterFiles
+from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.replay import Replayed, fits
 
 MOST = 100_000
@@ -27,12 +28,9 @@ def begin_replay(coordinator: Coordinator, ids: Sequence[str]) -> Replayed:
     Raises:
         ReplayRefusedError: A store of their task is computed again if it is lost, which would be without them.
     """
-    letters = read_dead_letters(coordinator.folder).filter(pl.col("replayed").is_null() & pl.col("id").is_not_null())
-    letters = letters.with_columns(pl.col("timestamp").dt.epoch("ms").fill_null(LAST_TIME_MS + 1))
     on_their_way = [letter.id for task in coordinator.tasks.values() for letter in (*task.letters, *task.replayed)]
-    letters = letters.filter(~pl.col("id").is_in(on_their_way))
-    if ids:
-        letters = letters.filter(pl.col("id").is_in(list(ids)))
+    letters = DeadLetterFiles(coordinator.folder).waiting(ids, without=on_their_way)
+    letters = letters.with_columns(pl.col("timestamp").dt.epoch("ms").fill_null(LAST_TIME_MS + 1))
     given, misfits = list[tuple[Task, Letter]](), dict[str, int]()
     for row in letters.head(MOST).iter_rows(named=True):
         letter = Letter(

@@ -248,7 +248,7 @@ class Restores:
                 raise UnloggedStoreLostError(coordinator.application.id, str(task_id), to_log[0], reason)
             self._has_records(task_id, coordinator.tasks[task_id].to_commit())
         for task_id, reason in reasons.items():
-            coordinator.tasks[task_id].lost(reason)
+            coordinator.lost(task_id, reason)
         requests = []
         for task_id, reason in reasons.items():
             task, instance = coordinator.tasks[task_id], new_instance()
@@ -276,7 +276,10 @@ class Restores:
         self._waiting = {request.task: request for request in requests if request not in ready}
         if not ready:
             return
-        are_others_running = any(task.state is TaskState.RUNNING for task in self._coordinator.tasks.values())
+        are_others_running = any(
+            task.state is TaskState.RUNNING or not self._coordinator.slots.is_free(task.id)
+            for task in self._coordinator.tasks.values()
+        )
         if not are_others_running:
             self._hold_until = time.monotonic() + HOLD_S
         self._executor.start(ready, beside_epochs=are_others_running)

@@ -5,6 +5,7 @@ The loop is ``weir.pipelines.spark.driver``; this module only puts the parts tog
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import time
@@ -21,8 +22,8 @@ from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.settings import Settings
 from weir.infra.spark.session import slot_context, stop_context
 from weir.pipelines.application import Application, load_application, load_step_hook
+from weir.pipelines.publishing.checks import check_sinks
 from weir.pipelines.publishing.process import PublishingSettings
-from weir.pipelines.publishing.sql import check_sql_tables
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.spark.admission import admit, require_commit_log, require_matches, require_topics_read
 from weir.pipelines.spark.afterwards import Afterwards
@@ -41,6 +42,7 @@ from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.snapshot_jobs import SnapshotJobs
 from weir.pipelines.spark.upserts import refreshing
 from weir.pipelines.spark.worker import WorkerSettings
+from weir.pipelines.tasks.run_metrics import MetricsLevel
 from weir.state.commit.protocol import newest_commit
 from weir.state.types import TopicPartition
 
@@ -82,6 +84,7 @@ def run(
         CommitLogLostError: There is local state, or there are tables, but no commit log.
         SinkTableError: The table of a SQL sink does not take its rows.
         SinkAddressError: A SQL sink has no database.
+        SinkHeaderError: A header of an HTTP sink is that of a variable that is not set.
         OffsetsLostError: A topic no longer holds what the positions belong to.
         BadRecordError, TaskFailedError: A task cannot continue; everything before is committed.
         FencedError: A newer driver has taken over.
@@ -153,7 +156,7 @@ class _Generations:
             application = self.application.over(newest, known)
             counts = self._brokers.source_counts(application.topology, known)
             admit(application, app_folder, newest, counts, self.accept_state_loss)
-            check_sql_tables(application.topology.outside_sinks, settings.sql_url)
+            check_sinks(application.topology.outside_sinks, settings.sql_url)
             self._say("starting Spark")
             spec = RunSpec(
                 application=application,
@@ -168,6 +171,7 @@ class _Generations:
                 accept_state_loss=self.accept_state_loss,
                 accept_lost_records=self.accept_lost_records,
                 outbox_max_bytes=settings.outbox_max_bytes,
+                metrics_level=MetricsLevel(settings.metrics_level),
             )
             return self._drive(spec, starting, stack)
 
@@ -223,7 +227,7 @@ class _Generations:
                 )
             for each in upserts:
                 each(None)  # the claim has redone what a driver that died owed their updates
-            with panel.serving():
+            with panel.serving(), _short_collections():
                 summary = driver.run(self.stop, until_caught_up=self.until_caught_up)
             publishers.close(CAUGHT_UP_LIMIT_S if summary.reason == "caught_up" else STOP_LIMIT_S)
             panel.report_sinks(publishers.states)
@@ -308,6 +312,17 @@ def _afterwards(
     finally:
         for each in followed:
             each.close()
+
+
+@contextmanager
+def _short_collections() -> Iterator[None]:
+    """Within the block the garbage collector passes over what is there now: it would hold up commits for 0.1 s."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

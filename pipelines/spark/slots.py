@@ -8,7 +8,9 @@ what was not answered once more.
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,11 +18,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pyspark import RDD, SparkContext
 
-from weir.pipelines.spark.signs import SIGN_EVERY_S, Sign
+from weir.pipelines.spark.signs import SIGN_EVERY_S, Asks, Sign
+from weir.pipelines.spark.under_way import FRESH_S, Given, PlansUnderWay
 from weir.pipelines.spark.worker import (
     Failure,
     SettleRequest,
@@ -31,7 +34,7 @@ from weir.pipelines.spark.worker import (
     send_at_once,
     serve,
 )
-from weir.pipelines.tasks.plan import Receipt, TaskPlan
+from weir.pipelines.tasks.plan import Renewal
 from weir.state.types import TaskId
 
 Item = TypeVar("Item")
@@ -41,11 +44,11 @@ Work = Callable[[WorkerSettings, Sequence[Item]], Iterable[Answer]]
 SLOT_VARIABLE = "_WEIR_SLOT"
 TRIES = 4
 """How often a slot is asked the same before a lost worker is an error."""
-FRESH_S = 3 * SIGN_EVERY_S
-"""A worker that has given no sign for longer is not known to be at work."""
 LOOPBACK = "127.0.0.1"
+WORK_LIMIT_S = 0.5
+"""How long a slot may still be at work at the end of the run; then its worker is killed."""
 END_LIMIT_S = 5.0
-"""How long a slot that is still at work may take to end; then it ends with the Spark context."""
+"""How long that may take; then it ends with the Spark context."""
 
 
 class SlotError(Exception):
@@ -66,7 +69,7 @@ class SlotFailedError(SlotError):
         super().__init__(f"slot {slot}: {reason}")
 
 
-class SlotPool:
+class SlotPool(PlansUnderWay):
     """The slots of an application.
 
     Once it is made, the workers are started, the application is imported and the consumers are connected.
@@ -75,9 +78,7 @@ class SlotPool:
     def __init__(
         self, spark_context: SparkContext, slots: int, settings: WorkerSettings, slot_of: Mapping[TaskId, int]
     ) -> None:
-        self.slot_of = slot_of
-        self.while_waiting: Callable[[Sequence[Sign]], None] = lambda signs: None
-        """Called now and then while answers take long, with the signs that the workers give."""
+        super().__init__(slot_of)
         key = secrets.token_bytes(32)
         self._listener = Listener((LOOPBACK, 0), backlog=slots, authkey=key)
         self._slots = []
@@ -102,16 +103,12 @@ class SlotPool:
             self.close()
             raise
 
-    def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
-        """The receipts of ``plans``, in no particular order.
+    def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
+        """Whether each task held its committed state, in which case its undo log is gone now.
 
         Raises:
-            SlotError: A slot does not answer; the same plans may be run again.
+            SlotError: A slot does not answer; the same may be asked again.
         """
-        return self._each(run_plans, plans, lambda plan: plan.task)
-
-    def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
-        """Whether each task held its committed state, in which case its undo log is gone now."""
         return self._each(run_settles, requests, lambda request: request.task)
 
     def ask(self, slot: int, work: Work[Item, Answer], items: Sequence[Item]) -> Future[list[Answer]]:
@@ -127,9 +124,16 @@ class SlotPool:
         """End the workers' tasks."""
         for slot in self._slots:
             slot.close()
+        jobs = {job: slot for slot in self._slots if (job := slot.job) is not None}
+        for job in wait(jobs, WORK_LIMIT_S).not_done:
+            jobs[job].kill()
+        wait(jobs, END_LIMIT_S)
         with contextlib.suppress(OSError), Client(self._listener.address, authkey=None):
             pass  # wakes the thread that accepts
         self._listener.close()
+
+    def _begin(self, slot: int, given: Given) -> None:
+        self._slots[slot].carry_out(given)
 
     def _each(self, work: Work[Item, Answer], items: Sequence[Item], task_of: Callable[[Item], TaskId]) -> list[Answer]:
         shares: dict[int, list[Item]] = {}
@@ -162,7 +166,9 @@ class _Slot:
         self._number, self._task = number, task
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"slot-{number}")
         self._jobs = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"job-of-slot-{number}")
-        self._job: Future[list[object]] | None = None
+        self.job: Future[list[object]] | None = None
+        """What runs its worker."""
+        self._group = f"weir-slot-{number}-{secrets.token_hex(4)}"
         self._changed = threading.Condition()
         self._connection: Connection | None = None
         self._has_connected = False
@@ -173,6 +179,10 @@ class _Slot:
 
     def ask(self, work: Work[Item, Answer], items: Sequence[Item]) -> Future[list[Answer]]:
         return self._thread.submit(self._answers, work, items)
+
+    def carry_out(self, given: Given) -> None:
+        """Have the plans carried out that are not answered yet; what is heard meanwhile is told at once."""
+        self._thread.submit(self._carry_out, given)
 
     def connected(self, connection: Connection) -> None:
         """Its worker is there; a former one, which Spark has given up, ends as soon as it looks."""
@@ -187,51 +197,92 @@ class _Slot:
             self._changed.notify_all()
 
     def close(self) -> None:
+        """Have the worker end as soon as it looks."""
         with self._changed:
             self.is_closed = True
             if self._connection is not None:
-                self._connection.close()
+                hang_up(self._connection)
+            self._changed.notify_all()
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._jobs.shutdown(wait=False)
-        if self._job is not None:
-            wait([self._job], END_LIMIT_S)
+
+    def kill(self) -> None:
+        """Have Spark kill the worker, which is at work."""
+        self._task.context.cancelJobGroup(self._group)
+
+    def _carry_out(self, given: Given) -> None:
+        try:
+            self._converse(run_plans, given.plans, len(given.receipts), given.heard, given.sent)
+        except BaseException as error:
+            given.ended(error)
+        else:
+            given.ended()
 
     def _answers(self, work: Work[Item, Answer], items: Sequence[Item]) -> list[Answer]:
         answers: list[Answer] = []
         self.sign = None
+
+        def heard(message: object, reply: Callable[[Renewal | None], None]) -> None:
+            if isinstance(message, Sign):
+                self.sign = message, time.monotonic()
+            else:
+                answers.append(cast(Answer, message))
+
+        self._converse(work, items, 0, heard, lambda: None)
+        return answers
+
+    def _converse(
+        self,
+        work: Work[Item, Answer],
+        items: Sequence[Item],
+        answered: int,
+        heard: Callable[[object, Callable[[Renewal | None], None]], None],
+        sent: Callable[[], None],
+    ) -> None:
+        """Have ``work`` done with ``items``, of which so many are ``answered`` already, until each is.
+
+        ``heard`` gets every message, and what replies to it; ``sent`` is called before the work is sent to a worker.
+        """
         for _ in range(TRIES):
             connection = self._live_connection()
             try:
-                connection.send((work, items[len(answers) :]))
-                while len(answers) < len(items):
-                    answer = connection.recv()
-                    if isinstance(answer, Sign):
-                        self.sign = answer, time.monotonic()
-                        continue
-                    if isinstance(answer, Failure):
+                sent()
+                connection.send((work, items[answered:]))
+                while answered < len(items):
+                    message = connection.recv()
+                    if isinstance(message, Failure):
                         self._lost(connection)
-                        raise SlotFailedError(self._number, answer.reason)
-                    answers.append(answer)
-                return answers
+                        raise SlotFailedError(self._number, message.reason)
+                    heard(message, connection.send)
+                    answered += not isinstance(message, Sign | Asks)
+                return
             except (EOFError, OSError):
                 self._lost(connection)
         raise SlotLostError(self._number)
+
+    def _run(self) -> list[object]:
+        """Runs its worker, in a thread of its own."""
+        self._task.context.setJobGroup(self._group, "a slot", interruptOnCancel=True)
+        return self._task.collect()
 
     def _live_connection(self) -> Connection:
         """The connection to its worker, once there is one.
 
         Raises:
+            SlotLostError: The slots are closed.
             Py4JJavaError: The worker fails before it connects, as when the application cannot be imported.
         """
         with self._changed:
             while self._connection is None:
-                if self._job is None:
-                    self._has_connected, self._job = False, self._jobs.submit(self._task.collect)
-                    self._job.add_done_callback(self._job_ended)
-                if not self._job.done():
+                if self.is_closed:
+                    raise SlotLostError(self._number)
+                if self.job is None:
+                    self._has_connected, self.job = False, self._jobs.submit(self._run)
+                    self.job.add_done_callback(self._job_ended)
+                if not self.job.done():
                     self._changed.wait()
                 elif self._connection is None:
-                    job, self._job = self._job, None
+                    job, self.job = self.job, None
                     if not self._has_connected:  # otherwise Spark has seen it lost as often as it tries
                         job.result()
             return self._connection
@@ -245,3 +296,9 @@ class _Slot:
     def _job_ended(self, job: Future[list[object]]) -> None:
         with self._changed:
             self._changed.notify_all()
+
+
+def hang_up(connection: Connection) -> None:
+    """End a connection, which a thread may be reading from."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end, contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)

@@ -71,4 +71,4 @@ def _place(task: Task) -> object:
 def _what(task: Task) -> str:
     if task.state is TaskState.RESTORING:
         return "is being restored"
-    return "waits to try a record again" if task.waiting is not None else "has not moved"
+    return "waits to try a record again" if task.waiting is not None else task.calling or "has not moved"

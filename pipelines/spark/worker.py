@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection
@@ -20,9 +21,9 @@ from weir.pipelines.application import Application, load_application, load_step_
 from weir.pipelines.backfill.files import SliceReader
 from weir.pipelines.backfill.shadow import shadow_application
 from weir.pipelines.serdes.registry import connect_serdes
-from weir.pipelines.spark.signs import Signs
-from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
-from weir.pipelines.tasks.plan import Receipt, TaskPlan
+from weir.pipelines.spark.signs import Asks, Signs
+from weir.pipelines.tasks.epoch import DriverGoneError, EpochRunner, NotWantedError, TaskSettings
+from weir.pipelines.tasks.plan import Receipt, Renewal, TaskPlan
 from weir.state.types import StateId, TaskId
 
 
@@ -78,6 +79,8 @@ class Worker:
 
     settings: WorkerSettings
     readers: dict[tuple[str, int], PartitionReader | SliceReader] = field(default_factory=dict)
+    renewal: Callable[[TaskPlan], Renewal | None] = lambda plan: None
+    """Asks the driver, if the task must ask before it writes."""
 
     def __post_init__(self) -> None:
         gc.freeze()
@@ -100,6 +103,7 @@ class Worker:
             self.reader,
             load_step_hook(self.settings.on_step),
             application.error_handling,
+            lambda plan: self.renewal(plan),
         )
 
     def reader(self, topic: str, partition: int) -> PartitionReader | SliceReader:
@@ -131,6 +135,11 @@ class Worker:
             close=request.close,
         )
 
+    def rest(self) -> bool:
+        """Have consumers that are at the end of their partitions ask for no more until they are needed; whether all
+        do."""
+        return all([reader.rest() for reader in self.readers.values() if isinstance(reader, PartitionReader)])
+
     def close(self) -> None:
         """Give the consumers back; new ones are made when they are needed."""
         for reader in self.readers.values():
@@ -138,6 +147,8 @@ class Worker:
         self.readers.clear()
 
 
+REST_AFTER_S = 1.0
+"""A worker that has not been asked for anything for so long has its consumers rest."""
 GC_ALLOCATIONS = 50_000
 """Allocations between garbage collections. With Python's 700 the objects of an epoch are walked hundreds of times; that
 cost 30 % of reading when each record was an object (1.43 against 1.02 µs); reference counting frees them anyway."""
@@ -180,7 +191,8 @@ def serve(
     ``rows`` is drained because PySpark ends a worker that leaves input unread.
     """
     list(rows)
-    worker_for(settings)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # PySpark lets it through, and the driver ends the worker
+    worker = worker_for(settings)
     with Client(address, authkey=key) as driver:
         send_at_once(driver)
         sending = threading.Lock()
@@ -190,18 +202,38 @@ def serve(
                 driver.send(message)
 
         send(slot)
-        with closing(Signs(send)) as signs:
+        with closing(Signs(send, worker.epochs.spare)) as signs:
+
+            def renewal(plan: TaskPlan) -> Renewal | None:
+                if not signs.must_ask():
+                    return None
+                try:
+                    send(Asks(plan.task))
+                    renewed: Renewal | None = driver.recv()
+                except (EOFError, ConnectionError) as error:
+                    raise DriverGoneError from error
+                if renewed is None:
+                    raise NotWantedError
+                return renewed
+
+            worker.renewal = renewal
             while True:
                 try:
+                    is_at_rest = False
+                    while not driver.poll(None if is_at_rest else REST_AFTER_S):
+                        is_at_rest = worker.rest()
                     work, items = driver.recv()
                 except (EOFError, ConnectionError):  # the driver has closed, or has another worker for this slot
                     return iter(())
+                signs.begin()
                 try:
                     answers = iter(work(settings, items))
                     for item in items:
                         with signs.at_work(str(getattr(item, "task", item))):
                             answer = next(answers)
                         send(answer)
+                except DriverGoneError:
+                    return iter(())
                 except Exception as error:
                     send(Failure(f"{type(error).__name__}: {error}"))
                     raise  # Spark starts a new worker, without these caches

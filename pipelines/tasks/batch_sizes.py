@@ -1,4 +1,4 @@
-"""How many records the next batch of an epoch takes, where its plan limits uncommitted bytes or time."""
+"""How many records the next batch of an epoch takes, where its plan limits time or what is uncommitted."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 import time
 
 FIRST_ROWS = 10_000
-"""Records in the first batch where only bytes are limited, at most."""
+"""Records in the first batch where time is not limited, at most."""
 LEAST_ROWS = 100
-"""No batch has fewer because of bytes."""
-FIRST_ROW_BYTES = 100
-"""What a record is taken to write before anything is known."""
+"""No batch has fewer because of what is uncommitted."""
+FIRST_ROW_BYTES, FIRST_ROW_US = 100, 5
+"""What a record is taken to write, and to add to the time of a rollback, before anything is known."""
 UNKNOWN_ROWS = 100
 """Records in the first batch where time is limited and what a record takes is not known."""
 MOST_GROWTH = 8
@@ -24,17 +24,26 @@ class BatchSizes:
     """The sizes of one epoch's batches."""
 
     def __init__(
-        self, *, max_bytes: int | None, budget_s: float | None, first: int | None = None, started_s: float = 0.0
+        self,
+        *,
+        max_bytes: int | None,
+        budget_s: float | None,
+        max_rollback_us: int | None = None,
+        first: int | None = None,
+        started_s: float = 0.0,
     ) -> None:
         """``first``: how many records fit into half of the budget, if known. ``started_s``: when the epoch began, by
         the monotonic clock."""
-        self._max_bytes, self._budget_s = max_bytes, budget_s
+        self._max_bytes, self._max_rollback_us, self._budget_s = max_bytes, max_rollback_us, budget_s
         self._end_s = math.inf if budget_s is None else started_s + budget_s
         self._began_s = time.monotonic()
         self._least = min(FIRST_ROWS, LEAST_ROWS)
-        within_bytes = FIRST_ROWS if max_bytes is None else max(self._least, max_bytes // (2 * FIRST_ROW_BYTES))
-        within_time = FIRST_ROWS if budget_s is None else max(1, first or UNKNOWN_ROWS)
-        self.next = min(within_bytes, within_time, FIRST_ROWS) if max_bytes is not None else within_time
+        sizes = [FIRST_ROWS if budget_s is None else max(1, first or UNKNOWN_ROWS)]
+        if max_bytes is not None:
+            sizes += [FIRST_ROWS, max(self._least, max_bytes // (2 * FIRST_ROW_BYTES))]
+        if max_rollback_us is not None:
+            sizes += [FIRST_ROWS, max(self._least, max_rollback_us // (2 * FIRST_ROW_US))]
+        self.next = min(sizes)
         """Records in the next batch; 0 when the epoch takes no more."""
         self.are_too_large = self.are_late = False
         """Why ``next`` is 0."""
@@ -42,22 +51,23 @@ class BatchSizes:
     @property
     def are_unlimited(self) -> bool:
         """Whether all records may be one batch."""
-        return self._max_bytes is None and self._budget_s is None
+        return self._max_bytes is None and self._max_rollback_us is None and self._budget_s is None
 
     @property
     def stop_at_s(self) -> float:
         """When a batch that begins now is given up, by the monotonic clock."""
         return math.inf if self._budget_s is None else time.monotonic() + PATIENCE * self._budget_s
 
-    def took(self, rows: int, taken: int, written_bytes: int) -> None:
-        """A batch of ``rows`` records has ended, the epoch's first ``taken``, which have written ``written_bytes``."""
+    def took(self, rows: int, taken: int, written_bytes: int, rollback_us: int = 0) -> None:
+        """A batch of ``rows`` records has ended, the epoch's first ``taken``, which have written ``written_bytes`` and
+        added ``rollback_us`` to the time of a rollback."""
         now_s = time.monotonic()
         seconds, self._began_s = max(1e-6, now_s - self._began_s), now_s
         sizes = []
-        if self._max_bytes is not None:
-            room = self._max_bytes - written_bytes
-            self.are_too_large = room <= 0
-            sizes.append(max(self._least, taken * room // (2 * max(1, written_bytes))))
+        for limit, used in ((self._max_bytes, written_bytes), (self._max_rollback_us, rollback_us)):
+            if limit is not None:
+                self.are_too_large |= used >= limit
+                sizes.append(max(self._least, taken * (limit - used) // (2 * max(1, used))))
         if self._budget_s is not None:
             left_s = self._end_s - now_s
             fitting = int(rows * left_s / seconds)

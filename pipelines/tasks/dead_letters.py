@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
 from weir.pipelines.serdes.headers import HEADERS_TYPE, Headers
 from weir.pipelines.serdes.shapes import LAST_TIME_MS, TIME
 from weir.pipelines.serdes.source import BadRecord
-from weir.state.commit.tables import read_rows
 from weir.state.types import TableSpec
 
 REPLAYED = "replayed"
@@ -61,18 +59,6 @@ class Letter:
     value: bytes | None
     row: bytes | None
     headers: Headers | None = None
-
-
-def read_dead_letters(folder: Path) -> pl.DataFrame:
-    """All dead letters of the application in ``folder``, oldest epoch first, with the columns of ``DEAD_LETTERS``, and
-    ``replayed``: null for one that waits, else "processed", or why it failed again."""
-    empty = pl.DataFrame(schema=DEAD_LETTERS.schema)
-    table = folder / DEAD_LETTERS.name
-    rows = pl.concat([empty, read_rows(table)], how="diagonal_relaxed") if (table / "_delta_log").is_dir() else empty
-    is_mark = pl.col("stage").eq_missing(REPLAYED)
-    marks = rows.filter(is_mark).select("id", replayed=pl.col("reason").fill_null("processed")).unique("id")
-    letters = rows.filter(~is_mark).select(empty.columns).join(marks, on="id", how="left")
-    return letters.sort("_epoch", "topic", "partition", "offset")
 
 
 def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:

@@ -32,7 +32,7 @@ from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
 from weir.pipelines.tasks.order import MERGE, Arrivals, Mark, Part, Turns, merge_clock, topic_mark, with_keys
 from weir.pipelines.tasks.output import EpochOutput, joined
 from weir.pipelines.tasks.placement import check_placement
-from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
+from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, Renewal, TaskPlan
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.tasks.replay import PUT_ASIDE, failed_again
 from weir.pipelines.tasks.replay import batches as replay_batches
@@ -42,13 +42,14 @@ from weir.pipelines.topology.topology import outbox_spec, table_spec
 from weir.state.changelog.reading import TaskChangelog, encoded
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from weir.state.changelog.whole import whole_changelog_frame
-from weir.state.commit.files import write_file, write_files
+from weir.state.commit.files import Syncs, write_file, write_files
 from weir.state.engine.backing import suppliers_of
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import Settlement, StateSession, StateView
 from weir.state.engine.in_memory import place
 from weir.state.engine.instances import current_instance, instance_folder, set_current
 from weir.state.engine.meta import Uncommitted
+from weir.state.engine.rollback_cost import RollbackCost
 from weir.state.engine.session import EpochSession
 from weir.state.engine.task_store import TASK_STORE, TaskStore
 from weir.state.errors import (
@@ -91,6 +92,8 @@ class TaskSettings:
     """The application's folder in the state directory, with one folder per task."""
     partition_counts: Mapping[int, int]
     """Tasks by sub-topology."""
+    is_debug: bool = False
+    """Whether to measure what each node and store does."""
 
 
 @dataclass
@@ -114,7 +117,7 @@ class _Input:
     blobs: tuple[BlobRef, ...] = ()
     """Those that the last parts of ``arrivals`` come from."""
     was_cut: bool = False
-    """Whether rows are left for the next epoch because of ``max_uncommitted_bytes``."""
+    """Whether rows are left for the next epoch because of ``max_uncommitted_bytes`` or ``max_rollback_us``."""
     ran_out_of_time: bool = False
     """Whether rows are left for the next epoch because of ``budget_ms``."""
     stopped_early: set[str] = field(default_factory=set)
@@ -167,6 +170,14 @@ class _Input:
         return tuple(consumed), tuple(left)
 
 
+class DriverGoneError(Exception):
+    """The driver has ended, or has given the plan to another worker; nothing was written."""
+
+
+class NotWantedError(Exception):
+    """Nobody waits for what the task has done any more; nothing of it was written."""
+
+
 class EpochRunner:
     """Runs epochs of the tasks of one topology. Keep it between epochs for its caches, which are safe to lose."""
 
@@ -177,16 +188,21 @@ class EpochRunner:
         reader: Callable[[str, int], Reader],
         on_step: Callable[[str], None],
         handling: ErrorHandling = FAIL,
+        renewal: Callable[[TaskPlan], Renewal | None] = lambda plan: None,
     ) -> None:
-        self._handling = handling
+        """``renewal`` says before anything is written what holds instead of a plan's state ids, if they do not
+        (PROTOCOL 40); it may raise ``NotWantedError``, and ``DriverGoneError``, which ``run`` then raises."""
+        self._handling, self._renewal = handling, renewal
         self._topology, self._settings, self._reader, self._on_step = topology, settings, reader, on_step
         self._folder = Path(settings.application_folder)
         self._tables = {sink.table: table_spec(sink) for sink in topology.sinks}
         self._global_tables = GlobalTables(topology, handling)
+        self._at_work: TaskStore | None = None
+        """The store of the task that runs, or ran last."""
         self._instances: dict[TaskId, tuple[StateId | None, dict[str, object]]] = {}
         """The processors of each task, and the state after the epoch in which they ran last."""
         self._processors = {
-            sub_topology.index: TaskProcessor(sub_topology, self._global_tables)
+            sub_topology.index: TaskProcessor(sub_topology, self._global_tables, is_debug=settings.is_debug)
             for sub_topology in topology.sub_topologies
         }
 
@@ -194,8 +210,8 @@ class EpochRunner:
         """Carry out ``plan`` once, however often it arrives: the same plan again gets the stored receipt."""
         started_s, store = time.monotonic(), None
         try:
-            store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
-            if (stored := _stored_receipt(plan, store)) is not None:
+            self._at_work = store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
+            if (stored := _stored_receipt(plan.plan_hash, store)) is not None:
                 return stored
             base = store.base
             settlement = self._settled(
@@ -215,6 +231,10 @@ class EpochRunner:
             elif store.base != base:
                 self._on_step("undo dropped")
             return self._run_settled(plan, store, started_s)
+        except DriverGoneError:
+            raise
+        except NotWantedError:
+            return _refusal(plan, ReceiptStatus.FAILED, "its task has been given another store meanwhile")
         except TaskCorruptedError as error:
             TaskStoreCache.discard(self._folder_of(plan.task, plan.instance))
             return _refusal(plan, ReceiptStatus.NEEDS_RESTORE, error.reason)
@@ -239,6 +259,12 @@ class EpochRunner:
                 )
             log.exception("task %s failed in epoch %s", plan.task, plan.state)
             return _refusal(plan, ReceiptStatus.FAILED, f"{type(error).__name__}: {error}")
+
+    def spare(self) -> None:
+        """The task at work takes long, so its worker may be killed for that, which says nothing about its store. May be
+        called from another thread."""
+        if (store := self._at_work) is not None:
+            store.spare()
 
     def settle(self, task: TaskId, instance: str, *, generation: int, committed: StateId, close: bool) -> bool:
         """Drop the undo log of a task without a plan, whose state is committed; with ``close``, also close its store.
@@ -333,10 +359,14 @@ class EpochRunner:
                 instances = {}
             attempts = self._attempts(plan, read.raws, session, instances, self._handling)
             attempts.tried = plan.tried
-            output = self._process(plan, read, attempts, clocks, started_s)
+            output = self._process(plan, read, attempts, clocks, store.rollback_cost, started_s)
             dead = read.dead + attempts.dead
             if plan.letters:
                 output, dead = self._replay(plan, session, instances, output)
+            plan_hash = plan.plan_hash
+            if (renewed := self._renewal(plan)) is not None:
+                plan = replace(plan, state=renewed.state, committed=renewed.committed)
+                self._on_step("renewed")
             files = self._write_files(plan, sub_topology, session, output, dead)
             blobs, (consumed, left) = self._write_blobs(plan, output), read.split_blobs()
             self._on_step("files written")
@@ -348,7 +378,7 @@ class EpochRunner:
             _save(session, CLOCKS_KEY, output.clocks)
             receipt = Receipt(
                 task=plan.task,
-                plan_hash=plan.plan_hash,
+                plan_hash=plan_hash,
                 status=ReceiptStatus.DONE,
                 state=plan.state,
                 positions=positions,
@@ -385,14 +415,17 @@ class EpochRunner:
                 ran_out_of_time=read.ran_out_of_time,
             )
 
+            own_bytes = store.own_uncommitted_bytes
+
             def make_receipt(uncommitted: Uncommitted) -> bytes:
                 nonlocal receipt
                 receipt = replace(
                     receipt,
                     gauges={
                         **output.gauges,
-                        "uncommitted_bytes": uncommitted.bytes,
+                        "uncommitted_bytes": uncommitted.bytes + own_bytes,
                         "uncommitted_records": uncommitted.records,
+                        "rollback_us": uncommitted.rollback_us,
                     },
                 )
                 return msgspec.msgpack.encode(receipt)
@@ -402,10 +435,11 @@ class EpochRunner:
                 state=plan.state,
                 expected=plan.expected,
                 generation=plan.state.generation,
-                plan_hash=plan.plan_hash,
+                plan_hash=plan_hash,
                 make_receipt=make_receipt,
+                committed=plan.committed,
             )
-        if applied is None and (stored := _stored_receipt(plan, store)) is not None:
+        if applied is None and (stored := _stored_receipt(plan_hash, store)) is not None:
             return stored  # a cancelled run of the same plan finished first (PROTOCOL 6)
         if applied is None:
             return _refusal(
@@ -416,7 +450,8 @@ class EpochRunner:
         self._on_step("state written")
         if consumed:
             self._on_step("blob consumed")
-        return receipt
+        figures = store.figures(with_stores=self._settings.is_debug)
+        return replace(receipt, metrics=replace(receipt.metrics, figures=figures))
 
     def _read(self, plan: TaskPlan, sub_topology: SubTopology, clocks: Mapping[str, int]) -> _Input:
         read = _Input()
@@ -561,14 +596,24 @@ class EpochRunner:
         )
 
     def _process(
-        self, plan: TaskPlan, read: _Input, attempts: Attempts, clocks: Mapping[str, int], started_s: float
+        self,
+        plan: TaskPlan,
+        read: _Input,
+        attempts: Attempts,
+        clocks: Mapping[str, int],
+        cost: RollbackCost,
+        started_s: float,
     ) -> EpochOutput:
-        """Run the operators; in batches if the plan limits uncommitted bytes or time. That may leave rows for later,
-        and so does a record that is to be tried again."""
+        """Run the operators; in batches if the plan limits time or what is uncommitted, on top of what would cost
+        ``cost`` to undo. That may leave rows for later, and so does a record that is to be tried again."""
         sub_topology, turns = self._sub_topology(plan.task), read.arrivals.turns
         budget_s = plan.budget_ms / 1000 if plan.budget_ms is not None and sub_topology.calls_functions else None
         batches = BatchSizes(
-            max_bytes=plan.max_uncommitted_bytes, budget_s=budget_s, first=plan.batch_rows, started_s=started_s
+            max_bytes=plan.max_uncommitted_bytes,
+            max_rollback_us=plan.max_rollback_us,
+            budget_s=budget_s,
+            first=plan.batch_rows,
+            started_s=started_s,
         )
         is_one_batch = batches.are_unlimited or not len(turns)
         outputs: list[EpochOutput] = []
@@ -594,7 +639,12 @@ class EpochRunner:
             if taken == len(turns):
                 return joined(outputs, sub_topology.sinks)
             if attempts.waiting is None:
-                batches.took(rows, taken, attempts.session.approximate_num_uncommitted_bytes())
+                batches.took(
+                    rows,
+                    taken,
+                    attempts.session.approximate_num_uncommitted_bytes(),
+                    cost.us(attempts.session.num_changed_keys()) - cost.us(),
+                )
             if batches.next == 0 or attempts.waiting is not None:
                 read.arrivals.take(taken)
                 self._cut_to_taken(read, plan.task.partition)
@@ -630,10 +680,11 @@ class EpochRunner:
         dead: Sequence[BadRecord],
     ) -> tuple[FileEntry, ...]:
         epoch, files = plan.state.epoch, list[FileEntry]()
+        syncs = Syncs()
         of_epoch = pl.lit(epoch, pl.Int64()).alias("_epoch")
         for name, frame in output.sinks.items():
             if frame.height:
-                files += write_files(self._folder, self._tables[name], frame.with_columns(of_epoch))
+                files += write_files(self._folder, self._tables[name], frame.with_columns(of_epoch), syncs=syncs)
         partition = {"task": self._topology.task_name(plan.task), "segment": str(epoch // SEGMENT_EPOCHS)}
         for store in sub_topology.stores:
             if not store.is_logged:
@@ -643,15 +694,17 @@ class EpochRunner:
             else:
                 changes = changelog_frame(store, session)
             if changes.height:
-                files.append(write_file(self._folder, changelog_spec(store), changes.with_columns(of_epoch), partition))
+                rows = changes.with_columns(of_epoch)
+                files.append(write_file(self._folder, changelog_spec(store), rows, partition, syncs=syncs))
         if dead:
-            files.append(write_file(self._folder, DEAD_LETTERS, dead_letter_frame(dead, epoch)))
+            files.append(write_file(self._folder, DEAD_LETTERS, dead_letter_frame(dead, epoch), syncs=syncs))
             if (sink := self._topology.dead_letters) is not None:
                 records = dead_letter_records(sink, dead, [letter_id(record, epoch) for record in dead])
-                files += write_files(self._folder, outbox_spec(sink), records.with_columns(of_epoch))
+                files += write_files(self._folder, outbox_spec(sink), records.with_columns(of_epoch), syncs=syncs)
         if plan.letters:
             marks = replay_marks(plan.letters, failed_again(plan.letters, dead), epoch)
-            files.append(write_file(self._folder, DEAD_LETTERS, marks))
+            files.append(write_file(self._folder, DEAD_LETTERS, marks, syncs=syncs))
+        syncs.wait()
         return tuple(files)
 
     def _write_blobs(self, plan: TaskPlan, output: EpochOutput) -> tuple[BlobRef, ...]:
@@ -732,9 +785,9 @@ def _save(session: StateSession, key: bytes, value: object) -> None:
         session.put_many(TASK_STORE, [key], [encoded])
 
 
-def _stored_receipt(plan: TaskPlan, store: TaskStore) -> Receipt | None:
+def _stored_receipt(plan_hash: str, store: TaskStore) -> Receipt | None:
     """The receipt of the same plan, if that plan led to the state that the store holds."""
-    stored = store.stored_receipt(plan.plan_hash) if store.current == plan.state else None
+    stored = store.stored_receipt(plan_hash)
     return None if stored is None else msgspec.msgpack.decode(stored, type=Receipt)
 
 

@@ -80,6 +80,8 @@ class TaskPlan:
     """Dead letters to process again; a plan with some reads nothing else."""
     max_uncommitted_bytes: int | None = None
     """Stop after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
+    max_rollback_us: int | None = None
+    """Stop after the batch of records with which rolling the epoch back would take about this long."""
     budget_ms: int | None = None
     """Stop after the batch of records at which this much time has passed; only where functions of the program run."""
     batch_rows: int | None = None
@@ -91,6 +93,16 @@ class TaskPlan:
     def plan_hash(self) -> str:
         """Identifies the plan: the same plan again is answered with the stored receipt (PROTOCOL 7)."""
         return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renewal:
+    """What holds instead of a plan's own state ids, where others were committed without the task (PROTOCOL 40)."""
+
+    state: StateId
+    """The id of the state after this epoch."""
+    committed: StateId | None
+    """The id of the task's committed state."""
 
 
 class ReceiptStatus(StrEnum):
@@ -127,13 +139,13 @@ class Receipt:
     """Counts of this epoch: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``,
     ``failed_records``, ``retries``."""
     gauges: Mapping[str, int] = field(default_factory=dict)
-    """Current values: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
+    """Current values: ``uncommitted_bytes``, ``uncommitted_records``, ``rollback_us``, ``open_windows``."""
     next_punctuation_ms: int | None = None
     metrics: EpochMetrics = field(default_factory=EpochMetrics)
     arrived: tuple[Arrived, ...] = ()
     """The records that were read, by when they arrived."""
     wants_commit: bool = False
-    """Whether it stopped early at ``max_uncommitted_bytes``."""
+    """Whether it stopped early at ``max_uncommitted_bytes`` or ``max_rollback_us``, or a processor asked for it."""
     waiting: Waiting | None = None
     """The record before which it stopped, to try it again."""
     seconds: float = 0.0

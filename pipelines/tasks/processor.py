@@ -24,7 +24,8 @@ from weir.pipelines.operators.suppress import HELD_BYTES
 from weir.pipelines.processors.records import RecordMetadata
 from weir.pipelines.serdes.headers import HEADERS, with_headers
 from weir.pipelines.serdes.source import source_schema
-from weir.pipelines.tasks.metrics import EpochMetrics, lateness
+from weir.pipelines.tasks.metered import MeteredSession, size_of
+from weir.pipelines.tasks.metrics import EpochMetrics, Moments
 from weir.pipelines.tasks.operator_factory import global_join_of, merge_of, operator_of, several_inputs_of
 from weir.pipelines.tasks.order import LAST_KEY, MERGE, ORIGIN, Turns, last_key, sent
 from weir.pipelines.tasks.output import EpochOutput, sink_rows
@@ -44,6 +45,7 @@ from weir.pipelines.topology.processors import ProcessorNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.contract import StateSession, StateView
 from weir.state.errors import StateError
+from weir.state.own_code import failures
 from weir.state.stores.access import StoreTime
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.kinds import store_of
@@ -91,7 +93,7 @@ def _at_node(
             if isinstance(node, TableSinkNode):
                 error.stage = "production"
             raise
-        except Exception as error:
+        except failures() as error:
             raise OperatorError(node.name, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
         finally:
             calls.running = None
@@ -102,8 +104,11 @@ def _at_node(
 class TaskProcessor:
     """The operators of one sub-topology. It holds no state between epochs: that is in the session and the clocks."""
 
-    def __init__(self, sub_topology: SubTopology, global_tables: StateView | None = None) -> None:
-        self._sub_topology = sub_topology
+    def __init__(
+        self, sub_topology: SubTopology, global_tables: StateView | None = None, *, is_debug: bool = False
+    ) -> None:
+        """``is_debug``: whether to measure what each node and store does."""
+        self._sub_topology, self._is_debug = sub_topology, is_debug
         self._merges = {
             node: merge_of(node)
             for node in sub_topology.nodes
@@ -148,9 +153,11 @@ class TaskProcessor:
             for store in node.stores
             if store.kind in (StoreKind.WINDOW, StoreKind.SESSION) and store.name in node.store_names
         ]
-        self._buffers = [
-            store.name for node in sub_topology.nodes if isinstance(node, SuppressNode) for store in node.stores
-        ]
+        suppressions = [node for node in sub_topology.nodes if isinstance(node, SuppressNode)]
+        self._buffers = {store.name: node.name for node in suppressions for store in node.stores}
+        """By store of a suppression, the suppression."""
+        self._fused = [node.fused_with.store.name for node in suppressions if node.fused_with is not None]
+        """The stores of aggregations that are evaluated together with a suppression."""
 
     def run(
         self,
@@ -176,11 +183,21 @@ class TaskProcessor:
         Without ``passes_wall_clock`` nothing that they do by the wall clock is due. Writes go to ``session``.
         ``clocks`` are those of the task's last epoch and stay unchanged; ``partition`` is the task's.
         """
+        metered, now = None, dict(clocks)
+        for name in self._fused:
+            if not self._is_debug:
+                now.pop(HELD_BYTES + name, None)  # who counts on must count anew
+            elif HELD_BYTES + name not in now:
+                now[HELD_BYTES + name] = size_of(session, name)
+        if self._is_debug:
+            session = metered = MeteredSession(
+                session, [store.name for store in self._sub_topology.stores], self._fused
+            )
         if self._looked_into:
             session = BatchSession(session, self._looked_into)
         epoch = Epoch(
             session=session,
-            clocks=dict(clocks),
+            clocks=now,
             now_ms=now_ms,
             counts=Counter(),
             clocks_before=clocks,
@@ -188,6 +205,7 @@ class TaskProcessor:
             instances={} if instances is None else instances,
             passes_wall_clock=passes_wall_clock,
             begins_time=begins_time,
+            late_records=[] if self._is_debug else None,
         )
         inputs, causes = self._in_turn(turns, epoch)
         epoch.metadata_of = partial(self._metadata_of, turns, causes)
@@ -204,7 +222,26 @@ class TaskProcessor:
             for edge in self._sub_topology.edges_out
             if edge.name in output.edges
         }
-        return replace(output, edges=edges)
+        return replace(output, edges=edges, metrics=self._measured(output.metrics, epoch, metered))
+
+    def _measured(self, metrics: EpochMetrics, epoch: Epoch, metered: MeteredSession | None) -> EpochMetrics:
+        """``metrics`` with what the operators have noted, and if asked for, what stores hold and were asked."""
+        metrics = replace(
+            metrics, overtime_ms_of={self._buffers[store]: values for store, values in epoch.overtimes.items()}
+        )
+        if metered is None:
+            return metrics
+        for name, grown in metered.grown.items():
+            epoch.clocks[HELD_BYTES + name] += grown
+        return replace(
+            metrics,
+            buffers={
+                name: (metered.count(name), epoch.clocks.get(HELD_BYTES + name, 0))
+                for name in (*self._buffers, *self._fused)
+            },
+            calls={store: dict(calls) for store, calls in metered.calls.items() if calls},
+            late=tuple(epoch.late_records or ()),
+        )
 
     def _run(
         self,
@@ -217,7 +254,7 @@ class TaskProcessor:
     ) -> EpochOutput:
         """``run`` with rows that have turns; what it gives to edges is not yet in the form in which it is sent."""
         session = epoch.session
-        behind_ms, furthest_ms = lateness(inputs.values(), epoch.clocks)
+        moments = Moments(inputs.values(), epoch.clocks)
         given = _Given(inputs)
         calls = NodeCalls(
             process=lambda node, arrived, epoch: self._process(node, arrived, None, epoch),
@@ -249,10 +286,13 @@ class TaskProcessor:
             wants_commit=epoch.wants_commit,
             metrics=EpochMetrics(
                 records=sum(rows.height for rows in inputs.values()),
-                lateness_ms=behind_ms,
-                max_lateness_ms=furthest_ms,
-                buffers={name: (session.count(name), epoch.clocks.get(HELD_BYTES + name, 0)) for name in self._buffers},
+                lateness_ms=moments.lateness_ms,
                 nodes={name: dict(counts) for name, counts in given.counts.items() if counts},
+                lateness_ms_of={
+                    node.name: behind
+                    for node in (self._sub_topology.nodes if self._is_debug else ())
+                    if (behind := moments.behind(_arrived(node, inputs, given.forwarded, epoch))).count
+                },
             ),
         )
 
@@ -293,6 +333,7 @@ class TaskProcessor:
         self, node: Node, arrived: list[pl.DataFrame], end_time_ms: int | None, epoch: Epoch
     ) -> pl.DataFrame | None:
         """What a node forwards for the rows of its parents or its topic."""
+        epoch.node = node.name
         taken = self._with_headers(node, arrived)
         if node in self._joins:
             forwarded = self._joins[node].process_all(taken, epoch)

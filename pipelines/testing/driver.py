@@ -34,10 +34,10 @@ from weir.pipelines.sinks.sql import SqlTable
 from weir.pipelines.tasks.attempts import Attempts
 from weir.pipelines.tasks.dead_letters import letter_id
 from weir.pipelines.tasks.global_tables import GlobalTables
-from weir.pipelines.tasks.metrics import Reading, RunMetrics
 from weir.pipelines.tasks.order import Arrivals, Part, Turns, with_keys
 from weir.pipelines.tasks.output import EpochOutput, joined
 from weir.pipelines.tasks.processor import TaskProcessor
+from weir.pipelines.tasks.run_metrics import MetricsLevel, Reading, RunMetrics
 from weir.pipelines.testing.stores import (
     ReadOnlyKeyValueStore,
     ReadOnlyListStore,
@@ -75,7 +75,7 @@ class _Task:
 
     def __init__(self, sub_topology: SubTopology, global_tables: GlobalTables, handling: ErrorHandling) -> None:
         self.sub_topology, self._handling = sub_topology, handling
-        self._processor = TaskProcessor(sub_topology, global_tables)
+        self._processor = TaskProcessor(sub_topology, global_tables, is_debug=True)
         suppliers = suppliers_of(sub_topology.stores)
         self._folder = TemporaryDirectory(prefix="weir-own-stores-") if suppliers else None
         self.store = MemoryStore(
@@ -209,7 +209,7 @@ class TopologyTestDriver:
         }
         self._counts: Counter[str] = Counter()
         self._gauges: dict[int, dict[str, int]] = {}
-        self._metrics = RunMetrics(lambda: self._now_ms / 1000)
+        self._metrics = RunMetrics(lambda: self._now_ms / 1000, MetricsLevel.DEBUG)
         self.dead_letters: list[BadRecord] = []
         """Records that could not be read or processed and were put aside, oldest first (``on_error`` and
         ``on_processing_error`` of the application)."""

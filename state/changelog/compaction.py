@@ -10,7 +10,7 @@ docs/protocol.md. Merging rows belongs to ``weir.state.changelog.merging``, dele
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +18,13 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.changelog.merging import merged_updates, packs
+from weir.state.changelog.merging import Merge, Merged, merged, packs
 from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
 from weir.state.commit.columns import differences
 from weir.state.commit.damage import naming_damage
-from weir.state.commit.delta_log import replace_files
+from weir.state.commit.delta_log import is_append_only, replace_files
 from weir.state.commit.evolution import TOMBSTONE_HORIZON, is_upserts
-from weir.state.commit.files import MERGED, file_columns, read_files, write_file, write_files
+from weir.state.commit.files import MERGED
 from weir.state.commit.log import COMMITS, commit_times, newest_of
 from weir.state.commit.outbox import OUTBOX_FOLDER, REFUSED_FOLDER
 from weir.state.commit.protocol import redo_appends
@@ -39,7 +39,7 @@ from weir.state.commit.tables import (
 from weir.state.commit.upserts import UPDATES_FOLDER
 from weir.state.commit.vacuum import vacuum
 from weir.state.commit.widening import is_wider
-from weir.state.types import CHANGELOG_FOLDER, FileEntry, TableSpec
+from weir.state.types import CHANGELOG_FOLDER, TableSpec
 
 TOMBSTONE_RETENTION_MS = 24 * 3600 * 1000
 _ATTEMPTS = 3
@@ -63,22 +63,14 @@ class TableReport:
     """Files of earlier compactions and crashes, deleted from disk."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Merge:
-    """Files to be replaced by fewer or smaller ones."""
-
-    files: pl.DataFrame
-    partition: dict[str, str]
-
-
 class Compaction:
     """One run over an application's tables.
 
     ``is_whole`` merges everything that is committed; otherwise changelogs keep their open segment, the newest
     ``SEGMENT_EPOCHS`` epochs, as it is (PROTOCOL 22), which suits a running application. Both are safe beside a driver,
     since appends only bring newer epochs; the open segment stays so that reads as of a recent commit find it, and to
-    save work. ``on_progress`` gets a table's rows read, its rows to read, and its name; ``on_step`` is for tests that
-    kill.
+    save work. ``merge`` merges files, by default in this process. ``on_progress`` gets a table's rows read, its rows to
+    read, and its name; ``on_step`` is for tests that kill.
     """
 
     def __init__(
@@ -88,11 +80,12 @@ class Compaction:
         *,
         is_whole: bool,
         tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS,
+        merge: Callable[[Merge], Merged] = merged,
         on_progress: Callable[[int, int, str], None] = lambda done, total, table: None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         self._app_folder, self._application, self._is_whole = warehouse / application, application, is_whole
-        self._on_progress, self._on_step = on_progress, on_step
+        self._merged, self._on_progress, self._on_step = merge, on_progress, on_step
         self._tombstone_retention_ms = tombstone_retention_ms
         self._deletions_through = self._claimed_at_ms = 0
 
@@ -165,68 +158,67 @@ class Compaction:
         table = DeltaTable(folder)
         # 3. Files chosen
         before = file_actions(table)
-        merges = self._merges(name, table, before)
-        keys = key_columns(table)
-        spec = TableSpec(
-            name=name,
-            schema=pl.scan_delta(table).collect_schema(),
-            keys=tuple(keys),
-            partition_by=tuple(table.metadata().partition_columns),
-            has_partition_columns=not is_changelog(name),
-        )
-        merges = [merge for merge in merges if _has_columns_of(folder, merge.files, spec.schema)]
-        done, total = 0, sum(int(merge.files["num_records"].sum()) for merge in merges)
+        merges = [
+            merge
+            for merge in self._merges(name, table, before)
+            if _has_columns_of(folder, merge.files, merge.spec.schema)
+        ]
+        done, total = 0, sum(merge.rows for merge in merges)
         for merge in merges:
             self._on_progress(done, total, name)
-            self._merge(spec, merge)
-            done += int(merge.files["num_records"].sum())
+            self._merge(merge)
+            done += merge.rows
         self._on_progress(total, total, name)
         return self._clean(name, before)
 
-    def _merge(self, spec: TableSpec, merge: _Merge) -> None:
+    def _merge(self, merge: Merge) -> None:
         # 4. Rows merged
-        folder = self._app_folder / spec.name
-        columns = pl.Schema(file_columns(spec))
-        added: list[FileEntry] = []
-        forgotten = 0
-        if spec.keys:
-            for rows in merged_updates(folder, merge.files, columns, spec.keys):
-                is_old = pl.col("_deleted") & (pl.col("_epoch") <= self._deletions_through)
-                forgotten = max(forgotten, *rows.filter(is_old)["_epoch"], 0)
-                if (kept := rows.filter(~is_old)).height:
-                    added += self._written(spec, merge, kept)
-        else:
-            rows = read_files([folder / path for path in merge.files["path"]], columns)
-            added += self._written(spec, merge, rows)
+        folder = self._app_folder / merge.spec.name
+        done = self._merged(merge)
         self._on_step("rows written")
         # 5. The horizon raised
-        if forgotten:
-            _raise_horizon(folder, forgotten)
+        if done.forgotten:
+            _raise_horizon(folder, done.forgotten)
             self._on_step("horizon raised")
         # 6. Files replaced: unless another compaction was quicker
-        replace_files(folder, merge.files, added, is_data_changed=bool(spec.keys))
+        replace_files(folder, merge.files, done.files, is_data_changed=bool(merge.spec.keys))
         self._on_step("files replaced")
 
-    def _written(self, spec: TableSpec, merge: _Merge, rows: pl.DataFrame) -> list[FileEntry]:
-        if merge.partition:
-            return [write_file(self._app_folder, spec, rows, merge.partition, is_merged=True)]
-        return write_files(self._app_folder, spec, rows, is_merged=True)
-
-    def _merges(self, name: str, table: DeltaTable, files: pl.DataFrame) -> list[_Merge]:
+    def _merges(self, name: str, table: DeltaTable, files: pl.DataFrame) -> list[Merge]:
         is_waiting = name.partition("/")[0] in _WAITING
         if files.is_empty() or is_waiting or is_upserts(table):  # whose refreshes merge its files
             return []
-        if not key_columns(table):
+        spec = TableSpec(
+            name=name,
+            schema=pl.scan_delta(table).collect_schema(),
+            keys=tuple(key_columns(table)),
+            partition_by=tuple(table.metadata().partition_columns),
+            has_partition_columns=not is_changelog(name),
+        )
+
+        def merge(files: pl.DataFrame, partition: Mapping[str, str] | None = None) -> Merge:
+            return Merge(
+                app_folder=self._app_folder,
+                spec=spec,
+                version=table.version(),
+                files=files,
+                partition=partition or {},
+                deletions_through=self._deletions_through,
+            )
+
+        if not spec.keys:
             partitions = [column for column in files.columns if column.startswith("partition.")]
             parts = files.partition_by(partitions) if partitions else [files]
-            return [_Merge(files=pack, partition={}) for part in parts for pack in packs(part)]
+            return [merge(pack) for part in parts for pack in packs(part)]
+        if is_append_only(table):  # a merge drops rows that a newer one of their key replaces
+            return []
         if not is_changelog(name):
-            return [_Merge(files=files, partition={})] if _has_news(files) else []
+            return [merge(files)] if _has_news(files) else []
         closed = files if self._is_whole else files.filter(pl.col("partition.segment") < self._open_segment(table))
         return [
-            _Merge(
-                files=of_task,
-                partition={
+            merge(
+                of_task,
+                {
                     "task": of_task.sort("max._epoch")["partition.task"][-1],
                     "segment": str(of_task["partition.segment"].max()),
                 },

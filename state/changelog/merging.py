@@ -1,22 +1,106 @@
 """Many files' rows in fewer files: the newest row per key, or the same facts in larger files, in bounded memory.
 
-Choosing the files, and replacing them by the result, belongs to ``weir.state.changelog.compaction``.
+Choosing the files, and replacing them by the result, belongs to ``weir.state.changelog.compaction``; merging more keys
+than one process should, to ``weir.pipelines.spark.merging``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from weir.state.commit.files import read_files
+from weir.state.commit.files import file_columns, read_files, scan_files, write_file, write_files
 from weir.state.commit.tables import newest_of_each_key
+from weir.state.types import FileEntry, TableSpec
 
 HELD_ROWS = 2_000_000
 """Rows in memory at a time, and in a file of merged updates."""
 PACKED_BYTES = 32 << 20
 """The target size of a file of packed facts; files of at least half that size are left alone."""
+
+_LEAST_HASHES = 4096
+"""How many of the least hashes of keys are kept to tell how many keys there are: the error is about 1.6 per cent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    """Files of a table that are to be replaced by fewer or smaller ones."""
+
+    app_folder: Path
+    spec: TableSpec
+    """The table as it is."""
+    version: int
+    """A Delta version of the table that has the files."""
+    files: pl.DataFrame
+    """Rows of ``file_actions``, at least one; of a table of updates all those of the partitions that they belong to."""
+    partition: Mapping[str, str]
+    """Where all rows go; empty if their own columns say so."""
+    deletions_through: int
+    """Deletions of this and older epochs are dropped."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows the files have."""
+        return int(self.files["num_records"].sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """The new files; no table knows them yet."""
+
+    files: list[FileEntry]
+    forgotten: int = 0
+    """The newest epoch of which a deletion was dropped; 0 if none was."""
+
+
+def merged(merge: Merge) -> Merged:
+    """Merge in this process.
+
+    Facts stay as they are. Of updates the newest row of each key stays, unless it is a deletion old enough.
+    """
+    folder, columns = merge.app_folder / merge.spec.name, pl.Schema(file_columns(merge.spec))
+    if not merge.spec.keys:
+        rows = read_files([folder / path for path in merge.files["path"]], columns)
+        return Merged(files=_written(merge, rows))
+    parts = [merged_rows(merge, rows) for rows in merged_updates(folder, merge.files, columns, merge.spec.keys)]
+    return Merged(
+        files=[entry for part in parts for entry in part.files], forgotten=max(part.forgotten for part in parts)
+    )
+
+
+def merged_rows(merge: Merge, rows: pl.DataFrame) -> Merged:
+    """Write the newest rows of some keys into files, without old deletions."""
+    is_old = pl.col("_deleted") & (pl.col("_epoch") <= merge.deletions_through)
+    kept = rows.filter(~is_old)
+    return Merged(
+        files=_written(merge, kept) if kept.height else [], forgotten=max([0, *rows.filter(is_old)["_epoch"]])
+    )
+
+
+def _written(merge: Merge, rows: pl.DataFrame) -> list[FileEntry]:
+    if merge.partition:
+        return [write_file(merge.app_folder, merge.spec, rows, merge.partition, is_merged=True)]
+    return write_files(merge.app_folder, merge.spec, rows, is_merged=True)
+
+
+def key_count(merge: Merge) -> int:
+    """About how many keys the files have, by reading their key columns once.
+
+    Hashes of keys are spread evenly, so the greatest of the least ones tells how many there are (k minimum values).
+    """
+    folder, columns = merge.app_folder / merge.spec.name, pl.Schema(file_columns(merge.spec))
+    least = pl.Series(dtype=pl.UInt64)
+    for paths in batches(folder, merge.files, HELD_ROWS):
+        hashes = scan_files(paths, columns).select(merge.spec.keys).collect().hash_rows()
+        if least.len() == _LEAST_HASHES:
+            hashes = hashes.filter(hashes < least.max())
+        least = pl.concat([least, hashes]).unique().bottom_k(_LEAST_HASHES)
+    if least.len() < _LEAST_HASHES:
+        return least.len()
+    return round((_LEAST_HASHES - 1) / (int(least.max()) / 2**64))  # type: ignore[arg-type]
 
 
 def merged_updates(

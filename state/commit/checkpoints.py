@@ -7,7 +7,6 @@ entries that it stands for none.
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import polars as pl
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from weir.state.engine.environment import sync_folder
+from weir.state.engine.environment import sync_file, sync_folder
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 _POINTER = "_last_checkpoint"
@@ -55,12 +54,6 @@ def last_checkpoint(folder: Path) -> int:
         return 0
     except (ValueError, KeyError, TypeError):  # torn
         return max(_versions(log), default=0)
-
-
-def sync_file(path: Path) -> None:
-    """Make a file's content durable."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _drop_torn(log: Path) -> bool:

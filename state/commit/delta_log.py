@@ -21,11 +21,11 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable, Schema
 
-from weir.state.commit.checkpoints import last_checkpoint, opened, sync_file
+from weir.state.commit.checkpoints import last_checkpoint, opened
 from weir.state.commit.damage import naming_damage, require_content
 from weir.state.commit.files import partition_text
-from weir.state.engine.environment import sync_folder
-from weir.state.errors import DeltaLogGoneError, TableFeatureError
+from weir.state.engine.environment import sync_file, sync_folder
+from weir.state.errors import AppendOnlyError, DeltaLogGoneError, TableFeatureError
 from weir.state.types import FileEntry
 
 _SCRATCH_SUFFIX = ".entry.tmp"
@@ -34,6 +34,7 @@ _PLAIN_WRITER_VERSION = 2
 _FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
 """Table features for writers that an append of whole files satisfies without further work."""
 _ENGINE = {"engineInfo": "weir"}
+_APPEND_ONLY = "delta.appendOnly"
 
 
 class _Transaction(msgspec.Struct, rename="camel"):
@@ -100,10 +101,13 @@ class DeltaLog:
         Nobody reads it, and afterwards ``transaction`` is what the log really has.
 
         Raises:
+            AppendOnlyError: There are files to remove, and the table is append-only; nothing was written.
             DeltaLogGoneError: As for ``refresh``; nothing was written.
         """
         expected = self.transaction
         self._require_there()
+        if self._is_append_only and removed is not None and removed.height:
+            raise AppendOnlyError(self._application, str(self._table_folder))
         with _scratch(self._folder, _append_actions(self._application, transaction, files, removed)) as scratch:
             while self.transaction == expected:
                 try:
@@ -154,8 +158,13 @@ class DeltaLog:
                 str(self._table_folder),
                 sorted(features - _FEATURES) or [f"writer version {protocol.min_writer_version}"],
             )
-        self.version, self.schema = table.version(), table.schema()
+        self.version, self.schema, self._is_append_only = table.version(), table.schema(), is_append_only(table)
         self.transaction = table.transaction_version(self._application) or 0
+
+
+def is_append_only(table: DeltaTable) -> bool:
+    """Whether the owner of a table has forbidden entries that remove or change rows of it."""
+    return (table.metadata().configuration.get(_APPEND_ONLY) or "").lower() == "true"
 
 
 def replace_files(

@@ -19,10 +19,10 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
 from weir.state.commit.columns import Difference, differences, fitted, merged
-from weir.state.commit.delta_log import rewrite
-from weir.state.commit.files import stored_schema, write_file
+from weir.state.commit.delta_log import is_append_only, rewrite
+from weir.state.commit.files import partition_text, stored_schema, write_file
 from weir.state.commit.upserts import shown_name, upserts_of
-from weir.state.errors import TableModeError, TableSchemaError
+from weir.state.errors import AppendOnlyError, TableModeError, TableSchemaError
 from weir.state.types import FileEntry, TableSpec
 
 KEYS_PROPERTY = "weir.keys"
@@ -156,6 +156,8 @@ def delta_schema(columns: Mapping[str, pl.DataType]) -> Schema:
 def _write_anew(app_folder: Path, table: DeltaTable, spec: TableSpec, needed: Evolution, epoch: int) -> None:
     """Replace all files by ones with the new types, and the schema, in one Delta commit; does nothing if another writer
     was quicker. Where keys are others, files without them and older ones go."""
+    if is_append_only(table):
+        raise AppendOnlyError(app_folder.name, str(app_folder / spec.name))
     folder, properties = app_folder / spec.name, dict(table.metadata().configuration)
     files = pl.Series(table.get_add_actions(flatten=True)).struct.unnest()
     files = files.with_columns(pl.Series("path", [unquote(path) for path in files["path"]], dtype=pl.String))
@@ -170,7 +172,7 @@ def _write_anew(app_folder: Path, table: DeltaTable, spec: TableSpec, needed: Ev
                 horizon = max(int(properties.get(TOMBSTONE_HORIZON, 0)), file["max._epoch"] + 1)
                 properties[TOMBSTONE_HORIZON] = str(horizon)
                 continue
-        values = {name: str(file[f"partition.{name}"]) for name in spec.partition_by}
+        values = {name: partition_text(file[f"partition.{name}"]) for name in spec.partition_by}
         written.append(write_file(app_folder, goal, fitted(rows, columns), values))
     properties[KEYS_PROPERTY] = ",".join(spec.keys)
     rewrite(folder, table, delta_schema(needed.schema), properties, files, written)

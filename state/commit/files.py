@@ -7,23 +7,25 @@ Naming them in a commit belongs to ``weir.state.commit.protocol``, adding them t
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import date, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import polars as pl
 
-from weir.state.engine.environment import make_folders, sync_folder
+from weir.state.engine.environment import make_folders, sync_file, sync_folder
 from weir.state.types import FileEntry, TableSpec
 
 MERGED = "merged-"
 """The prefix of file names written by compaction; files written by an epoch have none."""
 
 _STATS_TEXT_CHARACTERS = 32
+_SYNC_THREADS = 4
 
 
 def stored_schema(spec: TableSpec) -> pl.Schema:
@@ -57,6 +59,33 @@ def scan_files(paths: Sequence[Path], schema: pl.Schema) -> pl.LazyFrame:
     )
 
 
+class Syncs:
+    """Files that are synced to disk while others are still being written."""
+
+    def __init__(self) -> None:
+        self._begun: list[Future[None]] = []
+        self._folders: set[Path] = set()
+
+    def begin(self, path: Path) -> None:
+        """Sync a file that is complete; its folder is synced by ``wait``."""
+        self._begun.append(_syncing().submit(sync_file, path))
+        self._folders.add(path.parent)
+
+    def wait(self) -> None:
+        """Return once all files and their folders are on disk; raises the error of one that is not."""
+        # 1. Files written and synced
+        for begun in self._begun:
+            begun.result()
+        for _ in _syncing().map(sync_folder, self._folders):
+            pass
+        self._begun, self._folders = [], set()
+
+
+@cache
+def _syncing() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_SYNC_THREADS, "sync")
+
+
 def write_file(
     app_folder: Path,
     spec: TableSpec,
@@ -64,8 +93,10 @@ def write_file(
     partition_values: Mapping[str, str | None] | None = None,
     *,
     is_merged: bool = False,
+    syncs: Syncs | None = None,
 ) -> FileEntry:
-    """Write rows into a new file of a table's folder and sync it, and its folder, to disk.
+    """Write rows into a new file of a table's folder and sync it, and its folder, to disk; with ``syncs``, they are on
+    disk once those are waited for.
 
     ``frame`` has the table's columns in any order; partition columns may be left out, since ``partition_values`` has
     their values. The name is unique, so a second attempt never collides with the first (PROTOCOL 7).
@@ -89,9 +120,11 @@ def write_file(
     path = folder / f"{MERGED if is_merged else ''}{uuid.uuid4().hex}.parquet"
     # 1. Files written and synced
     rows.write_parquet(path, compression="zstd", compression_level=1)
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    sync_folder(folder)
+    if syncs is not None:
+        syncs.begin(path)
+    else:
+        sync_file(path)
+        sync_folder(folder)
     return FileEntry(
         table=spec.name,
         path=path.relative_to(table).as_posix(),
@@ -102,13 +135,15 @@ def write_file(
     )
 
 
-def write_files(app_folder: Path, spec: TableSpec, frame: pl.DataFrame, *, is_merged: bool = False) -> list[FileEntry]:
+def write_files(
+    app_folder: Path, spec: TableSpec, frame: pl.DataFrame, *, is_merged: bool = False, syncs: Syncs | None = None
+) -> list[FileEntry]:
     """Write rows as ``write_file``, into a file for each partition that they belong to.
 
     Delta knows no empty text as a partition's value, so it becomes null.
     """
     if not spec.partition_by:
-        return [write_file(app_folder, spec, frame, is_merged=is_merged)]
+        return [write_file(app_folder, spec, frame, is_merged=is_merged, syncs=syncs)]
     parts = frame.with_columns(_without_empty_text(spec)).partition_by(spec.partition_by, as_dict=True)
     return [
         write_file(
@@ -117,6 +152,7 @@ def write_files(app_folder: Path, spec: TableSpec, frame: pl.DataFrame, *, is_me
             rows,
             {name: partition_text(value) for name, value in zip(spec.partition_by, values, strict=True)},
             is_merged=is_merged,
+            syncs=syncs,
         )
         for values, rows in parts.items()
     ]

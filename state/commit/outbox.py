@@ -30,6 +30,7 @@ BYTES = "_bytes"
 
 AT = "_at_ms"
 """The column with the time by which a row belongs to a day, which the outboxes of backfills have."""
+_ROW_BITS = 32
 
 
 class Mark(NamedTuple):
@@ -60,6 +61,7 @@ class Outbox:
             TableNotFoundError: It does not exist.
         """
         self.folder = app_folder / (refused_name(sink) if is_of_refused else outbox_name(sink))
+        self._is_of_refused = is_of_refused
         self._table, self._published = DeltaTable(self.folder), f"{application}/published"
         self._live: tuple[int, pl.DataFrame] | None = None
         """The files of a version, which are asked for with each batch."""
@@ -140,6 +142,14 @@ class Outbox:
             read = Mark(epoch, number + rows.height)
         if held:
             yield pl.concat(held), mark
+
+    def committed_as(self, mark: Mark) -> Mark:
+        """The mark that rows up to ``mark`` reached when they were committed: refused rows have other numbers here."""
+        if not self._is_of_refused:
+            return mark
+        through = refused_mark(mark.epoch)
+        together = int(self._files().filter(pl.col("epoch") == mark.epoch)["rows"].sum())
+        return Mark(through.epoch, through.rows - together + mark.rows)
 
     def remove(self, through: Mark) -> None:
         """Remove the files all of whose rows are published; call it only when the outside system has them for good."""
@@ -229,3 +239,13 @@ def sink_of(table: str) -> str | None:
 def refused_name(sink: str) -> str:
     """The table of a sink's refused rows, below the application's folder."""
     return f"{REFUSED_FOLDER}/{sink}"
+
+
+def refused_number(through: Mark) -> int:
+    """What refused rows have in place of their epoch, which says how far they reach."""
+    return through.epoch << _ROW_BITS | through.rows
+
+
+def refused_mark(number: int) -> Mark:
+    """The mark that such a number stands for."""
+    return Mark(number >> _ROW_BITS, number & (1 << _ROW_BITS) - 1)

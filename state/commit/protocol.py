@@ -17,6 +17,7 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
+from weir.state.commit.delta_log import is_append_only
 from weir.state.commit.evolution import evolve
 from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
 from weir.state.commit.outbox import outbox_name
@@ -25,7 +26,7 @@ from weir.state.commit.removal import remove_tables
 from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
 from weir.state.commit.swap import NOTES_KEPT, check_swaps, notes_of
 from weir.state.commit.tables import AppendTable, check_files, tombstone_horizon, version_text
-from weir.state.commit.upserts import upserts_of
+from weir.state.commit.upserts import shown_name, upserts_of
 from weir.state.errors import (
     EpochLimitError,
     FencedError,
@@ -140,11 +141,12 @@ class Committer:
         self._table_versions.pop(name, None)
         self._tables.pop(name, None)
 
-    def commit(self, record: CommitRecord) -> None:
+    def commit(self, record: CommitRecord, confirm: Callable[[], None] = lambda: None) -> None:
         """Make a commit durable: first the row in the log, then its files and swaps in each table.
 
-        After any error except a fence, call it again with the same record: it resumes where it stopped. Swaps belong
-        to one backfill, which has passed ``check_swap``.
+        ``confirm`` is called just before the pivot, when everything else is ready; an error that it raises leaves
+        nothing written. After any error except a fence, call it again with the same record: it resumes where it
+        stopped. Swaps belong to one backfill, which has passed ``check_swap``.
 
         Raises:
             EpochLimitError: There is no number for its epoch; nothing was written.
@@ -182,7 +184,7 @@ class Committer:
             swapped=(*self._swapped, *notes_of(record))[-NOTES_KEPT:],
             format_version=record.needed_format,
         )
-        self._append_row(record)
+        self._append_row(record, confirm)
         self._pending, self._table_versions, self._swapped = record, table_versions, record.swapped
         self._on_step("pivot appended")
         # 5. Tables appended
@@ -208,7 +210,15 @@ class Committer:
                     f"the running program has no {what}; run the backfill's program first",
                 )
         for swap in swaps:
-            horizon = tombstone_horizon(DeltaTable(self._app_folder / swap.table))
+            live = DeltaTable(self._app_folder / swap.table)
+            if is_append_only(live):
+                raise SwapRefusedError(
+                    self._application,
+                    swap.backfill,
+                    f"table {shown_name(swap.table)!r} is append-only (delta.appendOnly); set that property to false, "
+                    "and swap it again",
+                )
+            horizon = tombstone_horizon(live)
             if horizon > swap.cut_epoch:  # its rows would bring back what was deleted since its cut
                 raise SwapRefusedError(
                     self._application,
@@ -237,10 +247,11 @@ class Committer:
         self._appends.shutdown()
         self._upkeep.shutdown()
 
-    def _append_row(self, record: CommitRecord) -> None:
+    def _append_row(self, record: CommitRecord, confirm: Callable[[], None] = lambda: None) -> None:
         """Append to the log from a snapshot that ends with this driver's last row; a newer row means it is fenced."""
         log, version = self._claimed_log(), record.state_id.version
         entry = write_row(self._app_folder, record)
+        confirm()
         for attempt in range(_ATTEMPTS):
             failure: Exception | None = None
             try:

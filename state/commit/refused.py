@@ -7,19 +7,31 @@ again opens it as ``Outbox(..., is_of_refused=True)`` and removes them once the 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.commit.files import write_file
-from weir.state.commit.outbox import Mark, outbox_name, refused_name
+from weir.state.commit.files import scan_files, write_file
+from weir.state.commit.outbox import Mark, outbox_name, refused_mark, refused_name, refused_number
 from weir.state.commit.tables import AppendTable, file_actions
 from weir.state.types import TableSpec
 
-_ROW_BITS = 32
 REASON = {"_reason": pl.String(), "_refused_at": pl.Datetime("ms", "UTC")}
 """What rows get beside the columns of their outbox: why and when they were refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedRows:
+    """What was put aside at once: a row, or a batch of one epoch."""
+
+    through: Mark
+    """The mark that they reach."""
+    rows: int
+    first: pl.DataFrame
+    """The first of them, as it is in the outbox."""
+    reason: str
 
 
 class Refused:
@@ -28,13 +40,15 @@ class Refused:
     def __init__(self, app_folder: Path, sink: str, application: str) -> None:
         self._app_folder, self._sink = app_folder, sink
         self._folder, self._transaction = app_folder / refused_name(sink), f"{application}/refused"
+        self._first: tuple[int, int, list[RefusedRows]] = -1, 0, []
+        """The version, how many were asked for, and what was found: publishers ask every few seconds."""
 
     @property
     def mark(self) -> Mark:
         """How far the rows have come that were put aside last: a publisher never goes back behind them."""
         if not DeltaTable.is_deltatable(str(self._folder)):
             return Mark()
-        return _mark(DeltaTable(self._folder).transaction_version(self._transaction) or 0)
+        return refused_mark(DeltaTable(self._folder).transaction_version(self._transaction) or 0)
 
     def count(self) -> int:
         """How many rows are aside."""
@@ -43,21 +57,34 @@ class Refused:
         files = file_actions(DeltaTable(self._folder))
         return 0 if files.is_empty() else int(files["num_records"].sum())
 
+    def first(self, at_most: int) -> list[RefusedRows]:
+        """The earliest of what is aside. One row of each is read, however many there are."""
+        if not DeltaTable.is_deltatable(str(self._folder)):
+            return []
+        table = DeltaTable(self._folder)
+        if self._first[:2] != (table.version(), at_most):
+            self._first = table.version(), at_most, self._read_first(table, at_most)
+        return self._first[2]
+
+    def _read_first(self, table: DeltaTable, at_most: int) -> list[RefusedRows]:
+        files = file_actions(table)
+        if files.is_empty():
+            return []
+        schema, found = pl.scan_delta(table).collect_schema(), list[RefusedRows]()
+        earliest = files.sort("min._epoch").head(at_most)
+        for path, rows, number in earliest.select("path", "num_records", "min._epoch").rows():
+            row = scan_files([self._folder / path], schema).head(1).collect()
+            through, reason = refused_mark(number), row["_reason"].item()
+            found.append(RefusedRows(through=through, rows=rows, first=row.drop(list(REASON)), reason=reason))
+        return found
+
     def add(self, rows: pl.DataFrame, reached: Mark, reason: str) -> None:
         """Put rows of the outbox aside, which end at ``reached``, unless they are aside already."""
         outbox = pl.scan_delta(str(self._app_folder / outbox_name(self._sink))).collect_schema()
         spec = TableSpec(name=refused_name(self._sink), schema=pl.Schema({**outbox, **REASON}))
-        number = _number(reached)
+        number = refused_number(reached)
         now = pl.lit(time.time_ns() // 1_000_000).cast(REASON["_refused_at"])
         refused = rows.with_columns(_epoch=pl.lit(number, pl.Int64()), _reason=pl.lit(reason), _refused_at=now)
         table = AppendTable.create(self._app_folder, spec, self._transaction)
         if table.version < number:
             table.append(number, [write_file(self._app_folder, spec, refused)])
-
-
-def _number(mark: Mark) -> int:
-    return mark.epoch << _ROW_BITS | mark.rows
-
-
-def _mark(number: int) -> Mark:
-    return Mark(number >> _ROW_BITS, number & (1 << _ROW_BITS) - 1)

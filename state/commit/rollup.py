@@ -14,7 +14,7 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.commit.delta_log import replace_files
+from weir.state.commit.delta_log import is_append_only, replace_files
 from weir.state.commit.files import write_file
 from weir.state.commit.log import COMMITS, file_version
 from weir.state.commit.record import CommitRecord
@@ -37,8 +37,9 @@ def roll_up(app_folder: Path, through: int) -> int:
     another roll-up was quicker. Killed at any point, it leaves the log either as it was or rolled up.
     """
     folder = app_folder / COMMITS.name
-    files = file_actions(DeltaTable(folder))
-    if files.is_empty():
+    log = DeltaTable(folder)
+    files = file_actions(log)
+    if files.is_empty() or is_append_only(log):
         return 0
     files = files.with_columns(version=file_version())
     newest_commit = files.filter(pl.col("max.kind") == "commit")["version"].max()

@@ -73,7 +73,7 @@ def output_spec(name: str, table: DeltaTable) -> TableSpec:
 
 def notes_of(record: CommitRecord) -> tuple[SwapNote, ...]:
     """The note of the backfill that a commit swaps in or publishes; empty for other commits."""
-    return (note_of_swaps(record.swaps, record.epoch),) if record.swaps else record.swapped
+    return record.swapped or ((note_of_swaps(record.swaps, record.epoch),) if record.swaps else ())
 
 
 def note_of_swaps(swaps: Sequence[TableSwap], epoch: int) -> SwapNote:

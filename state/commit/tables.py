@@ -14,9 +14,9 @@ from urllib.parse import unquote
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.commit.checkpoints import last_checkpoint, opened, sync_file, write_checkpoint
+from weir.state.commit.checkpoints import last_checkpoint, opened, write_checkpoint
 from weir.state.commit.damage import naming_damage
-from weir.state.commit.delta_log import DeltaLog, remove_scratch
+from weir.state.commit.delta_log import DeltaLog, is_append_only, remove_scratch
 from weir.state.commit.evolution import (
     KEYS_PROPERTY,
     TOMBSTONE_HORIZON,
@@ -29,8 +29,8 @@ from weir.state.commit.files import stored_schema
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import taken_out
 from weir.state.commit.upserts import upserts_of
-from weir.state.engine.environment import sync_folder
-from weir.state.errors import TableBehindError
+from weir.state.engine.environment import sync_file, sync_folder
+from weir.state.errors import AppendOnlyError, TableBehindError
 from weir.state.types import FileEntry, StateId, TableSpec
 
 REPLACED_RETENTION = {"delta.deletedFileRetentionDuration": "interval 10 minutes"}
@@ -89,13 +89,17 @@ class AppendTable:
         is to be none.
 
         Raises:
+            AppendOnlyError: Its rows may not be replaced.
             TableModeError, TableSchemaError: As for ``evolution``.
         """
         shown = upserts_of(updates)
         if shown is None:
             return None
         evolution(app_folder, updates)
-        return cls.create(app_folder, shown, application, {**REPLACED_RETENTION, UPDATES_PROPERTY: updates.name})
+        table = cls.create(app_folder, shown, application, {**REPLACED_RETENTION, UPDATES_PROPERTY: updates.name})
+        if is_append_only(DeltaTable(table.folder)):
+            raise AppendOnlyError(application, str(table.folder))
+        return table
 
     @property
     def version(self) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from weir.state.engine.contract import StateView
 from weir.state.engine.ranges import Row
 from weir.state.errors import OwnStoreError, TaskCorruptedError
+from weir.state.own_code import failures
 from weir.state.own_stores import KeyValueBytesStore, Supplier
 from weir.state.types import CHANGELOG_FOLDER, StateId, StoreSpec
 
@@ -70,7 +71,7 @@ class Backing:
         """
         try:
             self.stores[name].put_all(rows)
-        except Exception as error:
+        except failures() as error:
             raise OwnStoreError(self._task_id, name, f"could not put rows: {type(error).__name__}: {error}") from error
 
     def commit(self, name: str, state: StateId) -> None:
@@ -82,13 +83,28 @@ class Backing:
         store, offset = self.stores[name], state.epoch + 1
         try:
             store.commit({changelog_of(name): {_PARTITION: offset}})
-        except Exception as error:
+        except failures() as error:
             raise OwnStoreError(self._task_id, name, f"could not commit: {type(error).__name__}: {error}") from error
         self._filled[name] = state.epoch
         if (reached := self._reached(name, state)) < state.epoch:
             raise OwnStoreError(
                 self._task_id, name, f"manages its offsets, but after commit({offset}) it is at {reached + 1}"
             )
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        """What the stores say that their next commits make durable.
+
+        Raises:
+            OwnStoreError: A store failed.
+        """
+        total = 0
+        for name, store in self.stores.items():
+            try:
+                total += max(0, int(store.approximate_num_uncommitted_bytes()))
+            except Exception as error:
+                reason = f"could not say how much is uncommitted: {type(error).__name__}: {error}"
+                raise OwnStoreError(self._task_id, name, reason) from error
+        return total
 
     def exact(self, held: StateView, folder: Path) -> StateView:
         """``held`` with the values of the users' stores, for the process that hands them over.

@@ -14,7 +14,10 @@ from pathlib import Path
 import lmdb
 
 from weir.state.engine.environment import PAGE_BYTES, begin, require_free_disk
+from weir.state.engine.figures import Figures, StoreFigures, Times
 from weir.state.engine.meta import META_KEY, Meta, decode_meta, encode_meta
+from weir.state.engine.rollback_cost import RollbackCost
+from weir.state.engine.turns import Turns
 from weir.state.errors import MapFullError, TaskCorruptedError
 
 
@@ -23,8 +26,10 @@ class Databases:
 
     def __init__(self, folder: Path, task_id: str, environment: lmdb.Environment) -> None:
         self.folder, self.task_id, self.environment = folder, task_id, environment
-        self._meta_db = environment.open_db(b"_meta")
-        self.undo = environment.open_db(b"_undo")
+        self._turns = Turns(folder, task_id)
+        with self._turns.taken():
+            self._meta_db = environment.open_db(b"_meta")
+            self.undo = environment.open_db(b"_undo")
         self.of_stores: dict[str, lmdb._Database] = {}
         """By store name; only those that ``open_stores`` or ``add_stores`` has opened."""
         self._open_reads = 0
@@ -58,7 +63,7 @@ class Databases:
     @contextmanager
     def changing(self) -> Iterator[lmdb.Transaction[bytes]]:
         """A write transaction, aborted on error; errors as in ``translating``."""
-        with self.translating(), begin(self.environment, write=True) as txn:
+        with self.translating(), self._turns.taken(), begin(self.environment, write=True) as txn:
             yield txn
 
     @contextmanager
@@ -76,6 +81,11 @@ class Databases:
         except lmdb.Error as error:
             raise TaskCorruptedError(self.task_id, str(self.folder), f"LMDB: {error}") from error
 
+    def close(self) -> None:
+        """Close the environment."""
+        self.environment.close()
+        self._turns.close()
+
     def meta(self) -> Meta:
         """The meta record, read in a separate transaction."""
         with self.reading() as txn:
@@ -91,10 +101,39 @@ class Databases:
     def write_meta(self, txn: lmdb.Transaction[bytes], meta: Meta) -> None:
         txn.put(META_KEY, encode_meta(meta), db=self._meta_db)
 
+    def rollback_cost(self, txn: lmdb.Transaction[bytes]) -> RollbackCost:
+        """What a rollback to ``base`` would cost."""
+        pages = sum(txn.stat(store)["leaf_pages"] for store in self.of_stores.values())
+        return RollbackCost(txn.stat(self.undo)["entries"], pages)
+
+    def figures(self, times: Times, stores_of: Collection[str]) -> Figures:
+        """LMDB's own, with ``times``, and those of the stores ``stores_of``."""
+        info, stores = self.environment.info(), dict[str, StoreFigures]()
+        if stores_of:
+            with self.reading() as txn:
+                for name in stores_of:
+                    found = txn.stat(self.of_stores[name])
+                    stores[name] = StoreFigures(
+                        rows=found["entries"],
+                        pages=found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"],
+                        depth=found["depth"],
+                    )
+        return Figures(
+            map_bytes=info["map_size"],
+            used_bytes=self.used_bytes,
+            readers=info["num_readers"],
+            apply_ms=times.apply_ms,
+            commit_ms=times.commit_ms,
+            apply_ms_of={name: values for name, values in times.apply_ms_of.items() if name in stores_of},
+            commit_ms_of={name: values for name, values in times.commit_ms_of.items() if name in stores_of},
+            stores=stores,
+        )
+
     def open_stores(self) -> None:
         """Open the stores that this handle lacks; never within a transaction, whose end would close them."""
         for store in self.meta().stores.keys() - self.of_stores.keys():
-            self.of_stores[store] = self.environment.open_db(store.encode(), create=False)
+            with self._turns.taken():
+                self.of_stores[store] = self.environment.open_db(store.encode(), create=False)
 
     def add_stores(self, stores: Sequence[str], backed: Collection[str] = ()) -> None:
         """Create the missing ones, empty; those in ``backed`` have their values in stores of the user's."""

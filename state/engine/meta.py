@@ -26,6 +26,8 @@ class Uncommitted:
     """Keys and values written since the last commit, repeats counted."""
     records: int = 0
     """Distinct keys written since the last commit: the entries of the undo log."""
+    rollback_us: int = 0
+    """About how long undoing them takes, in microseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)

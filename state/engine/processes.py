@@ -18,10 +18,20 @@ def is_alive(mark: str) -> bool:
     return found is not None and started in ("", found)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, by a signal or a debugger."""
+    return _stat(pid)[0] in "Tt"
+
+
 def _started(pid: int) -> str | None:
+    state, *fields = _stat(pid)
+    return None if state in "ZX" else fields[18]
+
+
+def _stat(pid: int) -> list[str]:
+    """The process's state and what the kernel lists after it; state X if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None
-    state, *fields = stat[stat.rindex(")") + 2 :].split()
-    return None if state in "ZX" else fields[18]
+        return ["X"]
+    return stat[stat.rindex(")") + 2 :].split()

@@ -85,6 +85,10 @@ class EpochSession:
         """Values in the snapshot, aligned with ``keys``."""
         return list(map(self._before(store, keys).__getitem__, keys))
 
+    def num_changed_keys(self) -> int:
+        """How many keys the epoch has written or deleted so far."""
+        return sum(map(len, self._written.values()))
+
     def approximate_num_uncommitted_bytes(self) -> int:
         """Bytes of the keys and values that the epoch has written so far and not deleted again (KIP-892)."""
         return sum(

@@ -7,6 +7,7 @@ to 7 and 17 to 19). Databases and transactions belong to ``weir.state.engine.dat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,9 +30,11 @@ from weir.state.engine.environment import (
     trusted_environment,
     write_identity,
 )
+from weir.state.engine.figures import Figures, Times
 from weir.state.engine.instances import note_generation
 from weir.state.engine.meta import Meta, Uncommitted
 from weir.state.engine.ranges import rows_between
+from weir.state.engine.rollback_cost import RollbackCost
 from weir.state.engine.session import EpochSession
 from weir.state.engine.undo import keep_images, put_images_back, undo_prefix
 from weir.state.engine.views import NewestView, view
@@ -71,6 +74,7 @@ class TaskStore:
         self._suppliers = dict(suppliers or {})
         self._backing = Backing(task_id, opened_stores(folder, self._suppliers))
         self._is_proven = False
+        self._times = Times()
 
     @classmethod
     def create(
@@ -141,6 +145,27 @@ class TaskStore:
         return self._databases.meta().uncommitted
 
     @property
+    def rollback_cost(self) -> RollbackCost:
+        """What a rollback would cost now."""
+        with self._databases.reading() as txn:
+            return self._databases.rollback_cost(txn)
+
+    def figures(self, *, with_stores: bool) -> Figures:
+        """What the store measures, with the durations since it was last asked; of each store too if asked for."""
+        times, self._times = self._times, Times()
+        stores = [name for name in self._databases.of_stores if name not in RESERVED_STORES] if with_stores else []
+        return self._databases.figures(times, stores)
+
+    @property
+    def own_uncommitted_bytes(self) -> int:
+        """What the users' stores say that they hold beyond their last commits.
+
+        Raises:
+            OwnStoreError: A user's store failed.
+        """
+        return self._backing.approximate_num_uncommitted_bytes()
+
+    @property
     def stores(self) -> list[str]:
         """The names of all stores that the instance has, reserved ones too."""
         return list(self._databases.of_stores)
@@ -182,9 +207,16 @@ class TaskStore:
         self._databases.open_stores()
         self._databases.grow_if_half_full()
         while True:
+            began_s, handed_s = time.perf_counter(), dict[str, float]()
             try:
                 with self._databases.changing() as txn:
-                    return self._settle(txn, generation, expected, committed)
+                    meta = self._databases.read_meta(txn)
+                    outcome = self._settle(txn, meta, generation, expected, committed, handed_s)
+                if outcome is Settlement.READY and expected == committed != meta.base:
+                    took_s = time.perf_counter() - began_s
+                    of_stores = {store: handed_s.get(store, took_s) for store in meta.stores}
+                    self._times.committed(took_s, of_stores)
+                return outcome
             except MapFullError:
                 self.grow()
 
@@ -214,11 +246,14 @@ class TaskStore:
         generation: int,
         plan_hash: str,
         make_receipt: Callable[[Uncommitted], bytes],
+        committed: StateId | None = None,
     ) -> bytes | None:
         """Write an epoch's changes and its receipt in one transaction, and return the receipt (PROTOCOL 6).
 
         ``make_receipt`` is called once, inside the transaction, with what is uncommitted after this epoch. The
         session's snapshot ends; its writes stay in the session, so ``apply`` may be called again after an error.
+        ``committed`` is ``expected`` if that has been committed since the store was settled: before anything is
+        written, the undo log is dropped.
 
         Returns:
             None, without any effect, if the store does not hold ``expected`` or a newer generation has settled it.
@@ -237,12 +272,16 @@ class TaskStore:
         large = sum(large_bytes(written.values()) for written in changes.values())
         large += sum(map(large_bytes, before.values()))
         self._databases.require_free_disk(sum(map(len, changes.values())), large)
+        began_s, took_s = time.perf_counter(), dict[str, float]()
         with self._databases.changing() as txn:
             meta = self._databases.read_meta(txn)
             if session.state != expected or meta.current != expected or meta.generation > generation:
                 return None
+            if committed is not None and committed == expected:
+                meta = self._committed(txn, meta, committed, {})
             written_bytes, rows = 0, dict(meta.rows)
             for store, written in changes.items():
+                store_began_s = time.perf_counter()
                 if store in self._suppliers:
                     images, rows_held = self._held(txn, store, list(written)), held_here(written)
                 else:
@@ -250,8 +289,10 @@ class TaskStore:
                 keep_images(txn, self._databases.undo, meta.stores[store], written, images)
                 written_bytes += _write_rows(txn, self._databases.of_stores[store], rows_held)
                 rows[store] = txn.stat(self._databases.of_stores[store])["entries"]
+                took_s[store] = time.perf_counter() - store_began_s
+            cost = self._databases.rollback_cost(txn)
             uncommitted = Uncommitted(
-                bytes=meta.uncommitted.bytes + written_bytes, records=txn.stat(self._databases.undo)["entries"]
+                bytes=meta.uncommitted.bytes + written_bytes, records=cost.rows, rollback_us=cost.us()
             )
             receipt = make_receipt(uncommitted)
             self._databases.write_meta(
@@ -266,6 +307,7 @@ class TaskStore:
                     rows=rows,
                 ),
             )
+        self._times.applied(time.perf_counter() - began_s, took_s)
         if not self._is_proven:
             prove_sound(self.folder)
             self._is_proven = True
@@ -348,14 +390,20 @@ class TaskStore:
         if clean:
             self._databases.environment.sync(True)
             write_identity(self.folder, clean_txn=self._databases.environment.info()["last_txnid"])
-        self._databases.environment.close()
+        self._databases.close()
         release(self.folder)
         self._backing.close()
 
     def _settle(
-        self, txn: lmdb.Transaction[bytes], generation: int, expected: StateId | None, committed: StateId | None
+        self,
+        txn: lmdb.Transaction[bytes],
+        meta: Meta,
+        generation: int,
+        expected: StateId | None,
+        committed: StateId | None,
+        handed_s: dict[str, float],
     ) -> Settlement:
-        meta = self._databases.read_meta(txn)
+        """``settle`` within a transaction; ``handed_s`` gets how long each of the users' stores took."""
         if meta.generation > generation:
             raise FencedStoreError(self.task_id, generation, meta.generation)
         if meta.generation < generation:
@@ -364,11 +412,8 @@ class TaskStore:
         if meta.current == expected:
             outcome = Settlement.READY
             self._require_filled(meta)
-            if expected == committed and meta.base != committed:
-                if committed is not None:
-                    self._hand_over(txn, meta, committed)
-                txn.drop(self._databases.undo, delete=False)
-                settled = replace(settled, base=committed, uncommitted=Uncommitted(), committed_rows=meta.rows)
+            if expected == committed:
+                settled = self._committed(txn, settled, committed, handed_s)
         elif expected == committed and meta.base == committed:
             outcome = Settlement.ROLLED_BACK
             self._require_filled(meta)
@@ -389,6 +434,18 @@ class TaskStore:
         if settled != meta:
             self._databases.write_meta(txn, settled)
         return outcome
+
+    def _committed(
+        self, txn: lmdb.Transaction[bytes], meta: Meta, committed: StateId | None, handed_s: dict[str, float]
+    ) -> Meta:
+        """The meta record once the current state is known to be committed: there is nothing to undo any more.
+        ``handed_s`` as for ``_settle``."""
+        if meta.base == committed:
+            return meta
+        if committed is not None:
+            self._hand_over(txn, meta, committed, handed_s)
+        txn.drop(self._databases.undo, delete=False)
+        return replace(meta, base=committed, uncommitted=Uncommitted(), committed_rows=meta.rows)
 
     def _require_same_backing(self, stores: Sequence[str]) -> None:
         """Raise ``TaskCorruptedError`` unless the values of ``stores`` are where the program keeps them."""
@@ -411,9 +468,13 @@ class TaskStore:
             found = dict(cursor.getmulti(keys))
         return list(map(found.get, keys))
 
-    def _hand_over(self, txn: lmdb.Transaction[bytes], meta: Meta, committed: StateId) -> None:
-        """Give the users' stores what has been committed since ``meta.base``: the rows that the undo log names."""
+    def _hand_over(
+        self, txn: lmdb.Transaction[bytes], meta: Meta, committed: StateId, took_s: dict[str, float]
+    ) -> None:
+        """Give the users' stores what has been committed since ``meta.base``: the rows that the undo log names.
+        ``took_s`` gets how long that takes, by store."""
         for store in self._suppliers:
+            began_s = time.perf_counter()
             prefix, end = undo_prefix(meta.stores[store]), undo_prefix(meta.stores[store] + 1)
             changed = [key[len(prefix) :] for key, _ in rows_between(txn, self._databases.undo, prefix, end, False)]
             for start in range(0, len(changed), BATCH_ROWS):
@@ -424,6 +485,7 @@ class TaskStore:
                 left = {key: ELSEWHERE for key, value in zip(keys, held, strict=True) if value is not None}
                 _write_rows(txn, self._databases.of_stores[store], left)
             self._backing.commit(store, committed)
+            took_s[store] = time.perf_counter() - began_s
 
     def _append(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         self._databases.require_free_disk(len(keys), large_bytes(values))

@@ -100,6 +100,38 @@ def test_a_lease_of_another_host_is_free_only_once_it_has_expired(database):
     acquire(database)
 
 
+@pytest.mark.parametrize(("back_s", "is_free"), [(30, False), (61, True), (3600, True)])
+def test_after_the_clock_went_back_a_dead_host_holds_its_lease_no_longer_than_it_lasts(
+    database, monkeypatch, back_s, is_free
+):
+    """Its last heartbeat then lies in the future, and so does the end of its lease, by as much."""
+    acquire(database, host="elsewhere", ttl_s=60.0)
+    now_ms = time.time_ns() // 1_000_000
+    monkeypatch.setattr("weir.infra.control.database._now_ms", lambda: now_ms - back_s * 1000)
+    assert database.is_running("app") != is_free
+    if is_free:
+        acquire(database)
+        assert database.application_status("app").owner == "one"
+    else:
+        with pytest.raises(LeaseHeldError):
+            acquire(database)
+
+
+def test_after_the_clock_went_back_a_living_driver_keeps_its_lease(database, monkeypatch):
+    here, elsewhere = time.time_ns() // 1_000_000, "elsewhere"
+    local = acquire(database)
+    monkeypatch.setattr("weir.infra.control.database._now_ms", lambda: here - 3_600_000)
+    with pytest.raises(LeaseHeldError):
+        acquire(database, owner="two")
+    database.release(local)
+    monkeypatch.setattr("weir.infra.control.database._now_ms", lambda: here)
+    foreign = acquire(database, host=elsewhere)
+    monkeypatch.setattr("weir.infra.control.database._now_ms", lambda: here - 3_600_000)
+    assert database.heartbeat(foreign, state="running")
+    with pytest.raises(LeaseHeldError):
+        acquire(database, owner="two")
+
+
 def test_a_heartbeat_after_a_takeover_reports_that_the_lease_is_lost(database):
     first = acquire(database)
     assert database.heartbeat(first, state="running", generation=3)
@@ -247,6 +279,27 @@ def test_a_request_waits_until_the_driver_answers_it(database):
     answer = database.wait_request(first, timeout_s=5)
     assert (answer.state, answer.result, answer.arguments) == ("done", "committed 2.9", {"why": "now"})
     assert database.wait_request(second, timeout_s=5).state == "failed"
+
+
+def test_requests_are_looked_for_only_if_somebody_else_has_written(tmp_path):
+    url = f"sqlite:///{tmp_path / 'control.sqlite'}"
+    driver, others = ControlDatabase(url), ControlDatabase(url)
+    assert driver.may_have_requests(), "nobody has looked yet"
+    assert driver.pending_requests("app") == []
+    driver.add_metric("app", METRIC)
+    driver.report_readings("app", [])
+    assert not driver.may_have_requests(), "its own reports are not requests"
+    first = others.request("app", "commit", by="someone")
+    assert driver.may_have_requests()
+    assert driver.may_have_requests(), "until it looks"
+    assert [row.id for row in driver.pending_requests("app")] == [first]
+    driver.finish_request(first, "committed")
+    assert not driver.may_have_requests()
+    for name in ("control.sqlite", "control.sqlite-wal", "control.sqlite-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    second = ControlDatabase(url).request("app", "stop", by="someone")
+    assert driver.may_have_requests(), "it is another file"
+    assert [row.id for row in driver.pending_requests("app")] == [second]
 
 
 def test_the_newest_request_of_a_requester_is_found_with_its_answer(database):

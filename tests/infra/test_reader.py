@@ -96,6 +96,32 @@ def test_records_that_are_taken_back_again_from_an_earlier_one_are_read_once(rea
     assert offsets(reader.read(10, 60)) == list(range(10, 60))
 
 
+def test_a_reader_that_rests_now_and_then_reads_every_record_once(reading, broker, topic):
+    """Also records that come between a read and the rest after it, and those that a read had to leave."""
+    name, rng = topic(), Random(15)
+    reader, producer = reading(name), Producer({"bootstrap.servers": broker, "linger.ms": 0})
+    produced, position, rests = 0, 0, set()
+    found = list[int]()
+    for _ in range(60):
+        if rng.random() < 0.5:
+            for _ in range(more := rng.randint(1, 20)):
+                producer.produce(name, b"v")
+            producer.flush()
+            produced += more
+        if rng.random() < 0.6 and position < produced:
+            read = reader.read(position, rng.randint(position + 1, produced))
+            found += offsets(read)
+            position = read.next_offset
+        if rng.random() < 0.5:
+            rests.add(reader.rest())
+    while position < produced:
+        read = reader.read(position, produced)
+        found += offsets(read)
+        position = read.next_offset
+    assert found == list(range(produced))
+    assert rests == {True, False}
+
+
 def test_a_time_bound_cuts_before_the_first_later_record_but_always_gives_one(reading, numbered):
     reader = reading(numbered)
     found = reader.read(0, 100, until_time_ms=1_000_000 + 7_500)

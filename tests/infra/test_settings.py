@@ -78,6 +78,10 @@ def test_the_dir_flag_wins_and_is_made_absolute(place, monkeypatch):
             {"bootstrap_servers": ""},
             "cannot be '': name the brokers as host:port or leave it out for the embedded one$",
         ),
+        (
+            {"metrics_level": "loud"},
+            "^setting 'metrics_level' in a flag cannot be 'loud': it should be 'info' or 'debug'$",
+        ),
         ({"slots": "0"}, "^setting 'slots' in a flag cannot be '0': it should be greater than or equal to 1$"),
     ],
 )
@@ -126,3 +130,8 @@ def test_a_umask_that_would_close_files_to_their_user_or_is_none_is_refused(monk
         Settings.load()
     monkeypatch.setenv("WEIR_UMASK", "0027")
     assert Settings.load().umask == "0027"
+
+
+def test_a_level_of_metrics_may_be_in_capitals(monkeypatch):
+    monkeypatch.setenv("WEIR_METRICS_LEVEL", "DEBUG")
+    assert Settings.load().metrics_level == "debug"

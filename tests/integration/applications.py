@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -46,10 +47,18 @@ in_memory, in_memory_unlogged = (
 """The same in memory, with a changelog and without one."""
 
 
+def _is_kept(user: str, order: str) -> bool:
+    if order == "leave":
+        sys.exit("gone")
+    if order == "interrupt":
+        raise KeyboardInterrupt
+    return 1 // (len(order) - 1) >= 0
+
+
 def _with_headers() -> Application:
     builder = StreamsBuilder()
     orders = builder.stream("with-headers", key=String("user"), value=String("order"), headers=True)
-    kept = orders.filter(lambda user, order: 1 // (len(order) - 1) >= 0)
+    kept = orders.filter(_is_kept)
     kept.select_key(user=pl.col("user").str.slice(0, 1)).repartition("by-letter").to(
         "with-headers-out", key=String("user")
     )
@@ -57,7 +66,8 @@ def _with_headers() -> Application:
 
 
 with_headers = _with_headers()
-"""Moves records with their headers from a topic to another, and puts those aside whose order is one letter."""
+"""Moves records with their headers from a topic to another, and puts those aside whose order is one letter, or which
+ask the process to end."""
 
 
 def _by_pattern() -> Application:

@@ -79,7 +79,8 @@ def test_headers_arrive_as_they_were_sent_and_go_with_dead_letters(
     assert received(broker) == expected
 
     producer = Producer({"bootstrap.servers": broker})
-    producer.produce(SOURCE, "x", "a", partition=0, headers=HEADERS[1])
+    for order in ("leave", "interrupt", "x"):
+        producer.produce(SOURCE, order, "a", partition=0, headers=HEADERS[1])
     producer.flush()
     runner.run(PROGRAM, settings, bootstrap_servers=broker, until_caught_up=True, spark=spark)
     assert received(broker) == expected
@@ -87,6 +88,10 @@ def test_headers_arrive_as_they_were_sent_and_go_with_dead_letters(
     place = ["--dir", str(settings.dir)]
     listed = CliRunner().invoke(weir, ["dead-letters", "list", "with-headers", "--json", *place])
     assert listed.exit_code == 0, listed.output
-    (letter,) = json.loads(listed.stdout)["letters"]
+    letters = {
+        each["reason"].partition(": ")[2].partition(":")[0]: each for each in json.loads(listed.stdout)["letters"]
+    }
+    assert set(letters) == {"SystemExit", "KeyboardInterrupt", "ZeroDivisionError"}
+    letter = letters["ZeroDivisionError"]
     shown = CliRunner().invoke(weir, ["dead-letters", "show", "with-headers", letter["id"], *place])
     assert "headers: trace=\x00\ufffd\ufffd, trace=-, tenant=, trace=3" in shown.stdout

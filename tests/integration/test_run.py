@@ -149,6 +149,11 @@ def test_lost_and_untrusted_tasks_are_restored_by_spark_jobs_and_end_like_the_ot
     there.settings = there.settings.model_copy(update={"metrics_port": port})
     there.run(until_caught_up=True, spark=spark, on_progress=scrape)
     assert any('stream_task_metrics_restore_total{application_id="faulty",task_id="1_2"}' in page for page in pages)
+    for name in ("thread_metrics_records_lag", "thread_metrics_uncommitted_bytes"):
+        assert f'kafka_streams_stream_{name}{{application_id="faulty"}} 0.0' in pages[-1].splitlines()
+    assert 'stream_task_metrics_records_lag{application_id="faulty",task_id="0_1"} 0.0' in pages[-1]
+    assert "stream_state_metrics_map_size_bytes" in pages[-1]
+    assert 'store_id="' not in pages[-1], "what each store does is measured at debug"
     (status,) = json.loads(CliRunner().invoke(weir, ["status", "--json", "--dir", str(there.settings.dir)]).stdout)[
         "applications"
     ]

@@ -18,6 +18,7 @@ def test_defaults_are_the_documented_ones():
     assert application.commit_interval == timedelta(seconds=1)
     assert (application.on_error, application.start, application.max_skew) == ("fail", "earliest", None)
     assert application.uncommitted_max_bytes == 64 << 20
+    assert application.uncommitted_max_rollback == timedelta(milliseconds=500)
     assert application.topology is application.topology
 
 
@@ -33,6 +34,7 @@ def test_defaults_are_the_documented_ones():
         ("a", {"max_skew": timedelta(seconds=-1)}, "max_skew"),
         ("a", {"max_task_idle": timedelta(seconds=-1)}, "max_task_idle.*None waits for nothing"),
         ("a", {"uncommitted_max_bytes": 0}, "uncommitted_max_bytes"),
+        ("a", {"uncommitted_max_rollback": timedelta(0)}, "uncommitted_max_rollback.*None is no limit"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(id, settings, message):

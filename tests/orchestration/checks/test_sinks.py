@@ -16,7 +16,7 @@ from weir.orchestration.resources import WeirResource
 from weir.orchestration.sensors.health import health_sensor
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.registry import register
-from weir.pipelines.publishing.state import SinkState
+from weir.pipelines.publishing.state import RefusedPlace, SinkState
 
 
 def shop() -> Application:
@@ -46,11 +46,16 @@ def told(settings):
 
 @pytest.fixture
 def check(settings):
-    def run():
+    def result():
         (definition,) = sink_checks(SHOP)
-        (result,) = definition(WeirResource(dir=str(settings.dir)))
-        return result.passed, result.description
+        (found,) = definition(WeirResource(dir=str(settings.dir)))
+        return found
 
+    def run():
+        found = result()
+        return found.passed, found.description
+
+    run.metadata = lambda: result().metadata
     return run
 
 
@@ -80,6 +85,14 @@ def test_the_check_passes_while_rows_are_delivered_and_says_what_is_wrong_otherw
     passed, text = check()
     assert not passed
     assert text.startswith("2 refused rows are aside: too large; send them again with `weir sink retry shop orders`")
+    places = [
+        RefusedPlace(epoch=4, first_row=1_000, rows=1, key="user='ann'", reason="too large"),
+        RefusedPlace(epoch=5, first_row=0, rows=1, key="user='bob'", reason="no"),
+    ]
+    told(refused_rows=2, refused_reason="no", refused=tuple(places))
+    first = "row 1,000 of epoch 4, key user='ann': too large"
+    assert check()[1].startswith(f"2 refused rows are aside: {first}; send them again with `weir sink retry")
+    assert check.metadata()["refused"].text == f"{first}\nrow 0 of epoch 5, key user='bob': no"
 
 
 def test_a_sink_that_nothing_was_sent_to_passes(check):

@@ -6,6 +6,8 @@ from tests.orchestration.applications import FLIGHTS
 from tests.state.quarantine_folders import DAY_S, MIB, put, quarantined_while_open
 from weir.orchestration.jobs.compaction import compaction_job
 from weir.orchestration.resources import WeirResource
+from weir.pipelines.operations.compaction import compact_application
+from weir.pipelines.operations.engines import Engine
 from weir.pipelines.operations.registry import register
 
 
@@ -53,3 +55,16 @@ def test_a_folder_that_stays_is_a_warning(compact, settings):
     assert metadata["quarantine_kept"] == [f"{used}: a process has it open"]
     assert f"{used} stays in quarantine: a process has it open" in warnings
     assert used.exists()
+
+
+@pytest.mark.parametrize(("config", "engine"), [({}, None), ({"engine": "SPARK"}, Engine.SPARK)])
+def test_the_job_says_what_merges(compact, monkeypatch, config, engine):
+    asked: list[Engine | None] = []
+
+    def noted(*arguments, engine: Engine | None, **options):
+        asked.append(engine)
+        return compact_application(*arguments, **options)
+
+    monkeypatch.setattr("weir.orchestration.jobs.compaction.compact_application", noted)
+    compact(**config)
+    assert asked == [engine]

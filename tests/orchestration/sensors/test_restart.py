@@ -19,7 +19,7 @@ from weir.orchestration.assets.ingest import why_it_ended
 from weir.orchestration.definitions import defs
 from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.sensors import restart
-from weir.orchestration.sensors.restart import Backoff, made_progress, restart_sensor
+from weir.orchestration.sensors.restart import Backoff, has_ended, made_progress, restart_sensor
 from weir.orchestration.thresholds import Thresholds
 
 STEADY_S = Thresholds().restart_steady_s
@@ -211,6 +211,14 @@ def test_a_driver_that_dies_again_and_again_is_restarted_after_a_pause_that_the_
     again = look(100, second.cursor)
     assert (requested(again), again.cursor) == ([], second.cursor), "another tick does not postpone it"
     assert requested(look(0, second.cursor))
+
+
+@pytest.mark.parametrize(("ago_s", "is_gone"), [(1, False), (3600, True), (-1, False), (-3600, True)])
+def test_a_driver_of_another_host_is_gone_if_its_last_heartbeat_is_long_ago_or_from_before_the_clock_went_back(
+    ago_s, is_gone
+):
+    driver = replace(running(), host="elsewhere", heartbeat_at_ms=(10_000 - ago_s) * 1000)
+    assert has_ended(driver, 10_000.0) == is_gone
 
 
 def test_the_cursor_of_an_earlier_version_is_read():

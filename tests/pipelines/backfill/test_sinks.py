@@ -247,6 +247,44 @@ def test_an_older_backfill_of_sinks_alone_is_not_published_after_a_newer_one(tmp
     assert_waiting(place, (orders(0, 3), 1), (orders(1, 1), 7), (orders(0, 1), 5))
 
 
+@pytest.mark.parametrize("is_newer_with_table", [True, False])
+@pytest.mark.parametrize("runs", [True, False])
+def test_backfills_with_and_without_tables_overtake_each_other_where_they_publish_to_one_sink(
+    place, is_newer_with_table, runs
+):
+    """What a sink has got last is of the program that began last."""
+    older, newer = program(5, table=not is_newer_with_table), program(7, table=is_newer_with_table)
+    of_older, of_newer, apart = made(place, days(0, 2), older), made(place, days(1, 2), newer), made(place, days(0, 1))
+    swap_in(place, of_newer, newer, runs)
+    for _ in range(2):
+        assert "has replaced some of its days since it began" in swap_in(place, of_older, older, runs)
+    swap_in(place, apart, program(1), runs)
+    assert_waiting(place, (orders(0, 3), 1), (orders(1, 1), 7), (orders(0, 1), 1))
+
+
+def test_a_backfill_that_publishes_nothing_overtakes_none_that_has_no_tables(place):
+    older, newer = program(5, table=False), program(7)
+    of_older, of_newer = made(place, days(0, 2), older), made(place, days(1, 2), newer)
+    swapped(place, of_newer, newer, review=lambda found: None)
+    swapped(place, of_older, older, publish=True)
+    assert_waiting(place, (orders(0, 3), 1), (orders(0, 2), 5))
+
+
+def swap_in(place: Place, shadow: Shadow, application: Application, runs: bool) -> str:
+    """Swap in and publish, by the driver that ``runs`` or at rest; returns why not, or an empty text."""
+    prepare(shadow, publish=True)
+    if not runs:
+        try:
+            swap_at_rest(place.warehouse, application, shadow.id)
+        except SwapRefusedError as error:
+            return str(error)
+        return ""
+    place.desk.ask("swap", backfill=shadow.id)
+    place.run()
+    answer, failed = list(place.desk.answers.values())[-1]
+    return answer if failed else ""
+
+
 def test_a_backfill_of_sinks_alone_is_not_published_after_one_of_everything(tmp_path):
     place, older = with_sinks_alone(tmp_path), program(5, table=False)
     shadow = made(place, days(1, 2), older)

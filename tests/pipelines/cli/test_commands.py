@@ -23,6 +23,7 @@ COMMANDS = [
     ("logs",),
     ("reset",),
     ("show",),
+    ("sql",),
     ("query",),
     ("commit",),
     ("pause",),

@@ -13,6 +13,8 @@ from tests.state.quarantine_folders import DAY_S, MIB, put, quarantined_while_op
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app
+from weir.pipelines.spark import merging
+from weir.state.changelog.merging import Merge, Merged
 from weir.state.changelog.rows import changelog_spec
 from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer
@@ -146,3 +148,38 @@ def test_a_folder_in_use_is_named_and_the_tables_are_compacted_all_the_same(plac
     assert "sales: compacted" in result.stderr
     assert used.exists()
     assert left(quarantines) == {"young", "other"}
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "jobs"),
+    [
+        ([], None, []),
+        ([], "2", []),
+        ([], "1", [("_changelog/totals", 2)]),
+        (["--engine", "spark"], None, [("_changelog/totals", 2)]),
+        (["--engine", "process"], "1", []),
+        (["--engine", "spark", "--dry-run"], None, []),
+    ],
+)
+def test_spark_merges_what_has_more_keys_than_the_setting_says_or_if_it_is_asked_to(
+    place, monkeypatch, options, limit, jobs
+):
+    """The job itself is that of tests/pipelines/spark/test_merging.py; here its rows are merged without Spark."""
+    done: list[tuple[str, int]] = []
+
+    def merged_by_spark(session: object, merge: Merge, keys: int) -> Merged:
+        done.append((merge.spec.name, keys))
+        return merging.merged(merge)
+
+    monkeypatch.setattr(merging, "merged_by_spark", merged_by_spark)
+    monkeypatch.setattr(merging, "sql_session", lambda *_, **__: object())
+    monkeypatch.setattr(merging, "stop_session", lambda session: None)
+    if limit is not None:
+        monkeypatch.setenv("WEIR_SPARK_COMPACTION_KEYS", limit)
+    result = compact(place, *options)
+    assert result.exit_code == 0, result.stderr
+    assert done == jobs
+    assert ("_changelog/totals: about 2 keys, merged by Spark" in " ".join(result.stderr.split())) is bool(jobs)
+    if "--dry-run" not in options:
+        table = read_table(place.warehouse / "sales" / CHANGES.name)
+        assert sorted(table.select("k", "n").rows()) == [("a", 6), ("b", 6)]

@@ -14,6 +14,7 @@ from weir import Application, Count, Json, StreamsBuilder, String
 from weir.pipelines.operations import dead_letters
 from weir.pipelines.operations.dead_letters import dead_letters_of, discard
 from weir.pipelines.spark import replays
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.commit.tables import read_rows
 
 
@@ -45,8 +46,12 @@ def there(tmp_path, monkeypatch):
     return terminal
 
 
+def letters_of(terminal) -> pl.DataFrame:
+    return dead_letters_of(terminal.settings, "clicks").newest([*DEAD_LETTERS.schema, "replayed"])
+
+
 def offsets(terminal) -> list[int]:
-    return sorted(dead_letters_of(terminal.settings, "clicks")["offset"])
+    return sorted(letters_of(terminal)["offset"])
 
 
 def test_letters_are_counted_by_reason_and_one_is_shown_with_its_trace(there):
@@ -67,7 +72,7 @@ def test_letters_are_counted_by_reason_and_one_is_shown_with_its_trace(there):
 
 
 def test_letters_are_discarded_by_id_or_all_while_new_ones_come(there, monkeypatch):
-    (id,) = dead_letters_of(there.settings, "clicks").filter(offset=14)["id"]
+    (id,) = letters_of(there).filter(offset=14)["id"]
     assert "deleted 1 dead letter" in there.weir(f"dead-letters discard clicks {id} --yes").text
     assert offsets(there) == [0, 5, 7, 21, 28, 35]
     there.topics.rows["clicks", 0] += clicks(40, 5)
@@ -105,13 +110,13 @@ def test_letters_are_replayed_beside_a_driver_of_the_corrected_program_each_once
     assert refused.code == 1
     assert "clicks is not running" in refused.text
     program = there.has("app", corrected())
-    (seventh,) = dead_letters_of(there.settings, "clicks").filter(offset=14)["id"]
+    (seventh,) = letters_of(there).filter(offset=14)["id"]
     commands = ("replay clicks", f"replay clicks {seventh}", "list clicks", "replay clicks x", "list clicks --json")
     with there.typing_beside(*(f"dead-letters {each}" for each in commands), "stop clicks") as codes:
         answer = there.weir(f"run {program}")
     assert codes == [0, 1, 0, 1, 0, 0]
     assert "clicks: 6 dead letters processed; 1 failed again; `weir dead-letters list clicks` shows why" in answer.text
-    letters = dead_letters_of(there.settings, "clicks")
+    letters = letters_of(there)
     assert letters["replayed"].value_counts().filter(replayed="processed")["count"].to_list() == [6]
     newest = read_rows(there.warehouse / "clicks" / "users").sort("_epoch", "_seq").unique("user", keep="last")
     counted = Counter(f"user-{number % 20}" for number in range(40) if number != 5)
@@ -144,4 +149,4 @@ def test_letters_of_a_paused_application_follow_when_it_goes_on(there, monkeypat
     assert codes == [0, 1, 0, 0, 0, 0]
     said = capsys.readouterr().err + text
     assert "has replayed 0 of 7 dead letters so far; `weir status clicks` shows" in " ".join(said.split())
-    assert dead_letters_of(there.settings, "clicks")["replayed"].null_count() == 1
+    assert letters_of(there)["replayed"].null_count() == 1

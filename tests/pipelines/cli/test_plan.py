@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 from datetime import timedelta
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.pipelines.cli.typed import opened
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, program, sales
 from tests.pipelines.topology.programs import committed, held
@@ -221,3 +223,27 @@ def test_a_program_that_leaves_nothing_is_refused_and_each_way_out_works(tmp_pat
         assert 'with .to_delta("name"), or keep state, for example with .group_by_key().count("name")' in result.stderr
         result = CliRunner().invoke(app, ["run", f"{module}:app", "--until-caught-up"])
         assert (words in " ".join(result.stderr.split()), result.exit_code) == (True, 1)
+
+
+def test_a_sink_without_its_variable_or_database_is_refused_by_plan_and_run_until_they_are_set(tmp_path, monkeypatch):
+    terminal = opened(tmp_path, monkeypatch)
+    terminal.topics.rows["orders", 0] = []
+    builder = StreamsBuilder()
+    orders = builder.stream("orders", key=String("user"), value=String("order"))
+    orders.to_http("http://localhost:1/orders", name="posted", headers={"Authorization": "env:SHOP_TOKEN"})
+    orders.to_sql("orders", name="kept", url="env:SHOP_DATABASE")
+    orders.to_delta("orders")
+    program = terminal.has("app", Application("shop", builder))
+    variables = {"SHOP_TOKEN": "secret", "SHOP_DATABASE": f"sqlite:///{tmp_path}/out.db"}
+    for variable in variables:
+        monkeypatch.delenv(variable, raising=False)
+    told = terminal.weir(f"plan {program}").text
+    assert all(f"variable {variable}" in told for variable in variables)
+    for variable, value in variables.items():
+        planned, begun = terminal.weir(f"plan {program}"), terminal.run(program)
+        assert (planned.code, begun.code) == (3, 1)
+        for answer in (planned, begun):
+            assert re.search(rf"variable {variable}(, which)? is not set; set it (to the URL .*)?and", answer.text)
+        monkeypatch.setenv(variable, value)
+    assert terminal.weir(f"plan {program}").code == 0
+    assert not (tmp_path / "warehouse" / "shop").exists()

@@ -120,7 +120,11 @@ def test_a_refused_record_waits_goes_aside_and_is_sent_again_or_deleted(shop):
     assert "the row is put aside" in shop.done("sink", "skip", "shop", "orders")
     wait(lambda: shop.published() == ["first", "second"], "the row after it is published")
     wait(lambda: shop.sink()["refused_rows"] == 1, "one row is aside")
-    assert "1 refused row aside" in shop.done("status", "shop")
+    place = "refused: row 1 of epoch"
+    said = shop.done("status", "shop")
+    assert "1 refused row aside" in said
+    assert place in said
+    assert f"orders: {place}" in shop.done("sink", "list", "shop")
 
     shop.take(1_000_000)
     assert "the refused rows (1) are sent again" in shop.done("sink", "retry", "shop", "orders")

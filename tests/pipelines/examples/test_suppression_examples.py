@@ -47,7 +47,7 @@ def test_the_update_that_has_waited_longest_is_emitted_early_when_a_thousand_wai
         {"user": users, "page": "/", "_ts": range(1_001), "_partition": 0, "_offset": range(1_001), "_deleted": False},
         schema_overrides={"_partition": pl.Int32},
     )
-    output = TaskProcessor(rate_limit.app.topology.sub_topologies[0]).run(
+    output = TaskProcessor(rate_limit.app.topology.sub_topologies[0], is_debug=True).run(
         in_turn({"clicks": rows}), MemorySession(), {}, 0
     )
     assert output.sinks["click_counts"]["user"].to_list() == ["user0000"]

@@ -135,8 +135,8 @@ def test_a_restored_task_matches_once_a_commit_names_its_instance(shop, monkeypa
     driver, looks = shop.driver(), []
     commit = driver._coordinator.commit
 
-    def look_after_the_commit(*arguments):
-        commit(*arguments)
+    def look_after_the_commit(*arguments, **named):
+        commit(*arguments, **named)
         looks.append((len(shop.restores.done), shop.verify()))
 
     monkeypatch.setattr(driver._coordinator, "commit", look_after_the_commit)

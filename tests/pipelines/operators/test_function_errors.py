@@ -1,13 +1,15 @@
 """Errors of the program's functions name the record, as far as known, and what was declared, but never values."""
 
 import pickle
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import pytest
+from polars.exceptions import PanicException
 
-from weir import Application, Json, SessionWindows, StreamsBuilder, String, TimeWindows, UserFunctionError
+from weir import Application, Json, Processor, SessionWindows, StreamsBuilder, String, TimeWindows, UserFunctionError
 from weir.testing import TopologyTestDriver
 
 
@@ -95,6 +97,35 @@ def test_a_record_of_a_topic_is_named_by_its_place(describe):
     error = failing(describe, [("orders", "ann", 3), ("orders", "ann", 7), ("orders", "ann", 0)])
     assert "failed on the record of topic 'orders', partition 0, offset 2, key user='ann': Zero" in str(error)
     assert (error.record.topic, error.record.offset, error.record.time_ms) == ("orders", 2, 2_000)
+
+
+@pytest.mark.parametrize("raised", [SystemExit(1), GeneratorExit(), KeyboardInterrupt(), PanicException("no")])
+def test_what_would_end_the_process_is_an_error_of_the_record_unless_a_terminal_raises_it(raised, monkeypatch):
+    """As in workers, which take no notice of Ctrl-C."""
+
+    def leaves(*arguments: object) -> int:
+        raise raised
+
+    class Leaves(Processor[str, Order, str, int]):
+        def process(self, record):
+            raise raised
+
+    described = [
+        lambda b, s: s.map_values(leaves),
+        lambda b, s: s.peek(leaves),
+        lambda b, s: s.group_by_key().aggregate("s", int, leaves),
+        lambda b, s: s.process(Leaves),
+    ]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for describe in described:
+            text = str(failing(describe, [("orders", "ann", 3)]))
+            assert f"record of topic 'orders', partition 0, offset 0, key user='ann': {type(raised).__name__}: " in text
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if isinstance(raised, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            failing(described[0], [("orders", "ann", 3)])
 
 
 def test_where_several_topics_meet_the_place_is_that_of_the_record_and_not_its_turn():

@@ -1,5 +1,6 @@
 """The stateless operators, record by record (Kafka Streams features, section 2)."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ import pytest
 from polars import col
 
 from tests.pipelines.operators.programs import Click, driven
-from weir import Application, Json, StreamsBuilder, String, TopologyError, UserFunctionError
+from weir import Application, Int64, Json, StreamsBuilder, String, TopologyError, UserFunctionError
 from weir.testing import TopologyTestDriver
 
 
@@ -281,3 +282,33 @@ def untyped(*arguments):
 def test_a_mistake_is_named(describe, message):
     with pytest.raises(TopologyError, match=message):
         describe(StreamsBuilder().stream("clicks", key=String("user"), value=Json(Click)))
+
+
+class Scaled:
+    """A function that is an object."""
+
+    factor: int
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, order: int) -> float:
+        if order < 0:
+            raise ValueError("negative")
+        return order * self.factor / 2
+
+
+def _scaled(factor: int, order: int) -> float:
+    return Scaled(factor)(order)
+
+
+@pytest.mark.parametrize("function", [Scaled(3), functools.partial(_scaled, 3), Scaled(3).__call__])
+def test_a_function_may_be_an_object_whose_call_has_the_annotations(function):
+    builder = StreamsBuilder()
+    builder.stream("orders", key=String("user"), value=Int64("order")).map_values(function).to_delta("out")
+    with TopologyTestDriver(Application("app", builder)) as driver:
+        topic, table = driver.create_input_topic("orders"), driver.create_output_table("out")
+        topic.pipe_input("ann", 5)
+        assert table.read_row()["value"] == 7.5
+        with pytest.raises(UserFunctionError, match=r"function '(Scaled(\.__call__)?|partial)' failed .*negative"):
+            topic.pipe_input("ann", -1)

@@ -347,7 +347,9 @@ def test_rows_at_one_place_leave_a_batch_by_their_own_times_then_by_key(buffer):
             "_deleted": pl.Boolean,
         },
     )
-    output = TaskProcessor(builder.build().sub_topologies[0]).run(in_turn({"in": rows}), MemorySession(), {}, 0)
+    output = TaskProcessor(builder.build().sub_topologies[0], is_debug=True).run(
+        in_turn({"in": rows}), MemorySession(), {}, 0
+    )
     assert output.sinks["out"].sort("_seq").get_column("key").to_list() == ["c", "b", "d", "a"]
 
 
@@ -418,7 +420,9 @@ def test_a_suppression_counts_the_rows_that_it_forwards_and_holds():
         },
         schema_overrides={"_partition": pl.Int32},
     )
-    output = TaskProcessor(builder.build().sub_topologies[0]).run(in_turn({"in": rows}), MemorySession(), {}, 0)
+    output = TaskProcessor(builder.build().sub_topologies[0], is_debug=True).run(
+        in_turn({"in": rows}), MemorySession(), {}, 0
+    )
     assert output.counts["suppression_emits"] == 1
     ((count, size),) = output.metrics.buffers.values()
     assert count == 2

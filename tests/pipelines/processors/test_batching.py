@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from tests.pipelines.processors.runs import disturbed_run
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Json, StreamsBuilder, String, TopologyError
+from weir.pipelines.processors import batching
 from weir.state.commit.tables import read_rows
 from weir.testing import TopologyTestDriver
 
@@ -179,6 +181,25 @@ def test_at_a_stop_open_batches_are_kept_or_leave_with_the_last_commit(on_stop, 
             for each in list(model.open):
                 model.leave(each)
     assert sorted(map(str, left(place))) == sorted(map(str, model.gone))
+
+
+def test_at_a_stop_open_batches_leave_in_parts_whatever_their_keys_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(batching, "SCAN_ROWS", 2)
+    builder = StreamsBuilder()
+    pages = builder.stream("pages", key=String("user"), value=String("page"))
+    part = pl.when(pl.col("page").str.len_chars() > 2).then(pl.col("page").str.slice(0, 2))
+    keyed = pages.select_key(user=pl.col("user"), part=part, length=pl.col("page").str.len_chars().cast(pl.Int64))
+    keyed.batch(max_records=100, name="read", on_stop="flush").to_delta("read")
+    rows = [(b"u%d" % (number % 3), b"x" * (1 + number % 4), number) for number in range(30)]
+    place = Place(Application("pages", builder), Topics({("pages", 0): rows}), tmp_path)
+    place.run()
+    found = read_rows(place.warehouse / "pages" / "read")
+    counted = Counter(
+        (user.decode(), page[:2].decode() if len(page) > 2 else None, len(page)) for user, page, _ in rows
+    )
+    assert dict(zip(found.select("user", "part", "length").rows(), found["count"], strict=True)) == counted
+    place.run()
+    assert read_rows(place.warehouse / "pages" / "read").height == found.height == len(counted)
 
 
 def test_scalars_and_changed_keys_and_nulls():

@@ -79,7 +79,14 @@ class Orders:
 
     def publisher(self, **more: Any) -> Publisher:
         outbox = self.outbox()
-        return Publisher(outbox, SINK, lambda: connect(APP, self.node.sink, outbox, {}, ""), application=APP, **more)
+        return Publisher(
+            outbox,
+            SINK,
+            lambda: connect(APP, self.node.sink, outbox, {}, ""),
+            application=APP,
+            shown_key=self.node.sink.shown_key,
+            **more,
+        )
 
 
 def drain(publisher: Publisher) -> None:

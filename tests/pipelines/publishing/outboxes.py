@@ -82,7 +82,7 @@ class Shop:
         assert isinstance(sink, KafkaTopic)
         connect = lambda: KafkaConnection(self.application, sink, {"bootstrap.servers": broker})
         outbox = Outbox(self.folder, SINK, self.application)
-        return Publisher(outbox, SINK, connect, application=self.application, **more)
+        return Publisher(outbox, SINK, connect, application=self.application, shown_key=sink.shown_key, **more)
 
 
 def drain(publisher: Publisher) -> None:

@@ -92,6 +92,7 @@ class SqlShop:
             self.sink.name,
             lambda: SqlConnection(self.application, self.sink, ""),
             application=self.application,
+            shown_key=self.sink.shown_key,
             **more,
         )
 
@@ -100,7 +101,11 @@ class SqlShop:
         sink = replace(self.sink, name=f"{self.sink.name}.refused")
         outbox = Outbox(self.folder, self.sink.name, self.application, is_of_refused=True)
         again = Publisher(
-            outbox, sink.name, lambda: SqlConnection(self.application, sink, ""), application=self.application
+            outbox,
+            sink.name,
+            lambda: SqlConnection(self.application, sink, ""),
+            application=self.application,
+            shown_key=sink.shown_key,
         )
         again.decide("resume")
         return again

@@ -97,7 +97,9 @@ def test_a_sink_needs_only_send(tmp_path):
     assert sink.sent == orders.sent
 
 
-@pytest.mark.parametrize("failure", [OSError("send", "gone"), KeyError("send"), OSError("open", "gone")])
+@pytest.mark.parametrize(
+    "failure", [OSError("send", "gone"), KeyError("send"), SystemExit("send"), OSError("open", "gone")]
+)
 def test_after_any_exception_the_same_batch_comes_again_over_another_connection(tmp_path, failure):
     sink = Kept()
     orders = Orders(tmp_path, own_node(sink))

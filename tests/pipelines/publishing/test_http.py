@@ -21,8 +21,10 @@ from tests.pipelines.publishing.batches import APP, BATCH, DIED, SINK, Orders, d
 from tests.pipelines.publishing.requests_server import DROP, Answer, RequestsServer
 from tests.waiting import wait_for
 from weir.pipelines.publishing import publisher
+from weir.pipelines.publishing.checks import check_sinks
 from weir.pipelines.publishing.connect import connect
-from weir.pipelines.publishing.http import retry_after_s
+from weir.pipelines.publishing.connection import RefusedRowsError
+from weir.pipelines.publishing.http import SinkHeaderError, retry_after_s
 from weir.pipelines.publishing.publisher import Publisher
 from weir.state.commit.outbox import Outbox
 from weir.state.commit.refused import Refused
@@ -112,6 +114,22 @@ def test_a_variable_that_is_not_set_is_named_and_set_in_the_next_run_it_is_used(
     assert [request.headers["Authorization"] for request in server.requests] == ["secret"]
 
 
+def test_all_variables_that_cannot_be_headers_are_named_at_the_start_without_their_values(monkeypatch):
+    headers = {"Authorization": "env:SHOP_TOKEN", "X-Shop": "env:SHOP_NAME", "X-Plain": "tea"}
+    sinks = [http_node("http://localhost/orders", headers=headers).sink]
+    monkeypatch.setenv("SHOP_NAME", "a\nb")
+    with pytest.raises(SinkHeaderError) as raised:
+        check_sinks(sinks, "")
+    assert str(raised.value) == (
+        "sink 'orders': the header 'Authorization' is that of the environment variable SHOP_TOKEN, which is not set; "
+        "sink 'orders': the environment variable SHOP_NAME has characters that the header 'X-Shop' cannot have; "
+        "set them and start again"
+    )
+    monkeypatch.setenv("SHOP_TOKEN", "secret")
+    monkeypatch.setenv("SHOP_NAME", "tea")
+    check_sinks(sinks, "")
+
+
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 503, 599, DROP])
 def test_what_may_pass_is_tried_again_with_the_same_request(server, orders, status):
     orders.commit(30)
@@ -158,9 +176,26 @@ def test_a_batch_that_is_refused_is_put_aside_whole_and_the_next_one_follows(ser
     assert found(server) == orders.sent[:BATCH] + orders.sent[2 * BATCH :]
     assert refused.count() == sends.state.refused_rows == BATCH
     assert f"POST {server.url} answered {status}" in sends.state.refused_reason
+    (place,) = map(str, sends.state.refused)
+    assert place.startswith(f"rows 20 to 39 of epoch 1, first key user='ann': POST {server.url} answered {status}")
     assert status == 304 or sends.state.refused_reason.endswith(": no such tea")
     assert sends.state.waiting_rows == 0
     assert len(server.requests) == 3
+
+
+def of_refused(orders):
+    """A publisher as ``weir sink retry`` has it."""
+    aside = Outbox(orders.folder, SINK, APP, is_of_refused=True)
+    sink = replace(orders.node.sink, name=f"{SINK}.refused")
+    again = Publisher(
+        aside,
+        sink.name,
+        lambda: connect(APP, sink, aside, {}, ""),
+        application=APP,
+        shown_key=sink.shown_key,
+    )
+    again.decide("resume")
+    return again
 
 
 def test_refused_rows_that_are_sent_again_are_a_batch_with_another_key(server, orders):
@@ -169,12 +204,27 @@ def test_refused_rows_that_are_sent_again_are_a_batch_with_another_key(server, o
     server.next += [Answer(), Answer(400), Answer(400)]
     drain(orders.publisher(refused=Refused(orders.folder, SINK, APP)))
     first = [request for request in server.requests if request.status == 400]
-    aside = Outbox(orders.folder, SINK, APP, is_of_refused=True)
-    sink = replace(orders.node.sink, name=f"{SINK}.refused")
-    drain(Publisher(aside, sink.name, lambda: connect(APP, sink, aside, {}, ""), application=APP))
+    drain(of_refused(orders))
     again = server.requests[len(server.requests) - len(first) :]
     assert [request.body for request in again] == [request.body for request in first]
     assert not {request.key for request in first} & {request.key for request in again}
+
+
+def test_each_attempt_to_send_refused_rows_again_has_a_key_of_its_own_and_a_repeat_of_it_has_the_same(server, orders):
+    orders.commit(BATCH)
+    server.next += [Answer(400)]
+    drain(orders.publisher(refused=Refused(orders.folder, SINK, APP)))
+    server.next += [Answer(503), Answer(400), Answer(503), Answer(422), Answer(DROP)]
+    for _ in range(2):
+        with pytest.raises(RefusedRowsError):
+            drain(of_refused(orders))
+    drain(of_refused(orders))
+    keys = [request.key for request in server.requests]
+    assert keys[1] == keys[2]
+    assert keys[3] == keys[4]
+    assert keys[5] == keys[6]
+    assert len(set(keys)) == 4
+    assert [request.body for request in server.requests] == [server.requests[0].body] * 7
 
 
 def test_retry_after_lengthens_the_pause(server, orders):

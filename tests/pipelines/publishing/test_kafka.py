@@ -202,6 +202,7 @@ def test_a_record_too_large_waits_alone_until_somebody_skips_it_and_can_be_sent_
     thread.start()
     wait_for(lambda: waits.state.awaits == "skip", "it waits for a decision")
     assert (waits.state.published_rows, waits.state.waiting_rows) == (80, 7)
+    assert waits.state.error.startswith("row 0 of epoch 2, key 'large': ")
     assert "too large" in waits.state.error
     waits.decide("skip")
     wait_for(lambda: not waits.state.waiting_rows, "the rows after it are published")
@@ -209,6 +210,7 @@ def test_a_record_too_large_waits_alone_until_somebody_skips_it_and_can_be_sent_
     thread.join(30)
     assert waits.state.refused_rows == refused.count() == 1
     assert waits.state.awaits is None
+    assert [str(place)[:31] for place in waits.state.refused] == ["row 0 of epoch 2, key 'large': "]
     del shop.sent["large"]
     assert received(broker, shop.topic, PARTITIONS) == shop.sent
 

@@ -192,6 +192,35 @@ def test_of_two_folders_with_one_application_the_older_one_stops_writing(tmp_pat
         drain(shop.publisher())
 
 
+def skipping(publisher):
+    """A publisher for which somebody decides to skip whatever is refused."""
+
+    class Skips(type(publisher)):
+        def _goes_on_after(self, error):
+            self.decide("skip")
+            return super()._goes_on_after(error)
+
+    publisher.__class__ = Skips
+    return publisher
+
+
+def test_refused_rows_are_sent_again_up_to_the_first_that_is_refused_once_more(tmp_path, database):
+    columns = '"user" text, item text, cents bigint'
+    database.run(f"CREATE TABLE {TABLE} ({columns}, CHECK (cents < 20))")
+    shop = SqlShop(tmp_path, database.url)
+    users = [{"user": f"user-{cents}", "item": "pen", "cents": cents} for cents in (10, 20, 21, 30, 22)]
+    shop.commit_rows(users)
+    drain(skipping(shop.publisher(refused=shop.refused())))
+    assert database.rows(TABLE) == users[:1]
+    database.run(f"ALTER TABLE {TABLE} RENAME TO narrow")
+    database.run(f"CREATE TABLE {TABLE} ({columns}, CHECK (cents < 25))")
+    for _ in range(2):
+        with pytest.raises(RefusedRowsError, match=r"^row 3 of epoch 1, key user='user-30': the table orders does not"):
+            drain(shop.publisher_of_refused())
+        assert database.rows(TABLE) == users[1:3]
+    assert shop.refused().count() == 4
+
+
 def test_a_row_that_the_database_refuses_is_told_with_its_reason_and_may_be_put_aside(tmp_path, database):
     database.run(f'CREATE TABLE {TABLE} ("user" text, item text, cents bigint, CHECK (cents < 20))')
     shop = SqlShop(tmp_path, database.url)
@@ -202,15 +231,7 @@ def test_a_row_that_the_database_refuses_is_told_with_its_reason_and_may_be_put_
     ):
         drain(shop.publisher())
     aside = shop.refused()
-    publishing = shop.publisher(refused=aside)
-
-    class Skips(type(publishing)):
-        def _goes_on_after(self, error, refused):
-            self.decide("skip")
-            return super()._goes_on_after(error, refused)
-
-    publishing.__class__ = Skips
-    drain(publishing)
+    drain(skipping(shop.publisher(refused=aside)))
     assert database.rows(TABLE) == [row for row in shop.sent if (row["cents"] or 0) < 20]
     refused = [row for row in shop.sent if (row["cents"] or 0) >= 20]
     assert aside.count() == len(refused)

@@ -10,11 +10,11 @@ import pytest
 from polars import col
 
 from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.tasks.letters import read_dead_letters
 from weir import Application, Json, Msgpack, SchemaRegistryError, StreamsBuilder, String, Sum
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import DecodedColumns
 from weir.pipelines.spark.errors import BadRecordError, TaskFailedError
-from weir.pipelines.tasks.dead_letters import read_dead_letters
 from weir.state.commit.tables import read_table
 
 RECORDS, POISON = 300, (17, 18, 250)

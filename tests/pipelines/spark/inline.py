@@ -18,7 +18,7 @@ from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.kafka.reader import PartitionReader
 from weir.pipelines.application import Application
 from weir.pipelines.spark.driver import Driver, started_driver
-from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
+from weir.pipelines.spark.parts import Executors, Listeners, RunSpec, Slots
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import Progress, RunSummary
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest, restore
@@ -26,7 +26,8 @@ from weir.pipelines.spark.snapshot_jobs import Published, SnapshotRequest, publi
 from weir.pipelines.spark.task import Task
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
-from weir.pipelines.tasks.plan import Receipt, TaskPlan
+from weir.pipelines.tasks.plan import Receipt, Renewal, TaskPlan
+from weir.pipelines.tasks.run_metrics import MetricsLevel
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
@@ -114,6 +115,18 @@ class InlineSlots:
     """Runs plans in this process, one after another."""
 
     runner: EpochRunner
+
+    def late(self) -> list[Receipt]:
+        return []
+
+    def finish_writing(self) -> list[Receipt]:
+        return []
+
+    def is_free(self, task: TaskId) -> bool:
+        return True
+
+    def forget(self, task: TaskId) -> None:
+        pass
 
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
         return [self.runner.run(plan) for plan in plans]
@@ -224,6 +237,7 @@ class Place:
     folder: Path
     max_records: int = 50
     snapshot_rows: int = 0
+    metrics_level: MetricsLevel = MetricsLevel.INFO
     desk: Desk = field(default_factory=Desk)
 
     @property
@@ -248,6 +262,7 @@ class Place:
             state_folder=self.state_folder,
             limits=Limits.of(self.application, max_records=self.max_records, max_bytes=1 << 20),
             snapshot_rows=self.snapshot_rows,
+            metrics_level=self.metrics_level,
             accept_state_loss=accept_state_loss,
             accept_lost_records=accept_lost_records,
         )
@@ -264,6 +279,22 @@ class Place:
         """The folder of a task's instances."""
         return self.state_folder / self.name_of(task)
 
+    def runner(
+        self,
+        spec: RunSpec,
+        on_step: Callable[[str], None],
+        renewal: Callable[[TaskPlan], Renewal | None] = lambda plan: None,
+    ) -> EpochRunner:
+        """What runs the tasks of one slot."""
+        handling = spec.application.error_handling
+        return EpochRunner(
+            spec.application.topology, spec.task_settings, cache(self.topics.reader), on_step, handling, renewal
+        )
+
+    def slots(self, spec: RunSpec, on_step: Callable[[str], None]) -> Slots:
+        """Where epochs run."""
+        return InlineSlots(self.runner(spec, on_step))
+
     def driver(
         self,
         on_step: Callable[[str], None] = lambda name: None,
@@ -272,16 +303,9 @@ class Place:
     ) -> Driver:
         """A new generation, claimed; ``accepts`` as for ``spec``."""
         spec = self.spec(**accepts)
-        runner = EpochRunner(
-            spec.application.topology,
-            spec.task_settings,
-            cache(self.topics.reader),
-            on_step,
-            spec.application.error_handling,
-        )
         self.restores = InlineRestores(spec.application, spec.task_settings, self.topics.reader)
         self.snapshots = InlineSnapshots(spec.application, spec.task_settings)
-        executors = Executors(slots=InlineSlots(runner), restores=self.restores, snapshots=self.snapshots)
+        executors = Executors(slots=self.slots(spec, on_step), restores=self.restores, snapshots=self.snapshots)
         listeners = Listeners(control=self.desk, on_progress=on_progress)
         return started_driver(spec, spec.committer(on_step), executors, listeners)
 

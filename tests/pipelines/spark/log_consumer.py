@@ -67,6 +67,9 @@ class LogConsumer:
         headers, self._headers = self._headers, []
         return found.with_columns(pl.Series("headers", headers, record_schema(with_headers=True)["headers"]))
 
+    def stop(self) -> None:
+        """Nothing is fetched ahead."""
+
     def connect(self, timeout_s: float) -> None:
         """There is nothing to connect to."""
 

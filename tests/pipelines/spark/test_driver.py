@@ -176,8 +176,6 @@ def test_a_run_that_has_nothing_to_do_rests_and_is_there_when_a_punctuation_is_d
     class Stop(Event):
         def wait(self, timeout=None):
             rests.append(timeout)
-            if len(rests) == 1:
-                driver._clock.input -= 60.0
             if len(rests) == 10:
                 task.next_punctuation_ms = 1
             if len(rests) == 15:
@@ -186,11 +184,12 @@ def test_a_run_that_has_nothing_to_do_rests_and_is_there_when_a_punctuation_is_d
                 self.set()
             return super().wait(0)
 
+    place.application = application(commit_interval=timedelta(seconds=10))
     place.run()
     place.desk.ask("pause")
     driver = place.driver()
     task = next(iter(driver._coordinator.tasks.values()))
     driver.run(Stop())
-    assert rests[5:10] == [pytest.approx(0.1)] * 5
-    assert rests[10:15] == [pytest.approx(0.02)] * 5
+    assert all(0.1 < rest <= 0.25 for rest in rests[5:10])
+    assert all(0 < rest <= 0.02 for rest in rests[10:15])
     assert 0.02 <= rests[15] <= 0.06

@@ -49,6 +49,14 @@ def test_after_a_full_epoch_the_next_approaches_a_share_of_the_commit_interval(s
     assert records(after((1, 1.0), (full, seconds))) == int(full * scale)
 
 
+@pytest.mark.parametrize(("is_whole", "budget_ms"), [(True, 300), (False, 800)])
+def test_waiting_for_a_task_that_is_left_is_not_what_the_rest_of_an_epoch_takes(is_whole, budget_ms):
+    pace = Pace(1.0, APART)
+    pace.shares({A: MANY, B: MANY}, {})
+    pace.took(0.5, {}, is_whole=is_whole)
+    assert {share.budget_ms for share in pace.shares({A: MANY, B: MANY}, {}).values()} == {budget_ms}
+
+
 def test_a_task_that_was_in_time_is_never_asked_for_few_records():
     full = (FIRST_RECORDS + 1) * 4
     assert records(after((1, 1.0), *[(full, 60.0)] * 9, *[(2, 60.0)] * 9)) == full * 0.5, "only full epochs count"

@@ -37,6 +37,7 @@ OTHER = {
     "stops": True,
     "letters": (LETTER,),
     "max_uncommitted_bytes": 3,
+    "max_rollback_us": 4,
     "budget_ms": 800,
     "batch_rows": 12,
     "tried": 2,

@@ -16,10 +16,10 @@ import pytest
 
 from tests.pipelines.processors.runs import CrashesAt, disturbed_run, written
 from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.tasks.letters import read_dead_letters
 from tests.pipelines.tasks.poison import Number, Program, RunningSum, numbers, plain, raw
 from weir import Application, Int64, Json, StreamsBuilder, String, Sum, TimeWindows
 from weir.pipelines.spark import planner
-from weir.pipelines.tasks.dead_letters import read_dead_letters
 from weir.pipelines.tasks.replay import Replayed
 
 NONE = (1_000_003, 1_000_002)

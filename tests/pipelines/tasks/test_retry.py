@@ -14,6 +14,7 @@ import pytest
 
 from tests.examples import combined
 from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.tasks.letters import read_dead_letters
 from weir import (
     Application,
     BadRecord,
@@ -29,7 +30,6 @@ from weir import (
 )
 from weir.pipelines.spark.errors import TaskFailedError
 from weir.pipelines.spark.task import Task
-from weir.pipelines.tasks.dead_letters import read_dead_letters
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
 from weir.testing import TopologyTestDriver

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 
 import polars as pl
 import pytest
 
-from weir.state.commit.files import write_file
+from weir.state.commit.files import Syncs, write_file
 from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.types import TableSpec
 
@@ -25,6 +28,7 @@ SPEC = TableSpec(
         }
     ),
 )
+VALUES = {"task": "0_0", "segment": "3"}
 HOUR = datetime(2013, 1, 1, 10, tzinfo=UTC)
 ROWS = pl.DataFrame(
     {"n": [1, None], "k": ["a", "b"], "window_start": [HOUR, None], "ignored": [0, 0]},
@@ -70,6 +74,44 @@ def test_a_column_with_a_time_after_the_year_9999_has_no_statistics(tmp_path):
 def test_each_attempt_writes_a_file_with_a_unique_name(tmp_path):
     values = {"task": "0_0", "segment": "3"}
     assert write_file(tmp_path, SPEC, ROWS, values).path != write_file(tmp_path, SPEC, ROWS, values).path
+
+
+def noting_syncs(monkeypatch, fails: str = "") -> list[Path]:
+    """What was synced, in this order; a path that contains ``fails`` cannot be."""
+    synced = list[Path]()
+
+    def noted(descriptor, fsync=os.fsync):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if fails and fails in path.name:
+            raise OSError(errno.EIO, "no such luck")
+        fsync(descriptor)
+        synced.append(path)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return synced
+
+
+def test_files_that_are_synced_together_are_on_disk_before_their_folders_and_both_once_waited_for(
+    tmp_path, monkeypatch
+):
+    paths = [tmp_path / SPEC.name / write_file(tmp_path, SPEC, ROWS, VALUES).path]
+    synced, syncs = noting_syncs(monkeypatch), Syncs()
+    paths += [tmp_path / SPEC.name / write_file(tmp_path, SPEC, ROWS, VALUES, syncs=syncs).path for _ in range(5)]
+    (folder,) = {path.parent for path in paths}
+    assert folder not in synced
+    syncs.wait()
+    assert sorted(synced[:5]) == sorted(paths[1:])
+    assert synced[5:] == [folder]
+    syncs.wait()
+    assert len(synced) == 6, "there is nothing left to sync"
+
+
+def test_a_file_that_cannot_be_synced_is_an_error_once_waited_for(tmp_path, monkeypatch):
+    noting_syncs(monkeypatch, fails=".parquet")
+    syncs = Syncs()
+    write_file(tmp_path, SPEC, ROWS, VALUES, syncs=syncs)
+    with pytest.raises(OSError, match="no such luck"):
+        syncs.wait()
 
 
 @pytest.mark.parametrize(

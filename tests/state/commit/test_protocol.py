@@ -74,6 +74,30 @@ def test_an_epoch_beyond_the_last_number_is_refused_before_anything_is_written(t
     assert committer(tmp_path).claim().generation == 2
 
 
+def test_a_commit_that_is_not_confirmed_is_as_if_it_had_not_been_tried(tmp_path):
+    """It is asked once all is ready for the pivot, which would make the commit stand."""
+    driver, there = committer(tmp_path), list[set[Path]]()
+    driver.claim()
+    driver.commit(record(tmp_path, 1, 1))
+
+    def entries() -> set[Path]:
+        return set((tmp_path / "app").rglob("_delta_log/*.json"))
+
+    def refuse() -> None:
+        there.append(entries())
+        raise LookupError("the topic is another one")
+
+    before, wanted = entries(), record(tmp_path, 1, 2)
+    with pytest.raises(LookupError):
+        driver.commit(wanted, refuse)
+    assert there == [before]
+    assert entries() == before
+    assert newest_commit(tmp_path, "app").epoch == 1
+    driver.commit(wanted)
+    driver.close()
+    assert all_counts(tmp_path) == [2, 4, 2]
+
+
 def test_reading_a_table_of_updates_gives_its_newest_rows_without_deleted_ones(tmp_path):
     driver = committer(tmp_path)
     driver.claim()

@@ -3,7 +3,7 @@
 import polars as pl
 
 from weir.state.commit.files import write_file
-from weir.state.commit.outbox import Mark, Outbox, outbox_name
+from weir.state.commit.outbox import Mark, Outbox, outbox_name, refused_number
 from weir.state.commit.refused import Refused
 from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.types import TableSpec
@@ -61,6 +61,29 @@ def test_rows_that_a_killed_publisher_put_aside_are_not_put_there_again_even_onc
     refuse(tmp_path, Mark(), 1)
     assert Refused(tmp_path, SINK, APP).count() == 0
     assert Refused(tmp_path, SINK, APP).mark == reached
+
+
+def test_the_first_of_what_is_aside_is_named_by_its_place(tmp_path):
+    commit(tmp_path, 1, [1, 2, 3])
+    commit(tmp_path, 2, [4])
+    refused = Refused(tmp_path, SINK, APP)
+    assert refused.first(2) == []
+    refuse(tmp_path, Mark(1, 1), 2)
+    refuse(tmp_path, Mark(1, 3), 1)
+    first, second = refused.first(2)
+    assert (first.through, first.rows, first.first.rows(), first.reason) == (
+        Mark(1, 3),
+        2,
+        [(2, refused_number(Mark(1, 3)))],
+        "too large",
+    )
+    assert (second.through, second.rows, second.first["n"].to_list()) == (Mark(2, 1), 1, [4])
+    assert [each.through for each in refused.first(1)] == [first.through]
+    aside = Outbox(tmp_path, SINK, APP, is_of_refused=True)
+    marks = [mark for _, mark in aside.rows(Mark(), at_most=1, size_bytes=1 << 20)]
+    assert [aside.committed_as(mark) for mark in marks] == [Mark(1, 2), Mark(1, 3), Mark(2, 1)]
+    aside.remove(marks[1])
+    assert [each.through for each in refused.first(2)] == [Mark(2, 1)]
 
 
 def test_an_outbox_that_has_got_a_column_refuses_rows_with_it(tmp_path):

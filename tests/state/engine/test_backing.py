@@ -281,3 +281,23 @@ def test_a_store_that_fails_leaves_the_task_as_it_was(tmp_path, supplier, reason
         commit(store, one)
     assert (store.base, rows(store), rows(store, COMMITTED)) == (None, {b"a": b"1"}, {})
     store.close()
+
+
+class Speechless(InMemory):
+    def approximate_num_uncommitted_bytes(self):
+        raise ValueError("no idea")
+
+
+def test_what_stores_of_the_users_hold_is_asked_and_one_that_fails_is_named(tmp_path):
+    class Holding(InMemory):
+        def approximate_num_uncommitted_bytes(self):
+            return 7
+
+    for supplier, held in ((InMemory, 0), (Holding, 7)):
+        store = in_files(tmp_path / supplier.__name__, supplier)
+        assert store.own_uncommitted_bytes == held
+        store.close()
+    store = in_files(tmp_path / "speechless", Speechless)
+    with pytest.raises(OwnStoreError, match="behind 'own' could not say how much is uncommitted: ValueError: no idea"):
+        _ = store.own_uncommitted_bytes
+    store.close()

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import lmdb
 import msgspec
 import pytest
 from hypothesis import settings
@@ -20,6 +21,7 @@ from weir.state.engine import environment
 from weir.state.engine import task_store as module
 from weir.state.engine.contract import Settlement
 from weir.state.engine.meta import Uncommitted
+from weir.state.engine.rollback_cost import RollbackCost
 from weir.state.engine.task_store import TaskStore
 from weir.state.engine.views import open_reader
 from weir.state.errors import (
@@ -212,7 +214,7 @@ def test_undo_keeps_the_first_image_over_several_epochs(store):
 def test_uncommitted_counts_bytes_written_and_distinct_keys(store):
     one = apply(store, 1, None, {b"k": b"123"})
     apply(store, 2, one, {b"k": b"12", b"l": b""})
-    assert store.uncommitted == Uncommitted(bytes=8, records=2)
+    assert store.uncommitted == Uncommitted(bytes=8, records=2, rollback_us=RollbackCost(2, 1).us())
 
 
 def test_the_task_store_rolls_back_with_the_rest(store):
@@ -516,3 +518,31 @@ def test_what_is_asked_of_the_disk_is_enough_for_values_of_any_size(store, monke
     check(lambda: apply(store, 2, one, rows_of[1]))
     check(lambda: store.settle(generation=2, expected=one, committed=one))
     assert rows(store) == rows_of[0]
+
+
+def test_the_figures_are_those_that_lmdb_itself_has(tmp_path):
+    """Looked up in the file once the store is closed."""
+    store = TaskStore.create(tmp_path / "one", "0_0", ["small", "large"])
+    rows = {b"%06d" % number: b"x" * 50 for number in range(5_000)}
+    with store.session() as session:
+        session.put_many("large", list(rows), list(rows.values()))
+        session.put_many("small", [b"k"], [b"v"])
+        store.apply(
+            session, state=StateId(1, 1), expected=None, generation=1, plan_hash="", make_receipt=lambda held: b""
+        )
+    store.settle(generation=1, expected=StateId(1, 1), committed=StateId(1, 1))
+    found = store.figures(with_stores=True)
+    assert found.apply_ms.count == found.commit_ms.count == 1
+    assert found.apply_ms_of.keys() == found.commit_ms_of.keys() == {"small", "large"}
+    assert found.apply_ms.total >= sum(each.total for each in found.apply_ms_of.values()) > 0
+    assert store.figures(with_stores=False).apply_ms.count == 0, "durations are told once"
+    store.close()
+    with lmdb.open(str(tmp_path / "one"), max_dbs=9, readonly=True) as there:
+        assert there.info()["last_pgno"] * 4096 <= found.used_bytes <= found.map_bytes
+        for name, figures in found.stores.items():
+            with there.begin() as txn:
+                stat = txn.stat(there.open_db(name.encode(), txn=txn, create=False))
+            pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+            assert (figures.rows, figures.pages, figures.depth) == (stat["entries"], pages, stat["depth"])
+    assert found.stores["large"].rows == 5_000
+    assert found.stores["large"].pages > 5_000 * 56 / 4096 > found.stores["small"].pages == 1

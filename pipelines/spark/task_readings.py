@@ -1,0 +1,26 @@
+"""What the driver knows of its tasks, as readings: lag, and what is uncommitted, of each task and in total."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from weir.pipelines.spark.planner import total_lag
+from weir.pipelines.spark.task import Task
+from weir.pipelines.spark.uncommitted import rollback_us_of_slots, uncommitted_bytes
+from weir.pipelines.tasks.run_metrics import TASK, THREAD, Reading
+from weir.state.types import TopicPartition
+
+
+def task_readings(tasks: Collection[Task], ends: Mapping[TopicPartition, int]) -> Iterator[Reading]:
+    """The readings as of now; ``ends`` are those of the topic partitions."""
+    for task in tasks:
+        for name, value in _of([task], ends):
+            yield Reading(group=TASK, name=name, tags={"task-id": str(task.id)}, value=value)
+    for name, value in _of(tasks, ends):
+        yield Reading(group=THREAD, name=name, value=value)
+
+
+def _of(tasks: Collection[Task], ends: Mapping[TopicPartition, int]) -> Iterator[tuple[str, float]]:
+    yield "records-lag", total_lag(tasks, ends)
+    yield "uncommitted-bytes", uncommitted_bytes(tasks)
+    yield "rollback-estimate-ms", max(rollback_us_of_slots(tasks).values(), default=0) / 1000

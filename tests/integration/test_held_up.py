@@ -1,0 +1,118 @@
+"""A function that is stuck, in a worker of real Spark: the others are committed without it, and a stop kills it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from tests.integration.held_up import HELD, RECORDS, TOPICS, USERS
+from tests.waiting import wait_for
+from weir.state.commit.log import newest_commit
+from weir.state.commit.tables import read_table
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
+
+EXPECTED = {
+    f"user-{user}": (len(numbers), sum(numbers)) for user in range(USERS) if (numbers := range(user, RECORDS, USERS))
+}
+
+
+class Site:
+    """A folder of the application, and where its call waits."""
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self.folder, self.servers = folder, servers
+        (folder / "held").mkdir()
+
+    def start(self, how: str, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [
+                str(Path(sys.executable).with_name("weir")),
+                *("run", "tests.integration.held_up:app", "--dir", str(self.folder)),
+                *("--bootstrap-servers", self.servers, "--set", "slots=2", *arguments),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=(self.folder / "log").open("w"),
+            env={**os.environ, "HELD_UP": str(self.folder / "held"), "HELD_UP_HOW": how},
+            text=True,
+        )
+
+    def let_go(self) -> None:
+        (self.folder / "held" / "go").touch()
+
+    @property
+    def calls(self) -> list[str]:
+        found = self.folder / "held" / "calls"
+        return found.read_text().splitlines() if found.exists() else []
+
+    def position(self, topic: str) -> int:
+        commit = newest_commit(self.folder / "warehouse", "held_up")
+        tasks = commit.tasks.values() if commit else ()
+        return sum(offset for task in tasks for offset in task.positions.get(topic, {}).values())
+
+    def totals(self, table: str) -> dict[str, tuple[int, int]]:
+        rows = pl.DataFrame(read_table(self.folder / "warehouse" / "held_up" / table))
+        newest = rows.sort("_epoch", "_seq", maintain_order=True).select("user", "clicks", "total").rows()
+        return {user: (clicks, total) for user, clicks, total in newest}
+
+
+@pytest.fixture(scope="module")
+def servers(broker, kafka_admin) -> str:
+    producer = Producer({"bootstrap.servers": broker})
+    for topic in TOPICS:
+        kafka_admin.create_topic(topic, 1)
+        for number in range(RECORDS):
+            value = json.dumps({"number": number}).encode()
+            producer.produce(topic, value, b"user-%d" % (number % USERS), timestamp=1_000 * number + 1)
+    producer.flush()
+    return broker
+
+
+@pytest.mark.parametrize("how", ["waits", "holds"])
+def test_a_stuck_call_holds_nobody_up_and_neither_a_stop(tmp_path, servers, how):
+    site, (slow, fast) = Site(tmp_path, servers), TOPICS
+    run = site.start(how)
+    below: list[psutil.Process] = []
+    try:
+        wait_for(lambda: site.calls, "the call is being made")
+        wait_for(lambda: site.position(fast) == RECORDS, "the others are committed to the end")
+        assert site.position(slow) <= HELD
+        assert site.totals(fast) == EXPECTED
+        below = psutil.Process(run.pid).children(recursive=True)
+        assert int(site.calls[0]) in [process.pid for process in below]
+        if how == "waits":
+            wait_for(lambda: "has been in one call of 'called'" in (tmp_path / "log").read_text(), "it is named")
+        began_s = time.monotonic()
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) == 0
+        assert time.monotonic() - began_s < 10
+        _, alive = psutil.wait_procs(below, 5)
+        assert alive == []
+        assert "the run ends without it, and the next one begins that part again" in (tmp_path / "log").read_text()
+        assert site.position(slow) <= HELD
+        marks = [mark.name for mark in tmp_path.glob("state/held_up/*/*/unproven.*")]
+        assert marks == [] or how == "holds", "a kill for a stuck call counts against no store"
+        run = site.start("waits", "--until-caught-up")
+        if how == "holds":
+            site.let_go()
+        else:  # it returns late in a run that goes on
+            wait_for(lambda: len(site.calls) == 2, "the call is being made again")
+            site.let_go()
+        assert run.wait(90) == 0
+        assert len(site.calls) == (2 if how == "waits" else 1)
+    finally:
+        for process in [*below, psutil.Process(run.pid)] if run.poll() is None else below:
+            if process.is_running():
+                process.kill()
+        run.wait()
+    assert [site.totals(topic) for topic in TOPICS] == [EXPECTED, EXPECTED]

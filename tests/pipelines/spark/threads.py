@@ -1,0 +1,123 @@
+"""The driver with slots that are threads of this process, so that one may be held up while the others go on.
+
+As in a worker, a task asks before it writes; here every one does, however quick it is.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from tests.faults.dying import KilledError
+from tests.pipelines.spark.inline import InlineSlots, Place
+from weir.pipelines.spark.parts import RunSpec
+from weir.pipelines.spark.progress import RunSummary
+from weir.pipelines.spark.signs import Asks, Sign
+from weir.pipelines.spark.under_way import ATTEMPTS, Given, PlansUnderWay
+from weir.pipelines.tasks.epoch import DriverGoneError, EpochRunner, NotWantedError
+from weir.pipelines.tasks.plan import Receipt, Renewal, TaskPlan
+
+
+class WorkerKilledError(KilledError):
+    """Stands for kill -9 of one worker, which Spark starts again."""
+
+
+class ThreadedSlots(PlansUnderWay):
+    """A thread per slot, each with a runner of its own."""
+
+    def __init__(self, spec: RunSpec, runner: Callable[[Callable[[TaskPlan], Renewal | None]], EpochRunner]) -> None:
+        super().__init__(spec.slot_of)
+        self._make = runner
+        self._threads = [ThreadPoolExecutor(1) for _ in range(spec.slots)]
+        self._runners = {slot: self._runner(slot) for slot in range(spec.slots)}
+        self._replies: dict[int, queue.SimpleQueue[Renewal | str | None]] = {}
+        self._at_work: dict[int, Given] = {}
+
+    def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
+        """Without budgets, whose clock all threads would share."""
+        return super().run([replace(plan, budget_ms=None, batch_rows=None) for plan in plans])
+
+    def settle(self, requests):
+        assert all(self.is_free(request.task) for request in requests)
+        found = []
+        for request in requests:
+            found += InlineSlots(self._runners[self.slot_of[request.task]]).settle([request])
+        return found
+
+    def driver_dies(self) -> None:
+        """Whatever still runs here hears of no driver any more."""
+        for replies in self._replies.values():
+            replies.put("gone")
+        for thread in self._threads:
+            thread.shutdown(wait=False)
+
+    def _begin(self, slot: int, given: Given) -> None:
+        self._threads[slot].submit(self._carry_out, slot, given)
+
+    def _runner(self, slot: int) -> EpochRunner:
+        def renewal(plan: TaskPlan) -> Renewal | None:
+            self._at_work[slot].heard(Asks(plan.task), self._replies[slot].put)
+            answer = self._replies[slot].get()
+            if answer == "gone":
+                raise DriverGoneError
+            if answer is None:
+                raise NotWantedError
+            return answer
+
+        return self._make(renewal)
+
+    def _carry_out(self, slot: int, given: Given) -> None:
+        self._at_work[slot] = given
+        self._replies.setdefault(slot, queue.SimpleQueue())
+        while True:
+            given.sent()
+            try:
+                for plan in given.plans[len(given.receipts) :]:
+                    given.heard(Sign(task=str(plan.task), asks=True), lambda renewed: None)
+                    given.heard(self._runners[slot].run(plan), lambda renewed: None)
+                given.ended()
+                return
+            except WorkerKilledError:
+                self._runners[slot] = self._runner(slot)
+            except DriverGoneError:
+                return
+            except BaseException as error:
+                given.attempts = ATTEMPTS
+                given.ended(error)
+                return
+
+
+@dataclass
+class ThreadedPlace(Place):
+    """Where an application runs in several slots."""
+
+    slot_count: int = 2
+    used: list[ThreadedSlots] = field(default_factory=list)
+    """The slots of each generation."""
+
+    def spec(self, **accepts: bool) -> RunSpec:
+        return replace(super().spec(**accepts), slots=self.slot_count)
+
+    def slots(self, spec: RunSpec, on_step: Callable[[str], None]) -> ThreadedSlots:
+        self.used.append(ThreadedSlots(spec, lambda renewal: self.runner(spec, on_step, renewal)))
+        return self.used[-1]
+
+    def begin(
+        self, on_step: Callable[[str], None] = lambda name: None, *, until_caught_up: bool = True
+    ) -> tuple[Future[RunSummary], threading.Event]:
+        """A new generation that runs beside the caller, and what stops it."""
+        driver, stop = self.driver(on_step), threading.Event()
+        with_thread = ThreadPoolExecutor(1)
+        run = with_thread.submit(driver.run, stop, until_caught_up=until_caught_up)
+        with_thread.shutdown(wait=False)
+        return run, stop
+
+    def positions(self, topic: str) -> list[int]:
+        """What is committed of a topic, by partition."""
+        commit, found = self.commit_before(), dict[int, int]()
+        for task in commit.tasks.values() if commit else ():
+            found |= task.positions.get(topic, {})
+        return [offset for _, offset in sorted(found.items())]
