@@ -11,7 +11,6 @@ import pytest
 
 from tests.pipelines.spark.inline import Place, Topics
 from tests.waiting import wait_for
-from weir.pipelines.publishing import process
 from weir.pipelines.publishing.process import PublishingSettings
 from weir.pipelines.publishing.state import Decision
 from weir.pipelines.spark import publishing as module
@@ -126,13 +125,13 @@ def test_a_process_whose_driver_died_before_it_began_publishes_nothing_and_ends(
     died = subprocess.Popen(["true"])
     died.wait()
     orphan = subprocess.run(
-        [sys.executable, "-m", process.__name__],
+        [sys.executable, "-m", module.PROCESS],
         input=msgspec.json.encode(msgspec.structs.replace(settings_of("nobody:app", tmp_path), driver=died.pid)),
         capture_output=True,
         timeout=60,
         check=False,
     )
-    assert (orphan.returncode, orphan.stdout) == (1, b"")
+    assert (orphan.returncode, orphan.stdout, orphan.stderr) == (1, b"", b""), "it does not even load the program"
 
 
 def test_an_interrupt_from_the_terminal_is_left_to_the_driver(publishers):
