@@ -40,6 +40,11 @@ PUBLISH_FIELD: bool = Field(
 )
 
 
+WALL_CLOCK_FIELD: bool = Field(
+    default=False, description="Call what processors do by the wall clock, as it passes while this runs."
+)
+
+
 class BackfillConfig(dg.Config):
     """How the days of the run's partitions are recomputed."""
 
@@ -57,6 +62,7 @@ class BackfillConfig(dg.Config):
     time_column: str = Field(
         default=TIME_COLUMN, description="The column of such a table or file that holds a record's time."
     )
+    wall_clock: bool = WALL_CLOCK_FIELD
 
 
 def backfill_assets(supervised: Supervised, first_day: date, end_day: date | None) -> list[dg.AssetsDefinition]:
@@ -110,6 +116,7 @@ def _backfill_asset(
                     "margin_hours": config.margin_hours,
                     "paths": config.paths,
                     "time_column": config.time_column,
+                    "wall_clock": config.wall_clock,
                 },
             )
         except dg.DagsterExecutionInterruptedError:

@@ -46,6 +46,7 @@ def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
         reference,
         days,
         source,
+        passes_wall_clock=pipes.get_extra("wall_clock"),
         owner=owner,
         on_progress=progress_logger(pipes.log.info),
         console=logging.StreamHandler(),

@@ -5,7 +5,7 @@ while the ingest is stopped (docs/backfill.md). Days are recomputed by the backf
 import dagster as dg
 from pydantic import Field
 
-from weir.orchestration.assets.backfill import MAX_CHANGE_FIELD, PUBLISH_FIELD, run_backfill
+from weir.orchestration.assets.backfill import MAX_CHANGE_FIELD, PUBLISH_FIELD, WALL_CLOCK_FIELD, run_backfill
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.backfill.files import TIME_COLUMN
@@ -19,6 +19,7 @@ class RebuildConfig(dg.Config):
     )
     publish: bool = PUBLISH_FIELD
     max_change: float = MAX_CHANGE_FIELD
+    wall_clock: bool = WALL_CLOCK_FIELD
     backfill: str | None = Field(
         default=None,
         description="The id of a backfill that is already computed: it catches up to where the ingest stopped and "
@@ -52,6 +53,7 @@ def rebuild_job(supervised: Supervised) -> dg.JobDefinition:
                 "margin_hours": None,
                 "paths": {},
                 "time_column": TIME_COLUMN,
+                "wall_clock": config.wall_clock,
             },
         )
         context.add_output_metadata({name: value for name, value in closing["metadata"].items() if name != "left_out"})

@@ -41,8 +41,10 @@ def begin_from_kafka(
     days: Days,
     *,
     margin_ms: int | None = None,
+    passes_wall_clock: bool = False,
 ) -> Shadow:
-    """Begin a backfill of ``days`` over what the topics hold; by default ``margin_ms`` is what the windows need.
+    """Begin a backfill of ``days`` over what the topics hold; by default ``margin_ms`` is what the windows need, and
+    nothing that processors do by the wall clock is due.
 
     Raises:
         GlobalTablesError: The application has global tables.
@@ -64,6 +66,7 @@ def begin_from_kafka(
             ranges=ranges,
             topic_ids=cut.topic_ids,
             cut_epoch=cut.epoch,
+            passes_wall_clock=passes_wall_clock,
             outputs=outputs.swapped,
             **_publishing(application, cut, days.end_ms + outputs.look_back_ms, outputs),
         ),
@@ -79,6 +82,7 @@ def begin_from_files(
     *,
     time_column: str = TIME_COLUMN,
     margin_ms: int | None = None,
+    passes_wall_clock: bool = False,
 ) -> Shadow:
     """Begin a backfill of ``days`` over Delta tables or Parquet files, one for each topic.
 
@@ -108,6 +112,7 @@ def begin_from_files(
             source=source,
             ranges=partitions_of(application, cut),
             cut_epoch=cut.epoch,
+            passes_wall_clock=passes_wall_clock,
             outputs=outputs.swapped,
             **_publishing(application, cut, end_time_ms, outputs),
             files=files,
@@ -116,7 +121,14 @@ def begin_from_files(
     )
 
 
-def begin_everything(application: Application, warehouse: Path, state_dir: Path, cluster: Cluster) -> Shadow:
+def begin_everything(
+    application: Application,
+    warehouse: Path,
+    state_dir: Path,
+    cluster: Cluster,
+    *,
+    passes_wall_clock: bool = False,
+) -> Shadow:
     """Begin a backfill of the whole history, stores included (docs/backfill.md, 12).
 
     Raises:
@@ -148,6 +160,7 @@ def begin_everything(application: Application, warehouse: Path, state_dir: Path,
             ranges=ranges,
             topic_ids=cut.topic_ids,
             cut_epoch=cut.epoch,
+            passes_wall_clock=passes_wall_clock,
         ),
     )
 

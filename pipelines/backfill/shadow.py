@@ -91,6 +91,8 @@ class Backfill:
     left_out: Mapping[str, str] = field(default_factory=dict)
     published: tuple[str, ...] = ()
     """The sinks to which its rows of days can be published; of everything, to all."""
+    passes_wall_clock: bool = False
+    """Whether what processors do by the wall clock is due while it runs."""
     at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     """When it began, by the wall clock."""
 

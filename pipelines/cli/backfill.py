@@ -107,6 +107,10 @@ def run(
     time_column: Annotated[
         str, typer.Option(metavar="COLUMN", help="The column with a record's time in such a table or file.")
     ] = "_ts",
+    wall_clock: Annotated[
+        bool,
+        typer.Option("--wall-clock", help="Call what processors do by the wall clock, as it passes meanwhile."),
+    ] = False,
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
     directory: DirOption = None,
@@ -146,6 +150,7 @@ def run(
             reference,
             days,
             source,
+            passes_wall_clock=wall_clock,
             owner="weir backfill",
             on_progress=on_progress,
             console=TerminalWarnings(),

@@ -58,12 +58,13 @@ def make_backfill(
     days: Days,
     source: BackfillInput,
     *,
+    passes_wall_clock: bool = False,
     owner: str,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     console: logging.Handler | None = None,
 ) -> tuple[Shadow, Completion] | None:
     """Backfill ``days``, or ``EVERYTHING``, of the application at ``module:attribute``, in this process; None if a
-    signal ended it.
+    signal ended it. ``passes_wall_clock`` says whether what processors do by the wall clock is due.
 
     However it ends, an incomplete backfill is removed, except after a kill -9: then ``discard`` removes it. Main thread
     only; raises what ``weir.pipelines.backfill.begin`` and ``run_shadow`` raise.
@@ -81,9 +82,16 @@ def make_backfill(
                 days,
                 time_column=source.time_column,
                 margin_ms=source.margin_ms,
+                passes_wall_clock=passes_wall_clock,
             )
         elif days == EVERYTHING:
-            shadow = begin_everything(application, warehouse, state_dir, KafkaAdmin(bootstrap_servers, settings.kafka))
+            shadow = begin_everything(
+                application,
+                warehouse,
+                state_dir,
+                KafkaAdmin(bootstrap_servers, settings.kafka),
+                passes_wall_clock=passes_wall_clock,
+            )
         else:
             shadow = begin_from_kafka(
                 application,
@@ -92,6 +100,7 @@ def make_backfill(
                 KafkaAdmin(bootstrap_servers, settings.kafka),
                 days,
                 margin_ms=source.margin_ms,
+                passes_wall_clock=passes_wall_clock,
             )
         completion = None
         try:

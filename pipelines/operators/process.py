@@ -86,7 +86,9 @@ class Process(ABC):
             return self._rows(running.out) if running.out else None
 
     def due_ms(self, epoch: Epoch) -> int | None:
-        """When, by the wall clock, something is due next; None if nothing is."""
+        """When, by the wall clock, something is due next; None if nothing is, or the wall clock does not pass."""
+        if not epoch.passes_wall_clock:
+            return None
         with self.at_work(epoch) as running:
             return running.next_ms(WALL)
 

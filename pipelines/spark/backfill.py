@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -154,7 +154,7 @@ def run_shadow(
             source_counts=counts,
             warehouse=shadow.warehouse,
             state_folder=shadow.state_folder,
-            limits=limits_of(settings, application, counts),
+            limits=replace(limits_of(settings, application, counts), passes_wall_clock=backfill.passes_wall_clock),
             slots=settings.slots,
         )
         worker = WorkerSettings(

@@ -251,6 +251,7 @@ def test_a_run_that_would_change_more_than_a_share_fails_with_the_counts_and_a_c
 
 def test_the_share_that_a_run_may_change_has_a_default_and_bounds():
     assert BackfillConfig().max_change == RebuildConfig().max_change == 0.01
+    assert BackfillConfig().wall_clock is RebuildConfig().wall_clock is False
     for config in (BackfillConfig, RebuildConfig):
         assert config(max_change=1).max_change == 1
         for share in (-0.1, 1.1):
