@@ -34,6 +34,7 @@ from weir.infra.control.models import (
     Request,
     Sinks,
     TaskStatus,
+    Waiting,
 )
 from weir.infra.control.rows import (
     AT_REST,
@@ -208,6 +209,10 @@ class ControlDatabase:
     def report_sinks(self, application: str, sinks: Sequence[Mapping[str, Any]]) -> None:
         """Replace what is known of the application's sinks, which are plain JSON values."""
         self._replace(Sinks, application, {"sinks": list(sinks)})
+
+    def report_waiting(self, application: str, reason: str) -> None:
+        """Replace what the application's driver waits for; an empty text if nothing."""
+        self._replace(Waiting, application, {"reason": reason})
 
     def add_metric(self, application: str, row: MetricRow) -> None:
         """Append a reading; from time to time, readings older than an hour are deleted."""
@@ -388,6 +393,9 @@ class ControlDatabase:
                 select(Readings.readings).where(Readings.application == application)
             ).scalar_one_or_none()
             sinks = connection.execute(select(Sinks.sinks).where(Sinks.application == application)).scalar_one_or_none()
+            waits = connection.execute(
+                select(Waiting.reason).where(Waiting.application == application)
+            ).scalar_one_or_none()
         here = host or this_host()
         is_running = life.ended_at_ms is None and _is_alive(life, here, _now_ms())
         return ApplicationStatus(
@@ -409,6 +417,7 @@ class ControlDatabase:
             else MetricRow(**{field.name: metric[field.name] for field in fields(MetricRow)}),
             readings=tuple(readings or ()),
             sinks=tuple(sinks or ()),
+            waits_for=(waits or "") if is_running else "",
         )
 
     def applications(self) -> list[str]:
@@ -419,7 +428,7 @@ class ControlDatabase:
     def forget(self, application: str) -> None:
         """Delete everything about an application."""
         with self._writing() as connection:
-            for model in (Instance, TaskStatus, Readings, Sinks, Request, Metric):
+            for model in (Instance, TaskStatus, Readings, Sinks, Waiting, Request, Metric):
                 connection.execute(delete(model).where(model.application == application))
 
     def _replace(self, model: type[Base], application: str, values: Mapping[str, Any]) -> None:

@@ -46,6 +46,7 @@ class DriverControl:
         self._rest_until = self._log_after = self._beat_after = self._readings_after = 0.0
         self._unsent: list[tuple[int, str, bool]] = []
         self._sinks: Sequence[Mapping[str, Any]] | None = None
+        self._waits_for: str | None = None
         try:
             self._database = ControlDatabase(url, busy_timeout_s=BUSY_TIMEOUT_S)
         except ControlDatabaseError as error:
@@ -131,6 +132,16 @@ class DriverControl:
             self._sinks = sinks
 
         if sinks != self._sinks:
+            self._try(None, write)
+
+    def report_waiting(self, reason: str) -> None:
+        """Write why the driver waits, or an empty text, if that has changed."""
+
+        def write(database: ControlDatabase) -> None:
+            database.report_waiting(self.application, reason)
+            self._waits_for = reason
+
+        if reason != self._waits_for:
             self._try(None, write)
 
     def release(self, state: str = "stopped", error: str | None = None) -> None:

@@ -93,6 +93,15 @@ class Sinks(Base):
     at_ms: Mapped[int]
 
 
+class Waiting(Base):
+    """Why the driver of an application waits as of its last report, or an empty text."""
+
+    __tablename__ = "weir_waiting"
+    application: Mapped[str] = mapped_column(primary_key=True)
+    reason: Mapped[str]
+    at_ms: Mapped[int]
+
+
 class Request(Base):
     """What a person or a sensor asked of the driver, and the answer."""
 

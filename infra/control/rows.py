@@ -122,3 +122,5 @@ class ApplicationStatus:
     """Metrics under Kafka Streams' names, each with ``group``, ``name``, ``tags`` and ``value``."""
     sinks: tuple[Mapping[str, Any], ...] = ()
     """How the sinks are doing: ``weir.pipelines.publishing.publisher.SinkState``, as plain values."""
+    waits_for: str = ""
+    """Why the driver waits, if it is running and does."""

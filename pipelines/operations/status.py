@@ -35,6 +35,7 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "application": application,
         "state": life.state if life else "unknown",
         "is_running": bool(life and life.is_running),
+        "waits_for": life.waits_for or None if life else None,
         "generation": newest.generation if newest else None,
         "committed_epoch": newest.epoch if newest else None,
         "committed_at": _time(newest.at_ms) if newest else None,

@@ -10,12 +10,13 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from threading import Event, Lock
 from typing import Any
 
 import msgspec
 import polars as pl
+from deltalake.exceptions import DeltaError
 
 from weir.pipelines.publishing.connection import (
     Connection,
@@ -103,18 +104,10 @@ class Publisher:
         self._outbox, self._sink, self._connect = outbox, sink, connect
         self._application, self._refused, self._shown_key = application, refused, shown_key
         self._is_newest, self._on_step = is_newest, on_step
-        waiting = outbox.waiting(Mark())  # until the sink has said what it has of it
-        self._state, self._lock = (
-            SinkState(
-                sink=sink,
-                target=target,
-                waiting_rows=waiting.rows,
-                waiting_bytes=waiting.size_bytes,
-                waiting_since_s=waiting.since_s,
-            ),
-            Lock(),
-        )
-        self._mark = Mark()
+        self._state, self._lock = SinkState(sink=sink, target=target), Lock()
+        self._mark = Mark()  # until the sink has said what it has
+        self._watched = outbox.another()
+        """For what waits: commits add to it also while the sink does not answer."""
         self._decided: Action | None = None
         self._removed_at_s = self._told_at_s = time.monotonic()
         self._failures = 0
@@ -123,9 +116,18 @@ class Publisher:
 
     @property
     def state(self) -> SinkState:
-        """What it is doing; any thread may ask."""
+        """What it is doing, and what waits now; any thread may ask."""
         with self._lock:
-            return self._state
+            with suppress(OSError, DeltaError):  # then it is as last read; the publisher says what is wrong
+                self._watched.refresh()
+            waiting = self._watched.waiting(self._mark)
+            return msgspec.structs.replace(
+                self._state,
+                epoch=self._mark.epoch,
+                waiting_rows=waiting.rows,
+                waiting_bytes=waiting.size_bytes,
+                waiting_since_s=waiting.since_s,
+            )
 
     def retried(self, error: str) -> None:
         """Note that the refused rows have been sent again, and why not all were taken, or an empty text."""
@@ -289,14 +291,6 @@ class Publisher:
             time.sleep(LOOK_EVERY_S)
 
     def _tell(self, mark: Mark | None = None, **changes: Any) -> None:
-        self._mark = self._mark if mark is None else mark
-        waiting = self._outbox.waiting(self._mark)
         with self._lock:
-            self._state = msgspec.structs.replace(
-                self._state,
-                epoch=self._mark.epoch,
-                waiting_rows=waiting.rows,
-                waiting_bytes=waiting.size_bytes,
-                waiting_since_s=waiting.since_s,
-                **changes,
-            )
+            self._mark = self._mark if mark is None else mark
+            self._state = msgspec.structs.replace(self._state, **changes)

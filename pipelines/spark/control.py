@@ -126,6 +126,7 @@ class ControlPanel:
             [asdict(reading) for reading in progress.readings],
             is_last=progress.state in LAST_STATES,
         )
+        self._control.report_waiting(progress.message)
         self.report_sinks(progress.sinks)
 
     def _row(self, task: Task, ends: Mapping[TopicPartition, int], *, is_paused: bool) -> TaskStatusRow:

@@ -140,7 +140,8 @@ class Driver:
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
         self._is_paused = self._is_live = False
-        self._message = ""
+        self._message = self._held = ""
+        """Why the run waits; the second is about its sinks."""
         self._reported: tuple[object, ...] = ()
         """What the newest report said, as ``_to_report`` has it."""
         self._stop_request: RequestRow | None = None
@@ -191,7 +192,8 @@ class Driver:
                     return self._finish(NEW_TOPICS, stop)
             self._restores.take_up()
             self._snapshots.take_up()
-            is_held = self._is_paused or self._restores.hold_epochs or self._waits_for_sinks()
+            self._held = self._held_by_sinks()
+            is_held = self._is_paused or self._restores.hold_epochs or bool(self._held)
             result = self._take_up() if is_held else self._run_epoch()
             if result is not None:
                 self._react(result, stop)
@@ -233,6 +235,8 @@ class Driver:
     def _state(self, result: EpochResult | None) -> str:
         if self._is_paused:
             return "paused"
+        if self._held:
+            return "waiting"
         if result is None and self._coordinator.under_way:
             return "working"
         has_retries = any(task.waiting is not None for task in self._coordinator.tasks.values())
@@ -276,14 +280,12 @@ class Driver:
         self._report("waiting", now=True)
         return not self._stop.wait(DISK_FULL_WAIT_S)
 
-    def _waits_for_sinks(self) -> bool:
-        """Whether so much waits for sinks that nothing more is read until they catch up."""
+    def _held_by_sinks(self) -> str:
+        """Why nothing is read, if too much waits for sinks; empty otherwise."""
         waiting_bytes = sum(sink.waiting_bytes for sink in self._publishing.states)
         if self._outbox_max_bytes is None or waiting_bytes <= self._outbox_max_bytes:
-            return False
-        self._message = f"{waiting_bytes:,} bytes wait for sinks; reading goes on when they have caught up"
-        self._report("waiting")
-        return True
+            return ""
+        return f"{waiting_bytes:,} bytes wait for sinks; reading goes on when they have caught up"
 
     def _end_input(self, end_time_ms: int, stop: Event) -> bool:
         """Run epochs without records in which the stream time of every task advances to the end.
@@ -582,7 +584,7 @@ class Driver:
         tasks = [(task.state, task.reason, task.retrying, task.calling) for task in coordinator.tasks.values()]
         return (
             state,
-            self._message,
+            self._message or self._held,
             coordinator.epoch,
             coordinator.committed_epoch,
             self._pace.records_in,
@@ -614,7 +616,7 @@ class Driver:
             commit_ms_avg=commits.average,
             commit_ms_max=commits.maximum,
             state=state,
-            message=self._message,
+            message=self._message or self._held,
             readings=[
                 *coordinator.metrics.readings(),
                 *task_readings(coordinator.tasks.values(), self._ends),

@@ -7,6 +7,7 @@ their place in it; epochs never begin anew, so a mark of what is published stays
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,12 @@ class Outbox:
         """The files of a version, which are asked for with each batch."""
         self._waiting: tuple[int, Mark, pl.DataFrame] | None = None
         """Those of them after a mark, which are asked for again and again while nothing is added."""
+
+    def another(self) -> Outbox:
+        """The same outbox, for another thread: nothing is shared."""
+        found = copy.copy(self)
+        found._table, found._live, found._waiting = DeltaTable(self.folder), None, None
+        return found
 
     @property
     def id(self) -> str:

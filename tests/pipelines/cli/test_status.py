@@ -139,3 +139,13 @@ def test_the_last_report_of_a_run_that_failed_has_the_lag_as_of_the_failure(plac
     read = sum(offset for task in newest.tasks.values() for offset in task.positions["sales"].values())
     assert newest.tasks[place.name_of("0_0")].positions["sales"] == {0: bad_offset}
     assert reports[-1] == (320 - read, newest.epoch)
+
+
+def test_why_a_run_waits_is_told_while_it_does(place, database):
+    lease = report(database, 12, TaskStatusRow(task="0_0", slot=0, status="running"))
+    database.heartbeat(lease, state="waiting")
+    database.report_waiting("sales", "5,000 bytes wait for sinks; reading goes on when they have caught up")
+    assert json.loads(status("sales", "--json").stdout)["waits_for"].startswith("5,000 bytes wait for sinks")
+    assert "waits: 5,000 bytes wait for sinks; reading goes on" in flat(status("sales").stdout)
+    database.release(lease)
+    assert "wait for sinks" not in status("sales").stdout

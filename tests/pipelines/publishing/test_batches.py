@@ -142,6 +142,39 @@ def test_why_it_waits_is_told(tmp_path):
     thread.join(30)
 
 
+def test_what_is_committed_while_a_sink_cannot_be_opened_or_takes_its_time_counts_at_once(tmp_path):
+    released, called, taken = Event(), Event(), Event()
+
+    class Away(SendOnly):
+        def open(self):
+            if not released.is_set():
+                raise OSError("no route")
+
+        def send(self, batch):
+            called.set()
+            taken.wait(30)
+            super().send(batch)
+
+    orders = Orders(tmp_path, own_node(Away([])))
+    stop, waits = Event(), orders.publisher()
+    thread = Thread(target=waits.run, args=(stop, Event()), daemon=True)
+    thread.start()
+    wait_for(lambda: "no route" in waits.state.error, "it cannot be opened")
+    orders.commit(3)
+    wait_for(lambda: waits.state.waiting_rows == 3, "what is committed meanwhile waits")
+    released.set()
+    wait_for(called.is_set, "it gets a batch")
+    before = waits.state
+    orders.commit(4)
+    wait_for(lambda: waits.state.waiting_rows == 7, "what is committed during a long call waits, too")
+    assert waits.state.waiting_bytes > before.waiting_bytes
+    assert waits.state.waiting_since_s == before.waiting_since_s
+    taken.set()
+    wait_for(lambda: waits.state.published_rows == 7, "all is delivered")
+    stop.set()
+    thread.join(30)
+
+
 def test_a_slow_sink_does_not_stop_another(tmp_path):
     released = Event()
 

@@ -18,7 +18,7 @@ from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.kafka.reader import PartitionReader
 from weir.pipelines.application import Application
 from weir.pipelines.spark.driver import Driver, started_driver
-from weir.pipelines.spark.parts import Executors, Listeners, RunSpec, Slots
+from weir.pipelines.spark.parts import NOTHING_TO_PUBLISH, Executors, Listeners, Publishing, RunSpec, Slots
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import Progress, RunSummary
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest, restore
@@ -239,6 +239,8 @@ class Place:
     snapshot_rows: int = 0
     metrics_level: MetricsLevel = MetricsLevel.INFO
     desk: Desk = field(default_factory=Desk)
+    publishing: Publishing = NOTHING_TO_PUBLISH
+    outbox_max_bytes: int | None = None
 
     @property
     def warehouse(self) -> Path:
@@ -262,6 +264,7 @@ class Place:
             state_folder=self.state_folder,
             limits=Limits.of(self.application, max_records=self.max_records, max_bytes=1 << 20),
             snapshot_rows=self.snapshot_rows,
+            outbox_max_bytes=self.outbox_max_bytes,
             metrics_level=self.metrics_level,
             accept_state_loss=accept_state_loss,
             accept_lost_records=accept_lost_records,
@@ -306,7 +309,7 @@ class Place:
         self.restores = InlineRestores(spec.application, spec.task_settings, self.topics.reader)
         self.snapshots = InlineSnapshots(spec.application, spec.task_settings)
         executors = Executors(slots=self.slots(spec, on_step), restores=self.restores, snapshots=self.snapshots)
-        listeners = Listeners(control=self.desk, on_progress=on_progress)
+        listeners = Listeners(control=self.desk, on_progress=on_progress, publishing=self.publishing)
         return started_driver(spec, spec.committer(on_step), executors, listeners)
 
     def run(self, on_step: Callable[[str], None] = lambda name: None, **accepts: bool) -> RunSummary:

@@ -33,7 +33,7 @@ def url(tmp_path) -> str:
     return f"sqlite:///{tmp_path / 'control.sqlite'}"
 
 
-def progress(lag: int, state: str = "running") -> Progress:
+def progress(lag: int, state: str = "running", message: str = "") -> Progress:
     return Progress(
         application="app",
         generation=7,
@@ -44,6 +44,7 @@ def progress(lag: int, state: str = "running") -> Progress:
         records_per_s=1.0,
         commit_ms=1.0,
         state=state,
+        message=message,
     )
 
 
@@ -78,3 +79,15 @@ def test_each_request_reaches_the_driver_once_and_each_answer_its_sender(url):
             panel.finish(request.id, f"answer to {request.id}")
     assert [request.id for request in found] == asked
     assert [other.wait_request(each, timeout_s=0).result for each in asked] == [f"answer to {each}" for each in asked]
+
+
+def test_why_a_driver_waits_is_known_until_it_no_longer_does_or_has_ended(url):
+    control, database = DriverControl(url, "app", owner="weir run"), ControlDatabase(url)
+    waits_for = lambda: database.application_status("app").waits_for
+    for message in ("7 bytes wait for sinks", "", "no broker"):
+        panel = ControlPanel(control)
+        with panel.serving():
+            panel.report(progress(9, "waiting", message), [], {})
+        assert waits_for() == message
+    control.release()
+    assert waits_for() == ""

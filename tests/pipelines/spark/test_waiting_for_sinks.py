@@ -1,0 +1,159 @@
+"""A sink that is away: its outbox grows to the limit, then nothing more is read; all else goes on."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from threading import Event, Thread
+
+import pytest
+
+from tests.pipelines.spark.inline import Place, Topics
+from tests.waiting import wait_for
+from weir import Application, Sink, StreamsBuilder, String
+from weir.pipelines.publishing import publisher
+from weir.pipelines.publishing.connect import connect
+from weir.pipelines.publishing.publisher import Publisher
+from weir.pipelines.spark.errors import RunError
+from weir.state.commit.outbox import Outbox
+
+ROWS, EPOCH_ROWS, LIMIT_BYTES, STOP_LIMIT_S = 600, 20, 20_000, 5.0
+
+
+class Shelf(Sink):
+    """Takes orders once it is ``back``."""
+
+    def __init__(self) -> None:
+        self.back, self.orders = Event(), list[str]()
+
+    def __copy__(self) -> Shelf:
+        return self  # events cannot be copied, and the test looks at what it has
+
+    def open(self) -> None:
+        if not self.back.is_set():
+            raise OSError("the shelf is away")
+
+    def send(self, batch) -> None:
+        self.orders += batch.rows["order"].to_list()
+
+
+class OwnThread:
+    """A ``Publishing`` of one sink in this process, begun once a driver has claimed."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._stop, self._publisher = place, Event(), None
+
+    def start(self) -> None:
+        application = self._place.application
+        (sink,) = application.topology.outside_sinks
+        outbox = Outbox(self._place.warehouse / application.id, sink.name, application.id)
+        made = Publisher(
+            outbox, sink.name, lambda: connect(application.id, sink, outbox, {}, ""), application=application.id
+        )
+        self._publisher = made
+        self._thread = Thread(target=made.run, args=(self._stop, Event()), daemon=True)
+        self._thread.start()
+
+    @property
+    def states(self):
+        return [self._publisher.state] if self._publisher else []
+
+    def keep_alive(self) -> None:
+        pass
+
+    def decide(self, decision) -> str:
+        raise RunError("it needs none")
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+
+class Run:
+    """A driver in a thread, and what it has reported."""
+
+    def __init__(self, place: Place) -> None:
+        self.reports = []
+        self._ended = []
+        self._driver = place.driver(on_progress=self.reports.append)
+        place.publishing.start()
+        self._stop = Event()
+        self._thread = Thread(target=lambda: self._ended.append(self._driver.run(self._stop)), daemon=True)
+        self._thread.start()
+
+    def state(self) -> str:
+        return self.reports[-1].state if self.reports else ""
+
+    def stop(self):
+        self._stop.set()
+        began = time.monotonic()
+        self._thread.join(60)
+        (summary,) = self._ended
+        return summary, time.monotonic() - began
+
+
+@pytest.fixture
+def shelf():
+    return Shelf()
+
+
+@pytest.fixture
+def place(tmp_path, shelf, monkeypatch):
+    monkeypatch.setattr(publisher, "FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(publisher, "LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr(publisher, "REMOVE_EVERY_S", 0.05)
+    builder = StreamsBuilder()
+    orders = builder.stream("orders", key=String("user"), value=String("order"))
+    orders.to_sink(shelf, name="shelf")
+    shop = Application("shop", builder, commit_interval=timedelta(milliseconds=50))
+    topics = Topics({("orders", 0): [(b"ann", b"order %d" % number, 1_000) for number in range(ROWS)]})
+    made = Place(shop, topics, tmp_path, max_records=EPOCH_ROWS, outbox_max_bytes=LIMIT_BYTES)
+    made.publishing = OwnThread(made)
+    yield made
+    made.publishing.close()
+
+
+def expected(place):
+    return [order.decode() for _, order, _ in place.topics.rows["orders", 0]]
+
+
+def test_reading_stops_at_the_limit_and_goes_on_when_the_sink_is_back(place, shelf):
+    run = Run(place)
+    wait_for(lambda: run.state() == "waiting", "the limit is reached", 20)
+    held_at = len(run.reports)
+    wait_for(lambda: len(run.reports) >= held_at + 4, "the run reports on and on")
+    held = run.reports[held_at:]
+    assert {report.state for report in held} == {"waiting"}
+    assert all("wait for sinks; reading goes on when they have caught up" in report.message for report in held)
+    assert {report.records_in for report in held} == {held[0].records_in}
+    assert held[0].lag == ROWS - held[0].records_in > 0
+    assert held[-1].committed_epoch == held[-1].epoch, "what was read is committed"
+    (sink,) = held[-1].sinks
+    assert sink.waiting_bytes > LIMIT_BYTES
+    assert sink.waiting_rows == held[0].records_in
+    asked = place.desk.ask("commit")
+    wait_for(lambda: asked in place.desk.answers, "requests are answered")
+    assert not shelf.orders
+
+    shelf.back.set()
+    wait_for(lambda: len(shelf.orders) == ROWS, "reading goes on, and all is delivered")
+    assert shelf.orders == expected(place)
+    wait_for(lambda: run.state() == "running", "the run is no longer held")
+    assert not run.reports[-1].message
+    summary, _ = run.stop()
+    assert (summary.reason, summary.records_in) == ("stopped", ROWS)
+
+
+def test_a_run_that_is_held_by_a_sink_stops_at_once_and_the_next_one_delivers(place, shelf):
+    run = Run(place)
+    wait_for(lambda: run.state() == "waiting", "the limit is reached", 20)
+    summary, took_s = run.stop()
+    assert summary.reason == "stopped"
+    assert took_s < STOP_LIMIT_S
+    place.publishing.close()
+    shelf.back.set()
+    place.publishing = OwnThread(place)
+    again = Run(place)
+    wait_for(lambda: len(shelf.orders) == ROWS, "the next run delivers all")
+    assert shelf.orders == expected(place)
+    again.stop()
