@@ -1,4 +1,5 @@
-"""Lists the newest dead letters, records that could not be read or processed, and has them processed again."""
+"""Lists the newest dead letters, records that could not be read or processed or that a sink refuses, and has them
+processed, or sent, again."""
 
 import dagster as dg
 from pydantic import Field
@@ -7,6 +8,7 @@ from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.dead_letters import replay
+from weir.pipelines.operations.deliveries import undelivered
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.rows import as_dictionaries
 from weir.pipelines.operations.tables import newest_rows
@@ -45,8 +47,17 @@ def dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
             for row in as_dictionaries(rows.head(config.limit))
         ]
         schema = dg.TableSchema(columns=[dg.TableColumn(name, "string") for name in (*columns, "key", "value")])
+        aside = undelivered(weir.settings(), supervised.id).drop("number")
+        refused = [
+            dg.TableRecord({name: _cell(value) for name, value in row.items()}) for row in as_dictionaries(aside)
+        ]
+        of_sinks = dg.TableSchema(columns=[dg.TableColumn(name, "string") for name in aside.columns])
         context.add_output_metadata(
-            {"dagster/row_count": rows.height, "newest": dg.MetadataValue.table(records, schema)}
+            {
+                "dagster/row_count": rows.height,
+                "newest": dg.MetadataValue.table(records, schema),
+                "refused_by_sinks": dg.MetadataValue.table(refused[-config.limit :], of_sinks),
+            }
         )
 
     @dg.job(

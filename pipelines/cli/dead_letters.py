@@ -1,4 +1,4 @@
-"""``weir dead-letters``: records that could not be read or processed and were put aside."""
+"""``weir dead-letters``: records that could not be read or processed, or that a sink refuses, and were put aside."""
 
 from __future__ import annotations
 
@@ -35,11 +35,24 @@ def list_letters(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Count the dead letters by reason, those left out that were replayed, and list the newest."""
-    from weir.pipelines.operations.dead_letters import dead_letters_of
+    """Count the dead letters by reason, those left out that were replayed, and list the newest.
 
-    letters = dead_letters_of(load_settings(directory), application)
+    What sinks have refused is listed after the others, with the stage `delivery` and the sink as operator.
+    """
+    import polars as pl
+
+    from weir.pipelines.operations.dead_letters import dead_letters_of
+    from weir.pipelines.operations.deliveries import undelivered
+
+    settings = load_settings(directory)
+    letters, aside = dead_letters_of(settings, application), undelivered(settings, application).reverse()
     counts, shown = letters.count_by_reason(), letters.newest(LISTED, limit or None)
+    if aside.height:
+        reason = pl.col("reason").str.replace_all(r"\d+", "#")
+        refused = aside.group_by("stage", "operator", reason, maintain_order=True).agg(letters=pl.len())
+        counts = pl.concat([counts, refused], how="vertical_relaxed")
+        listed = aside.head(limit or aside.height).with_columns(replayed=pl.lit(None, pl.String())).select(LISTED)
+        shown = pl.concat([shown, listed], how="vertical_relaxed")
     if as_json:
         print_json({"counts": as_dictionaries(counts), "letters": as_dictionaries(shown)})
         return
@@ -48,7 +61,7 @@ def list_letters(
         return
     print_table(counts)
     print_table(shown)
-    notices.print(f"{shown.height:,} of {counted(letters.count(), 'dead letter')}", soft_wrap=True)
+    notices.print(f"{shown.height:,} of {counted(letters.count() + aside.height, 'dead letter')}", soft_wrap=True)
 
 
 def show(
@@ -60,8 +73,13 @@ def show(
 ) -> None:
     """Print one dead letter: where it comes from, its key and value, and the error with its trace."""
     from weir.pipelines.operations.dead_letters import dead_letter
+    from weir.pipelines.operations.deliveries import of_ids, undelivered, undelivered_letter
 
-    (letter,) = as_dictionaries(dead_letter(load_settings(directory), application, id).drop("_epoch"))
+    settings = load_settings(directory)
+    if aside := as_dictionaries(of_ids(undelivered(settings, application), [id])):
+        letter = undelivered_letter(settings, application, aside[0])
+    else:
+        (letter,) = as_dictionaries(dead_letter(settings, application, id).drop("_epoch"))
     if as_json:
         print_json(letter)
         return
@@ -87,7 +105,8 @@ def replay(
     """Let a running application process dead letters again, once its program is corrected.
 
     Each is taken once, after everything that its task has taken so far, and in one commit with what comes of it. One
-    that fails becomes a dead letter again.
+    that fails becomes a dead letter again. With one of the stage `delivery`, its sink sends all that it has put aside,
+    in order, up to the first row that is refused once more, as `weir sink retry` does.
     """
     from weir.pipelines.operations.dead_letters import replay
 

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.operations.control import ANSWER_LIMIT_S, ask
+from weir.pipelines.operations.deliveries import discard_undelivered, of_ids, undelivered
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import require
 from weir.pipelines.operations.text import counted
@@ -56,12 +57,28 @@ def replay(settings: Settings, application: str, ids: Collection[str] = (), *, b
     """Let the running application process the letters with these ids again, or all that wait; returns what became of
     them, as a sentence.
 
-    Each is processed once: one that was processed again already is refused. ``by`` is as for ``ask``.
+    Each is processed once: one that was processed again already is refused. Sinks send what they have put aside, each
+    all of it, in order, if one of its letters is among them. ``by`` is as for ``ask``.
 
     Raises:
         OperationError: There is none with one of ``ids``, or it was processed again; the application is not running,
             or it does not commit them within a minute.
     """
+    aside = undelivered(settings, application)
+    if not ids:
+        parts = _replay_records(settings, application, (), by)
+    else:
+        aside = of_ids(aside, ids)
+        others = [id for id in ids if id not in set(aside["id"])]
+        parts = _replay_records(settings, application, others, by) if others else []
+    for sink in aside["operator"].unique(maintain_order=True):
+        answer = ask(settings, application, "sink", {"sink": sink, "action": "retry"}, by=by, reason="dead letters")
+        parts.append(f"sink {sink}: {answer}")
+    return "; ".join(parts) or "no dead letter waits"
+
+
+def _replay_records(settings: Settings, application: str, ids: Collection[str], by: str | None) -> list[str]:
+    """What became of letters that are records; nothing if none waits."""
     for id, outcome in dead_letter(settings, application, *ids).select("id", "replayed").iter_rows() if ids else ():
         if outcome is not None:
             raise OperationError(f"the dead letter {id} was replayed: {outcome}")
@@ -70,7 +87,7 @@ def replay(settings: Settings, application: str, ids: Collection[str] = (), *, b
         ask(settings, application, "replay", arguments, by=by, reason="dead letters"), type=Replayed
     )
     if not (answer.ids or answer.misfits):
-        return "no dead letter waits"
+        return []
     outcomes = _outcomes(settings, application, answer.ids)
     failed = [outcome for outcome in outcomes if outcome != "processed"]
     parts = [f"{counted(len(outcomes) - len(failed), 'dead letter')} processed"]
@@ -82,7 +99,7 @@ def replay(settings: Settings, application: str, ids: Collection[str] = (), *, b
     ]
     if answer.waiting:
         parts.append(f"{answer.waiting:,} more wait; `weir dead-letters replay {application}` takes the next ones")
-    return "; ".join(parts)
+    return parts
 
 
 def _outcomes(settings: Settings, application: str, ids: Sequence[str]) -> list[str]:
@@ -108,16 +125,26 @@ def _outcomes(settings: Settings, application: str, ids: Sequence[str]) -> list[
 
 
 def discard(settings: Settings, application: str, ids: Collection[str] | None = None) -> int:
-    """Delete the dead letters with these ids, or all that are there; returns how many were deleted.
+    """Delete the dead letters with these ids, or all that are there, those of sinks too; returns how many were deleted.
 
     Files are replaced in one Delta commit, as a compaction does it, so the driver goes on meanwhile.
 
     Raises:
         OperationError: There is none with one of ``ids``, or the folder does not know the application.
     """
+    aside = undelivered(settings, application)
+    if ids is None:
+        return discard_undelivered(settings, application, aside) + _discard_records(settings, application, None)
+    aside = of_ids(aside, ids)
+    others = [id for id in ids if id not in set(aside["id"])]
+    if others:
+        dead_letter(settings, application, *others)  # all are known before one is deleted
+    deleted = discard_undelivered(settings, application, aside)
+    return deleted + (_discard_records(settings, application, others) if others else 0)
+
+
+def _discard_records(settings: Settings, application: str, ids: Collection[str] | None) -> int:
     folder = _folder(settings, application) / DEAD_LETTERS.name
-    if ids:
-        dead_letter(settings, application, *ids)
     if not (folder / "_delta_log").is_dir():
         return 0
     while True:

@@ -7,12 +7,14 @@ again opens it as ``Outbox(..., is_of_refused=True)`` and removes them once the 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
 
+from weir.state.commit.delta_log import replace_files
 from weir.state.commit.files import scan_files, write_file
 from weir.state.commit.outbox import Mark, outbox_name, refused_mark, refused_name, refused_number
 from weir.state.commit.tables import AppendTable, file_actions
@@ -56,6 +58,46 @@ class Refused:
             return 0
         files = file_actions(DeltaTable(self._folder))
         return 0 if files.is_empty() else int(files["num_records"].sum())
+
+    def all(self) -> pl.DataFrame:
+        """What was put aside at once, a row each in order: ``epoch`` and ``first_row`` of the first of its ``rows``,
+        their ``reason``, and ``refused_at``."""
+        of_each = [pl.len().cast(pl.Int64()), pl.col(list(REASON)).first()]
+        rows = self._read(lambda rows: rows.group_by("_epoch").agg(of_each).sort("_epoch"))
+        marks = [(*refused_mark(number), number, *others) for number, *others in rows.rows()]
+        schema = {"epoch": pl.Int64(), "through": pl.Int64(), "number": pl.Int64(), "rows": pl.Int64()}
+        found = pl.DataFrame(
+            marks, {**schema, "reason": pl.String(), "refused_at": REASON["_refused_at"]}, orient="row"
+        )
+        return found.with_columns(first_row=pl.col("through") - pl.col("rows")).drop("through")
+
+    def rows(self, number: int) -> pl.DataFrame:
+        """The rows that were put aside at once, as they are in the outbox; ``number`` as in ``all``."""
+        return self._read(lambda rows: rows.filter(pl.col("_epoch") == number).drop(list(REASON)))
+
+    def discard(self, numbers: Collection[int]) -> int:
+        """Delete what was put aside with these numbers, as in ``all``; returns how many rows there were."""
+        while True:
+            files = file_actions(DeltaTable(self._folder)).filter(pl.col("min._epoch").is_in(list(numbers)))
+            if files.is_empty():
+                return 0
+            if replace_files(self._folder, files, [], is_data_changed=True):
+                return int(files["num_records"].sum())
+
+    def _read(self, query: Callable[[pl.LazyFrame], pl.LazyFrame]) -> pl.DataFrame:
+        """What a query finds. Files are deleted once their rows have been sent again, perhaps before it has read them:
+        then it is asked of the version that no longer has them."""
+        if not DeltaTable.is_deltatable(str(self._folder)):
+            return query(pl.LazyFrame(schema={"_epoch": pl.Int64(), **REASON})).collect()
+        while True:
+            table = DeltaTable(self._folder)
+            files = file_actions(table)
+            paths = [] if files.is_empty() else [self._folder / path for path in files["path"]]
+            try:
+                return query(scan_files(paths, pl.scan_delta(table).collect_schema())).collect()
+            except FileNotFoundError:
+                if DeltaTable(self._folder).version() == table.version():
+                    raise
 
     def first(self, at_most: int) -> list[RefusedRows]:
         """The earliest of what is aside. One row of each is read, however many there are."""
