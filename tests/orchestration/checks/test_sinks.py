@@ -72,7 +72,10 @@ def test_the_check_passes_while_rows_are_delivered_and_says_what_is_wrong_otherw
     assert check() == (True, "all is published")
     told(waiting_rows=3, waiting_since_s=now_s - 20)
     assert check() == (True, "publishing")
-    told(waiting_rows=3, waiting_since_s=now_s - 1000, error="no broker")
+    told(waiting_rows=3, waiting_bytes=512, waiting_since_s=now_s - 1000, error="no broker")
+    lag = check.metadata()
+    assert (lag["waiting_rows"].value, lag["waiting_bytes"].value) == (3, 512)
+    assert 1000 <= lag["waiting_s"].value < 1100
     passed, text = check()
     assert not passed
     assert text.startswith("3 rows wait, the oldest for 1,00")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -18,6 +20,7 @@ from weir.infra.control.rows import MetricRow, TaskStatusRow
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app
 from weir.pipelines.operations.registry import register
+from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.spark.errors import BadRecordError
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.instances import current_instance
@@ -149,3 +152,22 @@ def test_why_a_run_waits_is_told_while_it_does(place, database):
     assert "waits: 5,000 bytes wait for sinks; reading goes on" in flat(status("sales").stdout)
     database.release(lease)
     assert "wait for sinks" not in status("sales").stdout
+
+
+def test_what_waits_for_a_sink_is_told_in_rows_bytes_and_seconds(place, database):
+    report(database, 12, TaskStatusRow(task="0_0", slot=0, status="running"))
+    state = SinkState(
+        sink="shelf",
+        target="Shelf",
+        waiting_rows=7_000,
+        waiting_bytes=12_300_000,
+        waiting_since_s=time.time() - 90,
+        error="no route",
+    )
+    database.report_sinks("sales", [msgspec.to_builtins(state)])
+    assert re.search(
+        r"sink shelf \(Shelf\): waits: no route; 7,000 rows wait \(12\.3 MB, for 9\d\.\d s\)",
+        flat(status("sales").stdout),
+    )
+    (plain,) = json.loads(status("sales", "--json").stdout)["sinks"]
+    assert (plain["waiting_rows"], plain["waiting_bytes"]) == (7_000, 12_300_000)

@@ -131,6 +131,10 @@ def test_reading_stops_at_the_limit_and_goes_on_when_the_sink_is_back(place, she
     (sink,) = held[-1].sinks
     assert sink.waiting_bytes > LIMIT_BYTES
     assert sink.waiting_rows == held[0].records_in
+    lags = {each.name: each.value for each in held[-1].readings if each.tags.get("sink-id") == "shelf"}
+    assert (lags["records-lag"], lags["bytes-lag"]) == (sink.waiting_rows, sink.waiting_bytes)
+    assert lags["seconds-lag"] > 4 * 0.4, "the oldest row has waited for four reports"
+    assert lags["is-failing"] == 1
     asked = place.desk.ask("commit")
     wait_for(lambda: asked in place.desk.answers, "requests are answered")
     assert not shelf.orders
