@@ -1,6 +1,7 @@
 """A Kafka sink puts each key where Kafka's own Java producer does, which is asked; or where the program says."""
 
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -25,6 +26,12 @@ TEXTS = ["", "a", "ab", "abc", "abcd", "abcde", "ąę", "日本語", "🛒", "x"
 BINARY = [b"", b"\x00", b"\xff\xfe\xfd", b"\x80" * 4, bytes(range(256))]
 NUMBERS = [0, 1, -1, 2**63 - 1, -(2**63)]
 NESTED = [{"city": "Łódź", "shop": 3}, {"city": "", "shop": -1}]
+
+
+@dataclass(frozen=True)
+class Place:
+    city: str
+    shop: int
 
 
 def java_places(keys):
@@ -75,7 +82,7 @@ def published(folder, broker, topic, key, keys, partition=None):
         (String("user"), {"user": TEXTS}),
         (Bytes("raw"), {"raw": BINARY}),
         (Int64("id"), {"id": NUMBERS}),
-        (Json({"city": str, "shop": int}), {name: [each[name] for each in NESTED] for name in ("city", "shop")}),
+        (Json(Place), {name: [each[name] for each in NESTED] for name in ("city", "shop")}),
     ],
     ids=["text", "bytes", "numbers", "json"],
 )
