@@ -25,10 +25,10 @@ class Thresholds:
     lag_grows_max_s: float = 300.0
     """Lag that grows for this long, in each fifth of that time, gets a warning. Readings come every half second."""
     stalled_max_s: float = 180.0
-    """A driver that has lag but has begun no epoch for this long, or has sent no heartbeat for this long, gets a
+    """A driver that has lag but has begun no epoch for this long, or has given no heartbeat or no reading, gets a
     warning with the stacks of its threads; if it is still stalled after the same time again, it is killed and the next
-    run resumes. Choose more than the longest epoch takes. Where no epoch begins, the application's ``max_task_idle`` is
-    added."""
+    run resumes. Choose more than the longest step of a commit takes. Where no epoch begins, the application's
+    ``max_task_idle`` is added."""
     restart_pause_s: float = 10.0
     """Before the second restart of a driver that is killed again and again; the first is immediate, and each further
     pause is twice as long."""

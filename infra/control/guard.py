@@ -124,6 +124,10 @@ class DriverControl:
 
         self._try(None, write)
 
+    def add_reading(self, metric: MetricRow) -> None:
+        """Write one reading, and nothing else."""
+        self._try(None, lambda database: database.add_metric(self.application, metric))
+
     def report_sinks(self, sinks: Sequence[Mapping[str, Any]]) -> None:
         """Write how the sinks are doing, if that has changed."""
 

@@ -1,9 +1,11 @@
 """Ends a driver that has stopped making progress, so that the next run resumes from the last commit; before that, its
 stacks are recorded.
 
-A driver is stalled if it has lag and begins no epoch, or if it sends no heartbeat for as long: it hangs in an epoch or
-in a commit. A kill loses nothing committed, and a driver that hangs may never follow a request. Drivers that no run
-started only get a warning, because nothing would start them again.
+A driver is stalled if it has lag and begins no epoch, if it sends no heartbeat for as long, or if it sends some but its
+newest reading is as old: a thread of its own sends heartbeats, while readings come only as long as the driver goes on.
+One that waits for workers goes on, however long their calls take. A kill loses nothing committed, and a driver that
+hangs may never follow a request. Drivers that no run started only get a warning, because nothing would start them
+again.
 """
 
 from __future__ import annotations
@@ -94,9 +96,14 @@ def stall_reason(
     if driver.ended_at_ms is not None:
         return None
     silent_s = (now_ms - driver.heartbeat_at_ms) / 1000
-    has_begun = bool(driver.tasks)  # a starting driver sends no heartbeat and may wait for brokers indefinitely
-    if has_begun and driver.has_process and silent_s > heartbeat_limit_s:
-        return f"the driver has sent no heartbeat for {silent_s:,.0f} s: it hangs in an epoch or a commit"
+    has_begun = bool(driver.tasks)  # a starting driver has no readings and may wait for brokers indefinitely
+    if has_begun and driver.has_process:
+        if silent_s > heartbeat_limit_s:
+            return f"the driver has sent no heartbeat for {silent_s:,.0f} s: its process hangs or is stopped"
+        if driver.metric is not None and driver.metric.at_ms >= driver.started_at_ms:
+            stood_s = (now_ms - driver.metric.at_ms) / 1000
+            if stood_s > heartbeat_limit_s:
+                return f"the driver has done nothing for {stood_s:,.0f} s: it hangs in an epoch or a commit"
     own = [
         minute for minute in minutes if minute.at_ms >= driver.started_at_ms
     ]  # an earlier driver may have waited too

@@ -1,7 +1,8 @@
 """What the driver tells the control database, how the run and each of its tasks are doing, and what it is asked there.
 
 The database is on a disk that may be slow, or somewhere else, so a thread of its own talks to it: the driver never
-waits for an answer.
+waits for an answer. That thread gives the heartbeats, so they come however long the driver is at one thing; readings
+come only as long as the driver itself goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from weir.infra.control.guard import DriverControl
+from weir.infra.control.guard import HEARTBEAT_EVERY_S, DriverControl
 from weir.infra.control.rows import MetricRow, RequestRow, TaskStatusRow
 from weir.pipelines.errors import naming
 from weir.pipelines.publishing.state import SinkState
@@ -45,7 +46,12 @@ class ControlPanel:
         """The ids of the requests that were read."""
         self._answers: list[tuple[int, str, bool]] = []
         self._report: Callable[[], None] | None = None
-        self._is_over = False
+        self._beat: tuple[str, int | None] = ("starting", None)
+        """The state and the generation that were reported last."""
+        self._reading: MetricRow | None = None
+        """The newest one, written at ``_read_s`` by the monotonic clock."""
+        self._read_s = 0.0
+        self._has_gone_on = self._is_over = False
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -62,7 +68,8 @@ class ControlPanel:
             thread.join()
 
     def requests(self) -> list[RequestRow]:
-        """What was asked since the last call, oldest first."""
+        """What was asked since the last call, oldest first. Whoever looks goes on."""
+        self.goes_on()
         with self._changed:
             found, self._asked = self._asked, []
         return found
@@ -71,6 +78,9 @@ class ControlPanel:
         with self._changed:
             self._answers.append((request_id, result, failed))
             self._changed.notify()
+
+    def goes_on(self) -> None:
+        self._has_gone_on = True
 
     def report(self, progress: Progress, tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> None:
         state = STATES.get(progress.state, progress.state)
@@ -94,8 +104,7 @@ class ControlPanel:
                 report, self._report = self._report, None
             for request_id, result, failed in answers:
                 self._control.finish(request_id, result, failed=failed)
-            if report is not None:
-                report()
+            (report or self._write_again)()
             if time.monotonic() >= look_s and not is_last:
                 look_s = time.monotonic() + REQUESTS_EVERY_S
                 self._look()
@@ -108,21 +117,30 @@ class ControlPanel:
             self._asked += found
             self._seen.update(request.id for request in found)
 
+    def _write_again(self) -> None:
+        """A heartbeat without a report; the newest reading holds as long as the driver goes on."""
+        self._control.heartbeat(*self._beat)
+        if self._has_gone_on and self._reading is not None and time.monotonic() >= self._read_s + HEARTBEAT_EVERY_S:
+            self._read_s, self._has_gone_on = time.monotonic(), False
+            self._control.add_reading(self._reading)
+
     def _write(self, progress: Progress, state: str, rows: Sequence[TaskStatusRow]) -> None:
-        self._control.heartbeat(state, progress.generation)
+        self._beat, self._read_s, self._has_gone_on = (state, progress.generation), time.monotonic(), False
+        self._reading = MetricRow(
+            epoch=progress.epoch,
+            committed_epoch=progress.committed_epoch,
+            records_in=progress.records_in,
+            records_per_s=progress.records_per_s,
+            lag=progress.lag,
+            commit_ms=progress.commit_ms,
+            commit_ms_avg=progress.commit_ms_avg,
+            commit_ms_max=progress.commit_ms_max,
+            commits_per_s=progress.commits_per_s,
+        )
+        self._control.heartbeat(*self._beat)
         self._control.report(
             rows,
-            MetricRow(
-                epoch=progress.epoch,
-                committed_epoch=progress.committed_epoch,
-                records_in=progress.records_in,
-                records_per_s=progress.records_per_s,
-                lag=progress.lag,
-                commit_ms=progress.commit_ms,
-                commit_ms_avg=progress.commit_ms_avg,
-                commit_ms_max=progress.commit_ms_max,
-                commits_per_s=progress.commits_per_s,
-            ),
+            self._reading,
             [asdict(reading) for reading in progress.readings],
             is_last=progress.state in LAST_STATES,
         )

@@ -66,7 +66,7 @@ TOPICS_EVERY_S = 5.0
 were are still the same."""
 REPORT_EVERY_S = 0.5
 QUIET_REPORT_EVERY_S = 5.0
-"""While nothing waits and nothing changes; each report brings a heartbeat, and the lease lasts three of them."""
+"""While nothing waits and nothing changes; heartbeats come without reports."""
 DISK_FULL_WAIT_S = 5.0
 HURRY_S = 1.0
 """How long an epoch may still take once somebody has asked for something, if what it waits for may be left."""
@@ -243,14 +243,20 @@ class Driver:
         return "waiting" if result is None and has_retries else "running"
 
     def while_waiting(self, signs: Sequence[Sign]) -> None:
-        """Report that the run goes on, while workers that take long give ``signs``; name the calls that they are in."""
+        """Report that the run goes on, while workers take long; name the calls that they are in, and who is silent."""
         tasks = {str(task.id): task for task in self._coordinator.tasks.values()}
         for sign in signs:
-            if sign.call and sign.task in tasks:
-                task = tasks[sign.task]
-                if not task.calling:
-                    log.warning("task %s has been in one call of %s for %.0f s", task.id, sign.call, sign.call_s)
-                task.calling = f"has been in one call of {sign.call} for {sign.call_s:.0f} s"
+            task = tasks.get(sign.task)
+            if task is None or not (sign.call or sign.silent_s):
+                continue
+            calling = (
+                f"has been in one call of {sign.call} for {sign.call_s:.0f} s"
+                if sign.call
+                else f"has given no sign of life for {sign.silent_s:.0f} s"
+            )
+            if not task.calling:
+                log.warning("task %s %s", task.id, calling)
+            task.calling = calling
         self._report("working", now=True)
 
     def _is_patient(self) -> bool:

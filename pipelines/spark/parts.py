@@ -112,6 +112,10 @@ class Control(Protocol):
 
     def finish(self, request_id: int, result: str, *, failed: bool = False) -> None: ...
 
+    def goes_on(self) -> None:
+        """The driver's own thread has got on, which a sensor would otherwise take for one that hangs."""
+        ...
+
     def report(self, progress: Progress, tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> None: ...
 
 

@@ -33,7 +33,7 @@ from weir.pipelines.spark.driver import TOPICS_EVERY_S, Driver, started_driver
 from weir.pipelines.spark.errors import NoMatchingTopicError
 from weir.pipelines.spark.mirror import offset_mirror
 from weir.pipelines.spark.own_stores import feeding, followers
-from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
+from weir.pipelines.spark.parts import Control, Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import NEW_TOPICS, Progress, RunSummary
 from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S, Publishers
@@ -250,12 +250,22 @@ def spark_driver(
         closing(SlotPool(context, spec.slots, worker, spec.slot_of)) as pool,
         closing(RestoreJobs(context, worker, pool, spec.application.topology.task_name)) as restores,
         closing(SnapshotJobs(context, worker)) as snapshots,
-        closing(spec.committer(load_step_hook(worker.on_step))) as committer,
+        closing(spec.committer(_on_step(listeners.control, load_step_hook(worker.on_step)))) as committer,
     ):
         executors = Executors(slots=pool, restores=restores, snapshots=snapshots)
         driver = started_driver(spec, committer, executors, listeners)
         pool.while_waiting = driver.while_waiting
         yield driver
+
+
+def _on_step(control: Control, hook: Callable[[str], None]) -> Callable[[str], None]:
+    """Every step of a commit that takes long is progress."""
+
+    def on_step(step: str) -> None:
+        control.goes_on()
+        hook(step)
+
+    return on_step
 
 
 def limits_of(settings: Settings, application: Application, source_counts: Mapping[str, int]) -> Limits:

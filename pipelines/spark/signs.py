@@ -23,13 +23,16 @@ LONG_CALL_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Sign:
-    """A worker is at work for a task."""
+    """A worker is at work for a task, by its own word or because it has not answered."""
 
     task: str
     call: str = ""
     """The call of a function of the program that has been running for long: which, and for which record."""
     call_s: float = 0.0
     """For how long, to within ``SIGN_EVERY_S``."""
+    silent_s: float = 0.0
+    """How long nothing has been heard of it: a call that lets no other thread of its process run keeps it from giving
+    signs."""
     asks: bool = False
     """Whether it asks before it writes anything, as will those that it has been given together with."""
 

@@ -86,7 +86,7 @@ class Task:
     waits_until_ms: int = BEFORE_ALL_MS
     """Until when, by the wall clock, it takes no row because of that."""
     calling: str = ""
-    """The call of a function of the program that has kept its epoch for long."""
+    """What keeps its epoch for long: the call of a function of the program, or a worker that is silent."""
     waits: str = ""
     """What rows that it may not take yet have been waiting for, if for long."""
     files: list[FileEntry] = field(default_factory=list)

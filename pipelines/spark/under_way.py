@@ -21,7 +21,7 @@ log = logging.getLogger("weir.driver")
 LOOK_EVERY_S = 0.05
 """How often it is looked whether anybody still wants to wait."""
 FRESH_S = 3 * SIGN_EVERY_S
-"""A worker that has given no sign for longer is not known to be at work."""
+"""A worker that has given no sign for longer is said to be silent."""
 SILENT_S = 2 * SIGN_EVERY_S
 """A worker that is not heard for so long will ask before it writes, for it knows how long it has taken: a call may keep
 it from giving signs."""
@@ -93,6 +93,15 @@ class Given:
         except OSError:  # the worker is lost; its successor begins anew
             self.is_writing = False
 
+    def sign_at(self, now_s: float) -> Sign | None:
+        """How the worker is known to be at work: by its newest sign, or by how long it has been silent."""
+        if self.has_ended:
+            return None
+        if now_s - self._heard_s > FRESH_S:
+            at_work = self.plans[min(len(self.receipts), len(self.plans) - 1)].task
+            return Sign(task=str(at_work), silent_s=now_s - self._heard_s)
+        return self.sign[0] if self.sign is not None and self.sign[1] > now_s - FRESH_S else None
+
     def take(self) -> list[Receipt]:
         """The receipts that have come since the last call."""
         found = self.receipts[self.taken :]
@@ -106,7 +115,7 @@ class PlansUnderWay(ABC):
     def __init__(self, slot_of: Mapping[TaskId, int]) -> None:
         self.slot_of = slot_of
         self.while_waiting: Callable[[Sequence[Sign]], None] = lambda signs: None
-        """Called now and then while answers take long, with the signs that the workers give."""
+        """Called now and then while answers take long, with what is known of the workers."""
         self.is_patient: Callable[[], bool] = lambda: True
         """Whether to wait for slots that may be left."""
         self.renewal: Callable[[TaskId], Renewal | None] = lambda task: None
@@ -197,10 +206,5 @@ class PlansUnderWay(ABC):
         if now_s < self._told_s + SIGN_EVERY_S:
             return
         self._told_s = now_s
-        signs = [
-            given.sign[0]
-            for given in self._given.values()
-            if given.sign is not None and given.sign[1] > now_s - FRESH_S
-        ]
-        if signs:
+        if signs := [sign for given in self._given.values() if (sign := given.sign_at(now_s)) is not None]:
             self.while_waiting(signs)

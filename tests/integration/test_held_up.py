@@ -90,8 +90,8 @@ def test_a_stuck_call_holds_nobody_up_and_neither_a_stop(tmp_path, servers, how)
         assert site.totals(fast) == EXPECTED
         below = psutil.Process(run.pid).children(recursive=True)
         assert int(site.calls[0]) in [process.pid for process in below]
-        if how == "waits":
-            wait_for(lambda: "has been in one call of 'called'" in (tmp_path / "log").read_text(), "it is named")
+        said = "has been in one call of 'called'" if how == "waits" else "task 0_0 has given no sign of life for "
+        wait_for(lambda: said in (tmp_path / "log").read_text(), "it is named")
         began_s = time.monotonic()
         run.send_signal(signal.SIGTERM)
         assert run.wait(60) == 0

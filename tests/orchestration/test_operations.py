@@ -355,17 +355,22 @@ def test_every_sensor_looks_at_a_running_ingest_in_a_fifth_of_a_second(ingest):
 
 
 def test_a_driver_that_hangs_is_killed_its_run_fails_with_the_reason_and_the_next_resumes(ingest):
-    """Its workers stop in the middle of an epoch, so that it waits for their answer forever."""
+    """Its commit reads an entry of the log that never comes, as on a disk that does not answer."""
     run, life, committed = ingest.run, ingest.status(), newest_commit(ingest.settings.warehouse, "held")
     assert "all is well" in ingest.tick("held_stalled").skip_message
     workers = [process for process in psutil.Process(life.pid).children(recursive=True) if "python" in process.name()]
-    for worker in workers:
-        worker.suspend()
     ingest.produce("EWR")
+    wait_for(ingest.has_read_all, "it is read", END_LIMIT_S)
+    log = ingest.settings.warehouse / "held" / "_commits" / "_delta_log"
+    entry = log / f"{max(int(entry.stem) for entry in log.glob('*.json')) + 1:020}.json"
+    os.mkfifo(entry)
+    ingest.database.request("held", "commit", by="a test")
     ingest.next_result("held_stalled")
+    entry.unlink()  # whoever reads the log now would hang, too; the driver does anyway
     [first] = ingest.instance.fetch_observations(dg.AssetKey(["held", "ingest"]), limit=1).records
-    assert "the driver has sent no heartbeat" in first.asset_observation.description
-    assert "run_epoch" in first.asset_observation.metadata["stacks"].value
+    assert "the driver has done nothing for " in first.asset_observation.description
+    assert "_commit" in first.asset_observation.metadata["stacks"].value
+    assert ingest.status().is_running, "heartbeats hold the lease"
     ingest.next_result("held_stalled")
     assert run.wait(END_LIMIT_S) != 0
     psutil.wait_procs(workers, timeout=END_LIMIT_S)

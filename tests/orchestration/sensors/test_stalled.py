@@ -31,6 +31,10 @@ LIMIT_S = Thresholds().stalled_max_s
         ([], None, 181, {"has_process": False}, None),
         ([], None, 181, {"tasks": ()}, None),
         ([], None, 181, {"ended_at_ms": 1}, None),
+        ([], None, 181, {"heartbeat_at_ms": 180_000}, ("done nothing for 181 s", "hangs in an epoch or a commit")),
+        ([], None, 180, {"heartbeat_at_ms": 180_000}, None),
+        ([], None, 181, {"heartbeat_at_ms": 180_000, "metric": metric(at_ms=1_000)}, None),
+        ([], None, 181, {"heartbeat_at_ms": 180_000, "started_at_ms": 10_000}, None),
     ],
     ids=[
         "no epoch",
@@ -43,6 +47,10 @@ LIMIT_S = Thresholds().stalled_max_s
         "no process",
         "starting",
         "ended",
+        "no reading",
+        "no reading, not yet",
+        "a reading",
+        "a former reading",
     ],
 )
 def test_a_stalled_driver_is_told_from_one_that_waits_restores_or_has_ended(lags, epochs, silent_s, fields, expected):
@@ -108,7 +116,7 @@ def test_a_driver_that_hangs_leaves_its_stacks_and_is_killed_after_as_long_again
     wait_for_next_millisecond()
     assert isinstance(look(60, None), dg.SkipReason)
     reported = look(0, None)
-    assert "hangs in an epoch or a commit" in observed(reported)[0]
+    assert "its process hangs or is stopped" in observed(reported)[0]
     assert "waits_for_a_job" in reported.asset_events[0].metadata["stacks"].value
     assert look(60, reported.cursor).cursor == "{}", "it makes progress again"
     ended = look(0, reported.cursor)

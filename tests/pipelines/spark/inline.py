@@ -224,6 +224,9 @@ class Desk:
     def finish(self, request_id: int, result: str, *, failed: bool = False) -> None:
         self.answers[request_id] = (result, failed)
 
+    def goes_on(self) -> None:
+        pass
+
     def report(self, progress: Progress, tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> None:
         pass
 

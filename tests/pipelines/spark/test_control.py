@@ -7,8 +7,11 @@ import time
 
 import pytest
 
+from tests.orchestration.readings import task
+from tests.waiting import wait_for
 from weir.infra.control.database import ControlDatabase
 from weir.infra.control.guard import DriverControl
+from weir.orchestration.sensors.stalled import stall_reason
 from weir.pipelines.spark.control import ControlPanel
 from weir.pipelines.spark.progress import Progress
 
@@ -91,3 +94,39 @@ def test_why_a_driver_waits_is_known_until_it_no_longer_does_or_has_ended(url):
         assert waits_for() == message
     control.release()
     assert waits_for() == ""
+
+
+BEAT_S, LIMIT_S = 0.05, 1.0
+
+
+@pytest.mark.parametrize(
+    ("gets_on", "is_stalled"),
+    [
+        (lambda panel: None, True),
+        (lambda panel: panel.goes_on(), False),
+        (lambda panel: panel.requests(), False),
+        (lambda panel: panel.report(progress(1), [], {}), False),
+    ],
+    ids=["hangs", "is at a commit of many steps", "waits", "reports"],
+)
+def test_heartbeats_come_by_themselves_and_readings_from_a_driver_that_goes_on(url, monkeypatch, gets_on, is_stalled):
+    """What the sensor makes of a driver over twice its limit and more; the tasks are there from the first report on."""
+    for module in ("infra.control.guard", "pipelines.spark.control"):
+        monkeypatch.setattr(f"weir.{module}.HEARTBEAT_EVERY_S", BEAT_S)
+    database = ControlDatabase(url)
+    control = DriverControl(url, "app", owner="weir run")
+    panel, found = ControlPanel(control), set[str | None]()
+    with panel.serving():
+        panel.report(progress(1), [], {})
+        wait_for(lambda: database.application_status("app").metric, "the first report is written")
+        database.report_tasks("app", [task()])
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < 2.5 * LIMIT_S and not (is_stalled and found - {None}):
+            gets_on(panel)
+            status = database.application_status("app")
+            now_ms = time.time_ns() // 1_000_000
+            found.add(stall_reason(status, [], LIMIT_S, LIMIT_S, now_ms))
+            time.sleep(BEAT_S)
+    reasons = [reason for reason in found if reason]
+    assert bool(reasons) is is_stalled
+    assert all("it hangs in an epoch or a commit" in reason for reason in reasons)

@@ -26,6 +26,7 @@ from tests.waiting import wait_for
 from weir import Application, Count, Json, StreamsBuilder, String, Sum
 from weir.orchestration.sensors.stalled import stall_reason
 from weir.orchestration.thresholds import Thresholds
+from weir.pipelines.spark.control import ControlPanel
 from weir.state.commit.log import COMMITS, commits_above
 from weir.state.commit.tables import file_actions, read_table
 from weir.state.types import TaskId
@@ -356,3 +357,28 @@ def test_a_driver_whose_only_task_is_held_up_works_and_is_not_taken_for_a_stalle
     for state, is_stalled in (("running", True), (held[0], False)):
         reason = stall_reason(running(state=state), minutes([50] * 4, [7] * 4), limit_s, limit_s, 0)
         assert bool(reason) is is_stalled
+
+
+def test_a_worker_that_gives_no_sign_is_named_and_waiting_for_it_is_work(tmp_path, gate, monkeypatch, caplog):
+    """As in a call that lets no other thread of its process run; the next commit is an hour away."""
+    for name, limit_s in {"FRESH_S": 0.2, "SIGN_EVERY_S": 0.1}.items():
+        monkeypatch.setattr(f"weir.pipelines.spark.under_way.{name}", limit_s)
+    there, states, reasons = place(tmp_path, commit_ms=3_600_000), list[str](), list[str]()
+
+    def report(progress, tasks, ends):
+        states.append(progress.state)
+        reasons.extend(ControlPanel(None)._row(task, ends, is_paused=False).reason for task in tasks)
+
+    there.desk.report = report
+    with caplog.at_level(logging.WARNING):
+        run, _ = there.begin()
+        wait_for(gate.is_in.is_set, "the call is being made")
+        states.clear()
+        wait_for(lambda: len(states) > 3, "it goes on reporting")
+        gate.opened.set()
+        run.result(60)
+    assert set(states[:3]) == {"working"}
+    said = "has given no sign of life for 0 s"
+    assert said in reasons
+    assert f"task {SLOW} {said}" in caplog.text
+    assert not any(reasons[-2:]), "it has answered"

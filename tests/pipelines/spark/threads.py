@@ -111,6 +111,7 @@ class ThreadedPlace(Place):
         """A new generation that runs beside the caller, and what stops it."""
         driver, stop = self.driver(on_step), threading.Event()
         with_thread = ThreadPoolExecutor(1)
+        self.used[-1].while_waiting = driver.while_waiting
         run = with_thread.submit(driver.run, stop, until_caught_up=until_caught_up)
         with_thread.shutdown(wait=False)
         return run, stop
