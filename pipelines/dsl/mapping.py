@@ -122,7 +122,7 @@ def add_flat_map_values(graph: Graph, parent: Node, mapper: Any, columns: Mappin
 def _add_pairs(graph: Graph, parent: Node, name: str, mapper: Any, *, is_flat: bool) -> Node:
     function = user_function(mapper, name, "key", "value")
     pair = "tuple[YourKey, YourValue]"
-    annotation = return_annotation(function, f"list[{pair}]" if is_flat else pair)
+    annotation, _ = without_none(return_annotation(function, f"list[{pair}]" if is_flat else pair))
     if is_flat:
         annotation = _element(function, annotation, pair)
     parts = typing.get_args(annotation)
@@ -135,6 +135,7 @@ def _add_pairs(graph: Graph, parent: Node, name: str, mapper: Any, *, is_flat: b
 
 
 def _element(function: UserFunction, annotation: Any, element: str) -> Any:
+    annotation, _ = without_none(annotation)
     parts = typing.get_args(annotation)
     if typing.get_origin(annotation) not in _SEVERAL or len(parts) != 1:
         raise TopologyError(

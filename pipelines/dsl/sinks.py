@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from weir.pipelines.dsl.graph import check_name
+from weir.pipelines.dsl.graph import check_name, user_function
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.aggregates import expression_dtype
 from weir.pipelines.operators.functions import KeyType
@@ -15,7 +15,7 @@ from weir.pipelines.serdes.json_serde import Json
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.scalar import Boolean, Bytes, Float64, Int64, String
 from weir.pipelines.serdes.serde import Serde
-from weir.pipelines.sinks.kafka import KafkaTopic
+from weir.pipelines.sinks.kafka import KafkaTopic, TopicFunction
 from weir.pipelines.topology.nodes import RecordType
 
 _SCALARS: dict[Any, Callable[[], Serde]] = {str: String, bytes: Bytes, int: Int64, float: Float64, bool: Boolean}
@@ -23,7 +23,7 @@ _SCALARS: dict[Any, Callable[[], Serde]] = {str: String, bytes: Bytes, int: Int6
 
 def kafka_topic(
     record: RecordType,
-    topic: str | pl.Expr,
+    topic: str | pl.Expr | Callable[[Any, Any], str],
     *,
     key: Serde | None,
     value: Serde | None,
@@ -36,13 +36,19 @@ def kafka_topic(
     Raises:
         TopologyError: A serde writes other columns, an expression has another type, or the sink lacks a name.
     """
-    if isinstance(topic, pl.Expr):
-        _check_expression("topic", topic, record, pl.String(), "text")
-        if name is None:
-            raise TopologyError('to() with an expression for the topic needs a name for the sink; add name="..."')
-    else:
+    chosen: str | pl.Expr | TopicFunction
+    if isinstance(topic, str):
+        chosen = check_name("topic", topic)
         name = topic if name is None else name
-        check_name("topic", topic)
+    elif name is None:
+        what = "an expression" if isinstance(topic, pl.Expr) else "a function"
+        raise TopologyError(f'to() with {what} for the topic needs a name for the sink; add name="..."')
+    elif isinstance(topic, pl.Expr):
+        _check_expression("topic", topic, record, pl.String(), "text")
+        chosen = topic
+    else:
+        function = user_function(topic, f"the sink {name!r}", "key", "value")
+        chosen = TopicFunction(function=function, key=record.key_type, value=record.value)
     if partition is not None:
         _check_expression("partition", partition, record, pl.Int64(), "a whole number")
     if record.is_windowed and key is None:
@@ -54,7 +60,7 @@ def kafka_topic(
     value_type, value_serde = _written("value", name, record.value, value)
     return KafkaTopic(
         name=check_name("sink", name),
-        topic=topic,
+        topic=chosen,
         key=KeyType(key_type, record.is_windowed),
         value=value_type,
         key_serde=key_serde,

@@ -82,7 +82,7 @@ class StreamOperations:
 
     def map(
         self,
-        mapper: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+        mapper: Callable[[Any, Any], tuple[Any, Any] | None] | None = None,
         /,
         *,
         key: str | Mapping[str, str | pl.Expr] | None = None,
@@ -91,7 +91,8 @@ class StreamOperations:
         """Give each record a new key and a new value: ``key=`` and ``value=`` with columns, or one function of
         ``(key, value)`` that is annotated to return ``tuple[Key, Value]``.
 
-        The key counts as changed, as after ``select_key``. A value of None is a null value.
+        The key counts as changed, as after ``select_key``. A function that returns None in place of a pair sends
+        nothing on; a value of None is a null value.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -104,11 +105,11 @@ class StreamOperations:
         """
         return self._then(add_map(self._graph, self._node, mapper, key, value), has_new_key=True)
 
-    def flat_map(self, mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]], /) -> Self:
+    def flat_map(self, mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]] | None], /) -> Self:
         """Turn each record into any number of records: a function of ``(key, value)`` that is annotated to return
         ``list[tuple[Key, Value]]`` or ``Iterator[...]``.
 
-        They keep the record's time and place. The key counts as changed.
+        They keep the record's time and place. The key counts as changed. None sends nothing on, as an empty list does.
 
         Examples:
             >>> def both_ways(one: str, other: str) -> list[tuple[str, str]]:
@@ -124,12 +125,13 @@ class StreamOperations:
         return self._then(add_flat_map(self._graph, self._node, mapper), has_new_key=True)
 
     def flat_map_values(
-        self, mapper: Callable[[Any], Iterable[Any]] | None = None, /, **columns: str | pl.Expr
+        self, mapper: Callable[[Any], Iterable[Any] | None] | None = None, /, **columns: str | pl.Expr
     ) -> Self:
         """Turn each record into any number of values under its key: columns, exactly one of them a list, or a function
         of the value that is annotated to return ``list[Value]`` or ``Iterator[...]``.
 
-        Each element of the list becomes a record; a null value, a null list and an empty list give none.
+        Each element of the list becomes a record; a null value, a null list and an empty list give none. So does None
+        from a function.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -143,7 +145,8 @@ class StreamOperations:
         return self._then(add_flat_map_values(self._graph, self._node, mapper, columns))
 
     def map_values(self, mapper: Callable[[Any], Any] | None = None, /, **columns: str | pl.Expr) -> Self:
-        """Replace the whole value: by columns, or by what a function of the value with a return type gives.
+        """Replace the whole value: by columns, or by what a function of the value with a return type gives; None is a
+        null value.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -330,7 +333,7 @@ class StreamOperations:
 
     def to(
         self,
-        topic: str | pl.Expr,
+        topic: str | pl.Expr | Callable[[Any, Any], str],
         *,
         key: Serde | None = None,
         value: Serde | None = None,
@@ -339,11 +342,11 @@ class StreamOperations:
     ) -> None:
         """Write every record to a Kafka topic, exactly once for readers of committed records.
 
-        ``topic`` is its name, or an expression that gives each record one; the topics exist already. Without ``key``
-        and ``value``, text, bytes, numbers and booleans are written as Kafka's own serializers write them, and objects
-        as JSON. ``partition`` is an expression for the partition's number; without it, and where it is null, the key
-        decides, as in Java's producer. The record's time is kept, and so are its headers, if its topic is read with
-        ``headers=True``; a tombstone has no value.
+        ``topic`` is its name, or an expression or a function of ``(key, value)`` that gives each record one; the topics
+        exist already. Without ``key`` and ``value``, text, bytes, numbers and booleans are written as Kafka's own
+        serializers write them, and objects as JSON. ``partition`` is an expression for the partition's number; without
+        it, and where it is null, the key decides, as in Java's producer. The record's time is kept, and so are its
+        headers, if its topic is read with ``headers=True``; a tombstone has no value.
 
         Records wait in an outbox until they are published, beside the run and in the order of each task. ``name`` is
         that of the sink in ``weir sink`` and in its progress: by default that of the topic.

@@ -374,7 +374,7 @@ class TableOperations:
 
     def to(
         self,
-        topic: str | pl.Expr,
+        topic: str | pl.Expr | Callable[[Any, Any], str],
         *,
         key: Serde | None = None,
         value: Serde | None = None,

@@ -112,8 +112,14 @@ class UserFunction:
         return self.failed("", records, len(results))
 
     def over_each(self, arguments: Iterable[tuple[Any, ...]], records: Records) -> list[list[Any]]:
-        """All results of each call, for a function that gives any number of them; errors as for ``over``."""
-        return replace(self, call=lambda *each: list(self.call(*each)), known_as=self.name).over(arguments, records)
+        """All results of each call, for a function that gives any number of them, or None for none; errors as for
+        ``over``."""
+
+        def results(*each: Any) -> list[Any]:
+            found = self.call(*each)
+            return [] if found is None else list(found)
+
+        return replace(self, call=results, known_as=self.name).over(arguments, records)
 
     def failed(self, reason: str, records: Records, index: int | None) -> UserFunctionError:
         """The error of the call for the record at ``index``, or for an unknown record."""

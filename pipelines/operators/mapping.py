@@ -39,7 +39,8 @@ class MapColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class MapPairs:
-    """New records from a function of ``(key, value)``: one pair per record, or any number if ``is_flat``."""
+    """New records from a function of ``(key, value)``: one pair per record or any number if ``is_flat``, and none for
+    None."""
 
     mapper: UserFunction
     is_flat: bool
@@ -54,7 +55,7 @@ class MapPairs:
         answers = (
             self.mapper.over_each(arguments, records)
             if self.is_flat
-            else [[pair] for pair in self.mapper.over(arguments, records)]
+            else [[] if pair is None else [pair] for pair in self.mapper.over(arguments, records)]
         )
         pairs = [pair for several in answers for pair in several]
         rows = rows[_repeats(answers)]
@@ -77,7 +78,7 @@ class MapPairs:
 class FlatMapValues:
     """Any number of values per row, under its key.
 
-    A function is called with each value, nulls included, and a None that it gives becomes a null value. With
+    A function is called with each value, nulls included; a None among what it gives becomes a null value. With
     expressions, each element of the list column ``exploded`` becomes a row with the other columns beside it; a null
     value, a null list and an empty list give no rows.
     """

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.errors import UserFunctionError
-from weir.pipelines.operators.functions import KeyType, Records
+from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.serdes.column_bytes import bytes_of
 from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE
 from weir.pipelines.serdes.row_type import RowType
@@ -25,12 +25,33 @@ _SCALARS: dict[Any, Callable[[], Serde]] = {str: String, bytes: Bytes, int: Int6
 
 
 @dataclass(frozen=True, kw_only=True)
+class TopicFunction:
+    """A function of ``(key, value)`` that gives each record its topic."""
+
+    function: UserFunction
+    key: KeyType
+    value: RowType
+
+    def of(self, rows: pl.DataFrame) -> pl.Series:
+        """The column ``topic``; raises ``UserFunctionError`` if a result is no name."""
+        records = Records(rows, self.key.names)
+        values = self.value.to_objects(rows, rows.get_column("_deleted"))
+        found = self.function.over(zip(self.key.to_objects(rows), values, strict=True), records)
+        for index, topic in enumerate(found):
+            if not isinstance(topic, str) or not topic:
+                raise self.function.failed(
+                    f"it returned {topic!r} for the topic, which has to be its name", records, index
+                )
+        return pl.Series("topic", found, pl.String())
+
+
+@dataclass(frozen=True, kw_only=True)
 class KafkaTopic:
     """A topic, or one for each record."""
 
     name: str
-    topic: str | pl.Expr
-    """An expression over the columns of key and value gives each record its topic."""
+    topic: str | pl.Expr | TopicFunction
+    """An expression over the columns of key and value, or a function of both, gives each record its topic."""
     key: KeyType
     value: RowType
     key_serde: Serde
@@ -63,9 +84,7 @@ class KafkaTopic:
     def outgoing(self, rows: pl.DataFrame) -> pl.DataFrame:
         return (
             rows.select(
-                pl.lit(self.topic, pl.String()).alias("topic")
-                if isinstance(self.topic, str)
-                else self.topic.alias("topic"),
+                self._topics(rows),
                 (pl.lit(BY_KEY) if self.partition is None else self.partition.fill_null(BY_KEY))
                 .cast(pl.Int32)
                 .alias("partition"),
@@ -81,7 +100,22 @@ class KafkaTopic:
         return key if isinstance(self.topic, str) else f"{key}, topic {shown(row['topic'].item())}"
 
     def __str__(self) -> str:
-        return f"topic: {self.topic}" if isinstance(self.topic, str) else "extractor class: expression"
+        match self.topic:
+            case str():
+                return f"topic: {self.topic}"
+            case TopicFunction():
+                return f"extractor class: {self.topic.function.name}"
+            case _:
+                return "extractor class: expression"
+
+    def _topics(self, rows: pl.DataFrame) -> pl.Expr | pl.Series:
+        match self.topic:
+            case str():
+                return pl.lit(self.topic, pl.String()).alias("topic")
+            case TopicFunction():
+                return self.topic.of(rows)
+            case _:
+                return self.topic.alias("topic")
 
     def _keys(self, rows: pl.DataFrame) -> pl.Series:
         if (

@@ -169,6 +169,7 @@ class TaskProcessor:
         partition: int = 0,
         lets_idle: bool = False,
         end_time_ms: int | None = None,
+        moves_clocks: bool = False,
         instances: MutableMapping[str, object] | None = None,
         passes_wall_clock: bool = True,
         begins_time: bool = False,
@@ -177,7 +178,8 @@ class TaskProcessor:
         """Process the rows of an epoch, or a batch of them.
 
         With ``lets_idle`` inputs without records are idle: time passes for operators that define what idle input means.
-        With ``end_time_ms`` the input has ended, and after the rows stream time advances to it, node by node.
+        With ``end_time_ms`` the input has ended, and after the rows stream time advances to it, node by node; only
+        where that makes something due, or with ``moves_clocks``, as a record would, everywhere that it has begun.
         ``instances`` are the task's processors, made where there are none; with ``stops`` they are closed after the
         rows. With ``begins_time`` a processor's stream time begins with the end of the input if it has not yet.
         Without ``passes_wall_clock`` nothing that they do by the wall clock is due. Writes go to ``session``.
@@ -212,7 +214,9 @@ class TaskProcessor:
         if self._sub_topology.edges_out and len(turns):
             epoch.clocks.update(zip(LAST_KEY, (int(turns.merge_ms[-1]), int(turns.origins[-1])), strict=True))
         try:
-            output = self._run(inputs, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms, stops=stops)
+            output = self._run(
+                inputs, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms, moves_clocks=moves_clocks, stops=stops
+            )
         except UserFunctionError as error:
             raise _placed(error, self._sub_topology.sources, turns.frames, inputs, causes) from error.__cause__
         edges = {
@@ -250,6 +254,7 @@ class TaskProcessor:
         *,
         lets_idle: bool,
         end_time_ms: int | None,
+        moves_clocks: bool,
         stops: bool,
     ) -> EpochOutput:
         """``run`` with rows that have turns; what it gives to edges is not yet in the form in which it is sent."""
@@ -271,6 +276,9 @@ class TaskProcessor:
                 given.forward(node, rows, walk.counts[node], epoch)
         for node in self._after:
             self._pass(node, given, calls, epoch, end_time_ms=end_time_ms, stops=stops)
+        if moves_clocks and end_time_ms is not None:
+            times = {name: time_ms for name, time_ms in epoch.clocks.items() if not name.startswith("_")}
+            epoch.clocks.update({name: max(time_ms, end_time_ms) for name, time_ms in times.items()})
         due_ms = [
             *self._forget(epoch),
             *(due for each in self._idleness.values() if (due := each.due_ms(epoch)) is not None),

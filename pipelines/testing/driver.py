@@ -1,19 +1,21 @@
 """The topology test driver: the operators and stores of a run, without Spark and without a broker.
 
-Every piped record is an epoch of its own that runs to the end and commits. So no update is collapsed into a later one,
-and what a record causes passes through all sub-topologies before the next record. Time moves only by hand.
+Every piped record is an epoch of its own that runs to the end and commits, except within ``one_epoch``. So no update is
+collapsed into a later one, and what a record causes passes through all sub-topologies before the next record. Time
+moves only by hand.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import polars as pl
@@ -49,7 +51,7 @@ from weir.pipelines.testing.stores import (
 from weir.pipelines.testing.streams import TestInputTopic, TestOutputTable, encode_part, time_to_ms
 from weir.pipelines.testing.topics import TestOutputTopic, TestRecord, records_of
 from weir.pipelines.topology.foreign_key import ResponseJoinNode
-from weir.pipelines.topology.nodes import Node, RecordType
+from weir.pipelines.topology.nodes import Node, RecordType, SourceNode
 from weir.pipelines.topology.processors import ProcessorNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.backing import opened_stores, suppliers_of
@@ -63,7 +65,7 @@ MOCK_REGISTRY = {"url": "mock://tests"}
 
 @dataclass(frozen=True)
 class _Records:
-    """One record, shaped as a consumer delivers it."""
+    """Records of a topic, shaped as a consumer delivers them."""
 
     topic: str
     partition: int
@@ -75,7 +77,8 @@ class _Task:
 
     def __init__(self, sub_topology: SubTopology, global_tables: GlobalTables, handling: ErrorHandling) -> None:
         self.sub_topology, self._handling = sub_topology, handling
-        self._processor = TaskProcessor(sub_topology, global_tables, is_debug=True)
+        self._make_processor = partial(TaskProcessor, sub_topology, global_tables, is_debug=True)
+        self._processor = self._make_processor()
         suppliers = suppliers_of(sub_topology.stores)
         self._folder = TemporaryDirectory(prefix="weir-own-stores-") if suppliers else None
         self.store = MemoryStore(
@@ -93,11 +96,22 @@ class _Task:
         if self._folder is not None:
             self._folder.cleanup()
 
+    def restart(self) -> None:
+        """Go on with new processors, and with the stores and clocks of the last epoch."""
+        self._processor, self._instances = self._make_processor(), {}
+
     def run(
-        self, parts: Sequence[Part], now_ms: int, raws: Mapping[str, RawRecords]
+        self,
+        parts: Sequence[Part],
+        now_ms: int,
+        raws: Mapping[str, RawRecords],
+        *,
+        end_time_ms: int | None = None,
+        stops: bool = False,
     ) -> tuple[EpochOutput, list[BadRecord]]:
         """Run one epoch, apply and commit it; also the records that it puts aside. ``raws`` are those piped, by topic,
-        as a consumer delivers them."""
+        as a consumer delivers them. After the rows stream time advances to ``end_time_ms``, and processors are closed
+        if the task ``stops``."""
         state = StateId(_GENERATION, self._state.epoch + 1 if self._state else 1)
         with self.store.session() as session:
 
@@ -115,9 +129,11 @@ class _Task:
                     clocks,
                     now_ms,
                     lets_idle=is_last,
-                    end_time_ms=time_ms,
+                    end_time_ms=end_time_ms if is_last else time_ms,
+                    moves_clocks=is_last,
                     begins_time=begins_time,
                     instances=self._instances,
+                    stops=stops and is_last,
                 )
 
             attempts = Attempts(
@@ -156,7 +172,7 @@ class _Task:
 
 
 class TopologyTestDriver:
-    """Runs an application's topology in memory; closing the driver, or leaving its ``with`` block, frees it.
+    """Runs an application's topology in memory; closing the driver, or leaving its ``with`` block, stops it.
 
     Examples:
         >>> builder = StreamsBuilder()
@@ -198,6 +214,9 @@ class TopologyTestDriver:
         self._topology = application.topology
         self._now_ms = time_to_ms(initial_wall_clock)
         self._offsets: Counter[str] = Counter()
+        self._piped: dict[str, list[tuple[Any, ...]]] = {}
+        """Of the epoch that is next, by topic: key, value, time, offset and headers of each record."""
+        self._is_one_epoch = False
         self._partition_times: dict[str, int] = {}
         self._outputs = {
             sink.table: (sink.record, deque[pl.DataFrame]()) for sink in self._topology.sinks if sink.sink is None
@@ -226,10 +245,14 @@ class TopologyTestDriver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            self._free()
 
     def close(self) -> None:
-        """Free the stores; closing again does nothing.
+        """Stop: processors are closed, and what they then forward can still be read; the stores are freed. Closing
+        again does nothing.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -237,9 +260,70 @@ class TopologyTestDriver:
             >>> driver = TopologyTestDriver(Application("shop", builder))
             >>> driver.close()
         """
+        try:
+            self._run({index: [] for index in self._tasks}, stops=True)
+        finally:
+            self._free()
+
+    def _free(self) -> None:
         for task in self._tasks.values():
             task.close()
         self._tasks = {}
+
+    def restart(self, *, killed: bool = False) -> None:
+        """Go on as the next run does: with the stores, timers and clocks of the last epoch, and with new processors.
+
+        The old ones are closed first, and what they then forward is processed, unless the run was ``killed``. Stores in
+        memory keep what they hold, as after a run has rebuilt them.
+
+        Examples:
+            >>> class Remember(Processor[str, int, None, None]):
+            ...     stores = (ListStore("cents_of", key=str, value=int),)
+            ...     def init(self, context):
+            ...         self.cents_of, self.seen = context.state_store("cents_of"), 0
+            ...     def process(self, record):
+            ...         self.seen += 1  # lost at a restart
+            ...         self.cents_of.append(record.key, self.seen)
+            >>> builder = StreamsBuilder()
+            >>> remembered = builder.stream("orders", key=String("customer"), value=Int64("cents")).process(Remember)
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     orders = driver.create_input_topic("orders")
+            ...     orders.pipe_key_value_list([("ann", 500), ("ann", 700)])
+            ...     driver.restart(killed=True)
+            ...     orders.pipe_input("ann", 200)
+            ...     driver.get_list_store("cents_of").get("ann")
+            [1, 2, 1]
+        """
+        if not killed:
+            self._run({index: [] for index in self._tasks}, stops=True)
+        for task in self._tasks.values():
+            task.restart()
+
+    @contextmanager
+    def one_epoch(self) -> Iterator[None]:
+        """What is piped within the block is processed as one epoch, at its end, as a run processes what it reads at
+        once: in the order of time across topics, and tables and aggregations send on the newest update per key.
+
+        Records for global tables are taken at once. If the block raises an error, its records are forgotten.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.group_by_key().count("orders_of").to_delta("customers")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     with driver.one_epoch():
+            ...         driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 700)])
+            ...     driver.create_output_table("customers").read_key_values_to_list()
+            [('ann', 2)]
+        """
+        if self._is_one_epoch:
+            raise RuntimeError("one_epoch() is within another one; end that block first")
+        self._is_one_epoch = True
+        try:
+            yield
+            self._process_piped()
+        finally:
+            self._is_one_epoch, self._piped = False, {}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -406,8 +490,26 @@ class TopologyTestDriver:
             1
         """
         self._now_ms += not_negative_ms(duration, "duration")
-        for task in self._tasks.values():
-            self._run(task, ())
+        for index in self._tasks:
+            self._run({index: []})
+
+    def advance_stream_time(self, to: datetime) -> None:
+        """Move stream time to ``to`` without a record, wherever it has begun and is not beyond: windows close, and
+        timers and punctuations are called.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents")).group_by_key()
+            >>> hourly = orders.windowed_by(TimeWindows.of_size_with_no_grace(timedelta(hours=1))).count("hourly")
+            >>> hourly.suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("hours")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     nine = datetime(2026, 1, 1, 9, tzinfo=UTC)
+            ...     driver.create_input_topic("orders", start=nine).pipe_input("ann", 500)
+            ...     driver.advance_stream_time(nine + timedelta(hours=1))
+            ...     driver.create_output_table("hours").read_value()
+            1
+        """
+        self._run({index: [] for index in self._tasks}, end_time_ms=time_to_ms(to))
 
     def get_key_value_store(self, name: str) -> ReadOnlyKeyValueStore:
         """A key-value store; raises ``LookupError`` when none has that name, or it is internal to a join.
@@ -501,65 +603,81 @@ class TopologyTestDriver:
 
     def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None, headers: Headers) -> None:
         source = self._global_topics.get(topic) or self._topology.source(topic)
-        raw = _Records(
-            topic=topic,
-            partition=0,
-            frame=pl.DataFrame(
-                [
-                    (
-                        encode_part(topic, "key", source.key_serde, key),
-                        encode_part(topic, "value", source.value_serde, value),
-                        self._now_ms if time_ms is None else time_ms,
-                        self._offsets[topic],
-                    )
-                ],
-                schema=RAW_SCHEMA,
-                orient="row",
-            ),
+        piped = (
+            encode_part(topic, "key", source.key_serde, key),
+            encode_part(topic, "value", source.value_serde, value),
+            self._now_ms if time_ms is None else time_ms,
+            self._offsets[topic],
+            headers,
         )
-        if source.has_headers:
-            raw = replace(raw, frame=raw.frame.with_columns(headers_column([headers]).alias("headers")))
         self._offsets[topic] += 1
         if topic in self._global_topics:
-            self._global_tables.take(raw, self._now_ms)
+            self._global_tables.take(_raw(source, [piped]), self._now_ms)
             return
-        self._counts["records_in"] += 1
-        task = next(task for task in self._tasks.values() if source in task.sub_topology.sources)
-        decoded = decode_source(
-            source, raw, now_ms=self._now_ms, partition_time_ms=self._partition_times.get(topic, UNKNOWN_MS)
-        )
-        dropped = Counter(invalid_timestamps=len(decoded.skipped))
-        for bad in decoded.bad:
-            match self._application.error_handling.decide(bad):
-                case "fail":
-                    raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
-                case "dead_letter":
-                    self._put_aside([bad])
-                    dropped["dead_letters"] += 1
-                case "continue":
-                    dropped["failed_records"] += 1
-        self._counts.update(dropped)
-        if decoded.frame.height:
-            self._partition_times[topic] = max(decoded.frame["_ts"][0], self._partition_times.get(topic, UNKNOWN_MS))
-        frame = with_keys(decoded.frame, self._topology.topic_ranks[topic], 0)
-        ranks = task.sub_topology.ranks
-        self._run(task, [Part(input=topic, rank=ranks[topic], partition=0, frame=frame)], raw, dropped)
+        self._piped.setdefault(topic, []).append(piped)
+        if not self._is_one_epoch:
+            try:
+                self._process_piped()
+            finally:
+                self._piped = {}
+
+    def _process_piped(self) -> None:
+        parts, dropped = defaultdict[int, list[Part]](list), defaultdict[int, Counter[str]](Counter)
+        raws = {topic: _raw(self._topology.source(topic), piped) for topic, piped in self._piped.items()}
+        for topic, raw in raws.items():
+            source = self._topology.source(topic)
+            (sub_topology,) = (each for each in self._topology.sub_topologies if source in each.sources)
+            before_ms = self._partition_times.get(topic, UNKNOWN_MS)
+            decoded = decode_source(source, raw, now_ms=self._now_ms, partition_time_ms=before_ms)
+            left_out = dropped[sub_topology.index]
+            left_out["invalid_timestamps"] += len(decoded.skipped)
+            for bad in decoded.bad:
+                match self._application.error_handling.decide(bad):
+                    case "fail":
+                        raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
+                    case "dead_letter":
+                        self._put_aside([bad])
+                        left_out["dead_letters"] += 1
+                    case "continue":
+                        left_out["failed_records"] += 1
+            self._counts["records_in"] += raw.frame.height
+            times = decoded.frame.get_column("_ts")
+            self._partition_times[topic] = max(before_ms, *times) if len(times) else before_ms
+            merge_ms = None if before_ms == UNKNOWN_MS else before_ms
+            frame = with_keys(decoded.frame, self._topology.topic_ranks[topic], 0, merge_ms)
+            parts[sub_topology.index].append(
+                Part(input=topic, rank=sub_topology.ranks[topic], partition=0, frame=frame)
+            )
+        for counts in dropped.values():
+            self._counts.update(counts)
+        self._run(parts, raws, dropped)
 
     def _run(
-        self, task: _Task, parts: Sequence[Part], raw: _Records | None = None, dropped: Mapping[str, int] | None = None
+        self,
+        parts: Mapping[int, list[Part]],
+        raws: Mapping[str, RawRecords] = MappingProxyType({}),
+        dropped: Mapping[int, Mapping[str, int]] = MappingProxyType({}),
+        *,
+        end_time_ms: int | None = None,
+        stops: bool = False,
     ) -> None:
-        """Run a task, and then each that rows reach, in the order of the sub-topologies, until none are on their
-        way."""
-        raws = {} if raw is None else {raw.topic: raw}
-        waiting = {task.sub_topology.index: list(parts)}
+        """Run the tasks that have ``parts``, and each that rows reach, in the order of the sub-topologies, until none
+        are on their way; ``dropped`` counts what each task's topics had and it does not get."""
+        waiting, dropped = dict(parts), dict(dropped)
         while waiting:
             index, task = next((index, task) for index, task in self._tasks.items() if index in waiting)
             order = task.sub_topology.inputs.index
-            output, dead = task.run(sorted(waiting.pop(index), key=lambda part: order(part.input)), self._now_ms, raws)
+            output, dead = task.run(
+                sorted(waiting.pop(index), key=lambda part: order(part.input)),
+                self._now_ms,
+                raws,
+                end_time_ms=end_time_ms,
+                stops=stops,
+            )
             self._put_aside(dead)
             self._counts.update(output.counts)
-            self._metrics.epoch(f"{index}_0", output.metrics, Counter(output.counts) + Counter(dropped or {}))
-            dropped = None
+            counts = Counter(output.counts) + Counter(dropped.pop(index, {}))
+            self._metrics.epoch(f"{index}_0", output.metrics, counts)
             self._gauges[index] = output.gauges
             for table, rows in output.sinks.items():
                 match self._sinks.get(table):
@@ -612,6 +730,14 @@ class TopologyTestDriver:
         if not keys:
             return pl.DataFrame(schema={**spec.key, **spec.value, "_ts": pl.Int64()})
         return self._topology.finish(spec.name, pl.concat([decoded, rows], how="horizontal"))
+
+
+def _raw(source: SourceNode, piped: Sequence[tuple[Any, ...]]) -> _Records:
+    """Records, each as key, value, time, offset and headers."""
+    frame = pl.DataFrame([record[:-1] for record in piped], schema=RAW_SCHEMA, orient="row")
+    if source.has_headers:
+        frame = frame.with_columns(headers_column([record[-1] for record in piped]).alias("headers"))
+    return _Records(topic=source.topic, partition=0, frame=frame)
 
 
 def _record_of(node: Node, store: StoreSpec) -> RecordType:

@@ -1,10 +1,12 @@
-"""A topology as text: what Kafka Streams' ``TopologyDescription`` prints, with Delta tables as sinks."""
+"""A topology as text: what Kafka Streams' ``TopologyDescription`` prints, with Delta tables as sinks; after it, which
+topics are both written and read here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.topology.cogroups import CogroupNode
 from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode
 from weir.pipelines.topology.global_tables import GlobalTableNode
@@ -69,7 +71,51 @@ def describe(
             lines += [f"  Sub-topology: {number}", *_sub_topology(nodes, numbered[number]), ""]
         else:
             lines += [f"  Sub-topology: {number} for global store (will not generate tasks)", *_global(next(rest))]
+    lines += _written_and_read(nodes, numbered.values(), tables)
     return "Topologies:\n " + "".join(f"{line}\n" for line in lines)
+
+
+def _written_and_read(
+    nodes: Sequence[Node], sub_topologies: Iterable[SubTopology], tables: Iterable[GlobalTableNode]
+) -> list[str]:
+    """The topics that the program writes and reads; a loop is one whose records lead to more records in it."""
+    place = {node: f"sub-topology {each.index}" for each in sub_topologies for node in each.nodes}
+    writers: dict[str, list[Node]] = {}
+    for node in nodes:
+        if (topic := _written_topic(node)) is not None:
+            writers.setdefault(topic, []).append(node)
+    sources = {node.topic: node for node in nodes if isinstance(node, SourceNode) and node in place}
+    readers = {table.source.topic: table.source for table in tables} | sources
+    found = []
+    for topic in [topic for topic in writers if topic in readers]:
+        reader, shown = readers[topic], [f"{sink.name} ({place[sink]})" for sink in writers[topic]]
+        is_loop = not _reached(reader, sources).isdisjoint(writers[topic])
+        found.append(
+            f"    {topic}{', a loop' if is_loop else ''}: {' and '.join(shown)} --> "
+            f"{reader.name} ({place.get(reader, 'global store')})"
+        )
+    return ["  Topics that are written and read here:", *found, ""] if found else []
+
+
+def _written_topic(node: Node) -> str | None:
+    """The topic that a sink writes; None if records name it, or if it writes none."""
+    if isinstance(node, TableSinkNode) and isinstance(node.sink, KafkaTopic) and isinstance(node.sink.topic, str):
+        return node.sink.topic
+    return None
+
+
+def _reached(start: SourceNode, sources: Mapping[str, SourceNode]) -> set[Node]:
+    """The nodes that records of a source lead to, also by way of topics that are written and read here."""
+    found, waiting = set[Node](), list[Node]([start])
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            continue
+        found.add(node)
+        waiting += node.children
+        if (topic := _written_topic(node)) is not None and topic in sources:
+            waiting.append(sources[topic])
+    return found
 
 
 def _global(table: GlobalTableNode) -> list[str]:

@@ -328,7 +328,8 @@ class Topology:
         raise KeyError(store)
 
     def describe(self) -> str:
-        """Sub-topologies, nodes, stores and sinks as Kafka Streams prints them, byte for byte.
+        """Sub-topologies, nodes, stores and sinks as Kafka Streams prints them, byte for byte; after them the topics
+        that the program both writes and reads, and which of these are loops.
 
         Three things differ: a Delta table is a sink ``(table: ...)``; a join by foreign key may use up fewer running
         numbers; and a stream with a new key that is joined with another has a repartition for each such join, where

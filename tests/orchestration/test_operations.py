@@ -312,6 +312,7 @@ def test_a_segment_of_changelogs_that_has_closed_is_compacted_once(ingest):
 
     assert ingest.status().metric.epoch < SEGMENT_EPOCHS
     while ingest.status().metric.epoch < SEGMENT_EPOCHS:
+        assert ingest.status().is_running
         ingest.produce("EWR")
     ingest.commit("EWR")
     [request] = ingest.tick("held_compaction_due").run_requests

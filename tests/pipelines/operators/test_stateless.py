@@ -224,18 +224,18 @@ def test_an_explicit_repartition_moves_every_record_and_keeps_null_keys():
         assert driver.counts["null_keys"] == 0
 
 
-def returns_nothing(user: str, click: Click) -> tuple[str, int]:
-    return None
+def returns_a_number(user: str, click: Click) -> tuple[str, int]:
+    return 3
 
 
 def returns_one(user: str, click: Click) -> list[tuple[str, int]]:
-    return None
+    return 3
 
 
 def test_a_mapper_that_breaks_its_promise_is_named():
     for program, reason in (
-        (lambda s: s.map(returns_nothing), "None, which is not a pair"),
-        (lambda s: s.flat_map(returns_one), "'NoneType' object is not iterable"),
+        (lambda s: s.map(returns_a_number), "a int, which is not a pair"),
+        (lambda s: s.flat_map(returns_one), "'int' object is not iterable"),
     ):
         with (
             driven(lambda s, p=program: p(s).to_delta("out")) as (topic, _, _),

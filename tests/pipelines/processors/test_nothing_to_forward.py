@@ -1,11 +1,11 @@
-"""No result and a null result are two things: a processor that forwards nothing sends nothing on, and a mapper that
-returns None sends a record with a null value."""
+"""No result and a null result are two things: a processor that forwards nothing sends nothing on, nor does a mapper
+that returns None in place of records; None in place of a value is a null value."""
 
 from __future__ import annotations
 
 import pytest
 
-from weir import Application, Int64, Processor, StreamsBuilder, String, UserFunctionError
+from weir import Application, Int64, Processor, StreamsBuilder, String
 from weir.testing import TopologyTestDriver
 
 
@@ -57,15 +57,19 @@ def pair(key: str, n: int) -> tuple[str, int | None]:
     return (key, odd(n))
 
 
-def maybe_pair(key: str, n: int) -> tuple[str, int]:
+def maybe_pair(key: str, n: int) -> tuple[str, int] | None:
     return None if n == 2 else (key, n)
 
 
-def maybe_pairs(key: str, n: int) -> list[tuple[str, int]]:
+def undeclared_pair(key: str, n: int) -> tuple[str, int]:
+    return None if n == 2 else (key, n)
+
+
+def maybe_pairs(key: str, n: int) -> list[tuple[str, int]] | None:
     return None if n == 2 else [(key, n)]
 
 
-def maybe_values(n: int) -> list[int]:
+def maybe_values(n: int) -> list[int] | None:
     return None if n == 2 else [n]
 
 
@@ -89,22 +93,17 @@ def test_a_null_value_from_a_mapper_is_sent_on(build):
 
 @pytest.mark.parametrize(
     "build",
-    [lambda numbers: numbers.flat_map(no_pairs), lambda numbers: numbers.flat_map_values(no_values)],
-    ids=["flat_map", "flat_map_values"],
-)
-def test_a_mapper_that_returns_an_empty_list_sends_nothing_on(build):
-    assert run(lambda numbers: build(numbers).to_delta("out"), 1, 2, 3) == [1, 3]
-
-
-@pytest.mark.parametrize(
-    "build",
     [
         lambda numbers: numbers.map(maybe_pair),
+        lambda numbers: numbers.map(undeclared_pair),
         lambda numbers: numbers.flat_map(maybe_pairs),
+        lambda numbers: numbers.flat_map(no_pairs),
         lambda numbers: numbers.flat_map_values(maybe_values),
+        lambda numbers: numbers.flat_map_values(no_values),
     ],
-    ids=["map", "flat_map", "flat_map_values"],
+    ids=["map", "map without None in its types", "flat_map", "empty flat_map", "flat_map_values", "empty values"],
 )
-def test_a_mapper_that_returns_none_in_place_of_records_fails(build):
-    with pytest.raises(UserFunctionError, match="None"):
-        run(lambda numbers: build(numbers).to_delta("out"), 1, 2)
+def test_a_mapper_that_returns_none_or_an_empty_list_sends_nothing_on(build):
+    seen = []
+    found = run(lambda numbers: build(numbers).peek(lambda key, n: seen.append(n)).to_delta("out"), 1, 2, 3, 2)
+    assert found == seen == [1, 3]

@@ -234,3 +234,30 @@ def test_a_batch_has_the_places_as_columns(tmp_path):
     place = Place(Application("places", builder), Topics({("numbers", 0): rows_at(1, 2)}), tmp_path)
     place.run()
     assert written(place, "out", "value") == [("0@0", 1), ("0@1", 2)]
+
+
+class Updates(FixedKeyProcessor[str, int, str]):
+    def init(self, context):
+        self.context = context
+
+    def process(self, record):
+        self.context.forward(record.with_value("gone" if record.value is None else f"now {record.value}"))
+
+
+def test_a_processor_of_a_table_gets_every_update_with_none_for_a_tombstone():
+    builder = StreamsBuilder()
+    table = builder.table("prices", key=String("item"), value=Int64("cents"), store="prices")
+    table.process_values(Updates, name="updates").to_delta("out")
+    with TopologyTestDriver(Application("prices", builder)) as driver:
+        topic = driver.create_input_topic("prices")
+        topic.pipe_key_value_list([("tea", 3), ("tea", None), ("milk", 2), ("tea", 4)])
+        found = driver.create_output_table("out").read_key_values_to_list()
+    assert found == [("tea", "now 3"), ("tea", "gone"), ("milk", "now 2"), ("tea", "now 4")]
+
+
+def test_batches_by_the_key_of_the_topic_need_no_repartition_and_others_do():
+    for change, expected in ((lambda stream: stream, 1), (lambda stream: stream.select_key(n=pl.col("n")), 2)):
+        builder = StreamsBuilder()
+        numbers = builder.stream("numbers", key=String("user"), value=Int64("n"))
+        change(numbers).batch(max_records=3, name="batches").to_delta("out")
+        assert len(builder.build().sub_topologies) == expected

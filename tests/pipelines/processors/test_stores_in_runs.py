@@ -19,6 +19,7 @@ from tests.state.stores.models import ListModel, SessionModel, VersionedModel, W
 from weir import (
     Application,
     Json,
+    KeyValueStore,
     ListStore,
     Processor,
     SessionStore,
@@ -52,6 +53,12 @@ class Value:
     note: str | None
 
 
+@dataclass(frozen=True)
+class Pair:
+    user: str
+    page: str
+
+
 def value_of(call: Call) -> Value | None:
     return None if call.value is None else Value(call.value, "odd" if call.value % 2 else None)
 
@@ -79,6 +86,7 @@ class Calls(Processor[str, Call, str, str]):
     """Makes the calls that the records ask for, and reads the store in every way."""
 
     stores = (
+        KeyValueStore("pairs", key=Pair, value=Value),
         WindowStore("windows", key=str, value=Value, size=5 * MS, retention=20 * MS),
         SessionStore("sessions", key=str, value=Value, retention=20 * MS),
         VersionedKeyValueStore("versions", key=str, value=Value, history_retention=20 * MS),
@@ -87,12 +95,54 @@ class Calls(Processor[str, Call, str, str]):
 
     def init(self, context):
         self.context = context
-        self.windows, self.sessions, self.versions, self.lists = (
-            context.state_store(name) for name in ("windows", "sessions", "versions", "lists")
+        self.pairs, self.windows, self.sessions, self.versions, self.lists = (
+            context.state_store(name) for name in ("pairs", "windows", "sessions", "versions", "lists")
         )
 
     def process(self, record):
         self.context.forward(record.with_value(answered(self, record.key, record.value)))
+
+    def pairs_put(self, key, call):
+        self.pairs.put(Pair(key, call.upper), value_of(call))
+
+    def pairs_put_if_absent(self, key, call):
+        found = self.pairs.put_if_absent(Pair(key, call.upper), Value(call.first, None))
+        return found and found.n
+
+    def pairs_put_all(self, key, call):
+        entries = [(Pair(key, str(page)), Value(page, "all")) for page in range(call.first, call.last)]
+        self.pairs.put_all([*entries, (Pair(key, call.upper), None)])
+
+    def pairs_delete(self, key, call):
+        found = self.pairs.delete(Pair(key, call.upper))
+        return found and found.n
+
+    def pairs_put_rows(self, key, call):
+        rows = {"user": [key] * 2, "page": ["", call.upper], "n": [call.first, call.last], "note": ["x"] * 2}
+        self.pairs.put_rows(pl.DataFrame({**rows, "_ts": [0, 0], "_deleted": [False, call.last % 2 == 1]}))
+
+    def pairs_delete_rows(self, key, call):
+        self.pairs.delete_rows(pl.DataFrame({"user": [key, key], "page": [call.upper, "none"]}))
+
+    def pairs_read(self, key, call):
+        lower, upper = sorted((key, call.upper), key=str.encode)
+        bounds = Pair(lower, ""), Pair(upper, str(call.last))
+        ways = (
+            (self.pairs.range(*bounds), self.pairs.reverse_range(*bounds)),
+            (self.pairs.range(bounds[0]), self.pairs.reverse_range(bounds[0])),
+            (self.pairs.range(upper=bounds[1]), self.pairs.reverse_range(upper=bounds[1])),
+            (self.pairs.all(), self.pairs.reverse_all()),
+        )
+        answers = []
+        for forward, backward in ways:
+            answers.append([(pair.user, pair.page, value.n) for pair, value in forward])
+            assert [(pair.user, pair.page, value.n) for pair, value in backward] == answers[-1][::-1]
+        for prefix in ((key,), (key, str(call.last)[:1])):
+            answers.append([(pair.user, pair.page, value.n) for pair, value in self.pairs.prefix_scan(*prefix)])
+        one = self.pairs.get(Pair(key, call.upper))
+        row = self.pairs.get_rows(pl.DataFrame({"user": [key], "page": [call.upper]}))
+        assert row["n"].item() == (None if one is None else one.n)
+        return None if one is None else one.n, answers, self.pairs.approximate_num_entries()
 
     def windows_put(self, key, call):
         self.windows.put(key, value_of(call), at(call.first))
@@ -207,8 +257,49 @@ class Expected:
     """The answers of dictionaries."""
 
     def __init__(self) -> None:
+        self.pairs = dict[tuple[str, str], int]()
         self.windows, self.sessions = WindowModel(20, 5), SessionModel(20)
         self.versions, self.lists = VersionedModel(20), ListModel(None)
+
+    def pairs_put(self, key, call):
+        self.pairs.pop((key, call.upper), None)
+        if call.value is not None:
+            self.pairs[key, call.upper] = call.value
+
+    def pairs_put_if_absent(self, key, call):
+        found = self.pairs.get((key, call.upper))
+        self.pairs.setdefault((key, call.upper), call.first)
+        return found
+
+    def pairs_put_all(self, key, call):
+        self.pairs.update({(key, str(page)): page for page in range(call.first, call.last)})
+        self.pairs.pop((key, call.upper), None)
+
+    def pairs_delete(self, key, call):
+        return self.pairs.pop((key, call.upper), None)
+
+    def pairs_put_rows(self, key, call):
+        self.pairs[key, ""] = call.first
+        self.pairs.pop((key, call.upper), None)
+        if call.last % 2 == 0:
+            self.pairs[key, call.upper] = call.last
+
+    def pairs_delete_rows(self, key, call):
+        self.pairs.pop((key, call.upper), None)
+
+    def pairs_read(self, key, call):
+        lower, upper = sorted((key, call.upper), key=str.encode)
+        rows = sorted((user, page, n) for (user, page), n in self.pairs.items())
+        first, last = (lower, ""), (upper, str(call.last))
+        answers = [
+            [row for row in rows if first <= row[:2] <= last],
+            [row for row in rows if first <= row[:2]],
+            [row for row in rows if row[:2] <= last],
+            rows,
+            [row for row in rows if row[0].startswith(key)],
+            [row for row in rows if row[0] == key and row[1].startswith(str(call.last)[:1])],
+        ]
+        return self.pairs.get((key, call.upper)), answers, len(rows)
 
     def windows_put(self, key, call):
         self.windows.put(key, call.value, call.first)

@@ -105,6 +105,37 @@ def test_each_record_may_have_its_topic_and_its_partition(builder, orders):
         ]
 
 
+def of_item(customer: str, order: Order | None) -> str:
+    return f"of-{order.item}" if order else f"gone-{customer}"
+
+
+def test_a_function_of_key_and_value_may_name_the_topic(builder, orders):
+    orders.to(of_item, name="by_item")
+    counts = orders.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(MINUTE)).count("n").to_stream()
+    counts.to(lambda key, n: f"{key.key}-{n}", key=TimeWindowed(String("customer"), size=MINUTE), name="counts")
+    assert "(extractor class: of_item)" in builder.build().describe()
+    with TopologyTestDriver(Application("app", builder)) as driver:
+        topic = driver.create_input_topic("orders", start=NINE)
+        topic.pipe_key_value_list([("ann", Order("tea", 6)), ("bob", Order("jam", None)), ("ann", None)])
+        assert driver.create_output_topic("of-tea").read_values_to_list() == [Order("tea", 6)]
+        assert driver.create_output_topic("of-jam").read_values_to_list() == [Order("jam", None)]
+        assert driver.create_output_topic("gone-ann").read_key_values_to_list() == [("ann", None)]
+        assert [driver.create_output_topic(f"{name}-1").get_queue_size() for name in ("ann", "bob")] == [1, 1]
+
+
+@pytest.mark.parametrize("found", [None, "", 3])
+def test_a_function_that_names_no_topic_is_an_error_of_its_record(builder, orders, found):
+    orders.to(lambda customer, order: "good" if customer == "ann" else found, name="by_item")
+    assert builder.build().sub_topologies[0].calls_functions
+    with TopologyTestDriver(Application("app", builder, on_processing_error="dead_letter")) as driver:
+        topic = driver.create_input_topic("orders", start=NINE)
+        topic.pipe_key_value_list([("ann", Order("tea", 6)), ("bob", Order("jam", 1)), ("ann", Order("nut", 2))])
+        assert driver.create_output_topic("good").get_queue_size() == 2
+        (letter,) = driver.dead_letters
+        assert letter.stage == "production"
+        assert f"it returned {found!r} for the topic" in letter.reason
+
+
 def test_windowed_keys_take_the_serde_that_the_program_names(builder, orders):
     windows = TimeWindows.of_size_with_no_grace(MINUTE)
     counts = orders.group_by_key().windowed_by(windows).count("n").to_stream()
@@ -127,6 +158,9 @@ def test_windowed_keys_take_the_serde_that_the_program_names(builder, orders):
         ({"key": Int64()}, r"writes its key with Int64\(\)"),
         ({"partition": col("item")}, "expression for the partition gives String; it has to give a whole number"),
         ({"topic": col("item")}, 'needs a name for the sink; add name="..."'),
+        ({"topic": of_item}, 'a function for the topic needs a name for the sink; add name="..."'),
+        ({"topic": lambda order: "x", "name": "x"}, r"the sink 'x': function .*is called with \(key, value\)"),
+        ({"topic": 3, "name": "x"}, "the sink 'x' got 3; pass"),
         ({"topic": col("cents"), "name": "x"}, "expression for the topic gives Int64; it has to give text"),
         ({"topic": ""}, "topic"),
     ],

@@ -394,3 +394,26 @@ def test_edges_of_one_stream_that_would_have_one_topic_are_shown_under_their_own
     text = built(program).describe()
     assert "    Sink: pairs-left-repartition-sink (topic: pairs-left-repartition)\n" in text
     assert "    Source: pairs-right-repartition-source (topics: [pairs-right-repartition])\n" in text
+
+
+def test_topics_that_are_written_and_read_here_are_named_and_loops_marked():
+    def program(builder: StreamsBuilder) -> None:
+        cleaned = stream(builder, "raw").filter(col("value") != "")
+        cleaned.to("clean")
+        stream(builder, "clean").to_delta("kept")
+        stream(builder, "jobs").merge(stream(builder, "retries")).filter(col("value") == "again").to("retries")
+        stream(builder, "ping").to("pong")
+        stream(builder, "pong").repartition("spread").to("ping")
+        global_table(builder, "names")
+        stream(builder, "new-names").to("names")
+        stream(builder, "elsewhere").to("far-away")
+
+    text = built(program).describe()
+    assert text.partition("  Topics that are written and read here:\n")[2].splitlines() == [
+        "    clean: KSTREAM-SINK-0000000002 (sub-topology 0) --> KSTREAM-SOURCE-0000000003 (sub-topology 1)",
+        "    retries, a loop: KSTREAM-SINK-0000000009 (sub-topology 2) --> KSTREAM-SOURCE-0000000006 (sub-topology 2)",
+        "    pong, a loop: KSTREAM-SINK-0000000011 (sub-topology 3) --> KSTREAM-SOURCE-0000000012 (sub-topology 4)",
+        "    ping, a loop: KSTREAM-SINK-0000000016 (sub-topology 5) --> KSTREAM-SOURCE-0000000010 (sub-topology 3)",
+        "    names: KSTREAM-SINK-0000000020 (sub-topology 7) --> KSTREAM-SOURCE-0000000017 (global store)",
+        "",
+    ]

@@ -1,0 +1,223 @@
+"""Schedules, timers by the wall clock, commits on request and ``close`` in real epochs, crashes and restarts."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar
+
+import pytest
+
+from tests.pipelines.processors.runs import CrashesAt, disturbed_run, records, written
+from tests.pipelines.spark.inline import Place, Topics
+from weir import (
+    Application,
+    Int64,
+    KeyValueStore,
+    ListStore,
+    Processor,
+    Punctuation,
+    Record,
+    StreamsBuilder,
+    String,
+)
+from weir.state.commit.tables import read_rows
+
+MS = timedelta(milliseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def ms(at: datetime | None) -> int | None:
+    return None if at is None else (at - EPOCH) // MS
+
+
+def application(processor: type, commit_interval: timedelta = MS) -> Application:
+    builder = StreamsBuilder()
+    numbers = builder.stream("numbers", key=String("user"), value=Int64("n"))
+    numbers.process(processor, name="at_work").to_delta("out")
+    return Application("clocks", builder, commit_interval=commit_interval)
+
+
+class Scheduled(Processor[str, int, str, str]):
+    """Says where and when it is; a schedule ends itself at its third call, another comes once."""
+
+    stores = (KeyValueStore("calls", key=str, value=int),)
+
+    def init(self, context):
+        self.context, self.calls = context, context.state_store("calls")
+        context.schedule_once(EPOCH + 40_000 * MS, Punctuation.STREAM_TIME, self.once)
+        context.schedule(7_000 * MS, Punctuation.STREAM_TIME, lambda now: self.say("always", now))
+        if (self.calls.get("ends") or 0) < 3:
+            self.ends = context.schedule(10_000 * MS, Punctuation.STREAM_TIME, self.until_third)
+
+    def process(self, record):
+        now = self.context.current_stream_time
+        self.context.forward(record.with_value(f"{self.context.task_id} at {ms(now)}"))
+
+    def say(self, what, now):
+        self.context.forward(Record(what, f"at {ms(now)}", now))
+
+    def once(self, now):
+        self.say("once", now)
+
+    def until_third(self, now):
+        self.say("ends", now)
+        calls = (self.calls.get("ends") or 0) + 1
+        self.calls.put("ends", calls)
+        if calls == 3:
+            self.ends.cancel()
+
+
+def expected(rows: list[tuple[bytes, bytes, int]]) -> list[tuple[str, str, int]]:
+    out, stream_ms, ends, is_once_due = [], -1, 0, True
+    next_ms = {"always": 0, "ends": 0}
+    for key, _, time_ms in rows:
+        stream_ms = max(stream_ms, time_ms)
+        out.append((key.decode(), f"0_0 at {stream_ms}", time_ms))
+        due = [(at, name) for name, at in next_ms.items() if at <= stream_ms]
+        if is_once_due and stream_ms >= 40_000:
+            due.append((40_000, "once"))
+            is_once_due = False
+        order = ["once", "always", "ends"]  # as init schedules them
+        for _, name in sorted(due, key=lambda each: (each[0], order.index(each[1]))):
+            out.append((name, f"at {stream_ms}", stream_ms))
+            if name == "always":
+                next_ms[name] = stream_ms // 7_000 * 7_000 + 7_000
+            elif name == "ends":
+                ends += 1
+                next_ms[name] = stream_ms // 10_000 * 10_000 + 10_000
+                if ends == 3:
+                    del next_ms[name]
+    return out
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_schedules_that_end_and_that_come_once_give_what_a_loop_gives(tmp_path, seed):
+    rows = records(seed, 150)
+    place = disturbed_run(application(Scheduled), rows, tmp_path, seed)
+    found = expected(rows)
+    assert {"once", "always", "ends"} <= {name for name, *_ in found}
+    assert written(place, "out", "user", "value") == found
+
+
+class Commits(Processor[str, int, str, int]):
+    look: ClassVar[Callable[[], int]]
+    seen: ClassVar[dict[int, int]]
+
+    def init(self, context):
+        self.context = context
+
+    def process(self, record):
+        if record.value in (5, 34, 65):
+            self.seen[record.value] = Commits.look()
+        if record.value == 34:
+            self.context.commit()
+        self.context.forward(record)
+
+
+def test_commit_makes_what_came_so_far_durable_at_the_end_of_the_epoch(tmp_path):
+    rows = [(b"ann", number.to_bytes(8, "big"), number) for number in range(100)]
+    place = Place(application(Commits, timedelta(hours=1)), Topics({("numbers", 0): rows}), tmp_path, max_records=10)
+    table = place.warehouse / "clocks" / "out"
+    Commits.seen, Commits.look = {}, lambda: read_rows(table).height if table.exists() else 0
+    place.run()
+    assert Commits.seen == {5: 0, 34: 0, 65: 40}
+
+
+class Drains(Processor[str, int, str, str]):
+    """Sends the numbers of a key on a few ms after the first of them; the last words say which run they are of."""
+
+    stores = (ListStore("open", key=str, value=int),)
+    run = 0
+    closed: ClassVar = list[int]()
+
+    def init(self, context):
+        self.context, self.open = context, context.state_store("open")
+
+    def process(self, record):
+        if self.open.count(record.key) == 0:
+            due = self.context.current_system_time + 3 * MS
+            self.context.timer(record.key, due, Punctuation.WALL_CLOCK_TIME)
+        self.open.append(record.key, record.value)
+
+    def on_timer(self, record):
+        numbers = " ".join(map(str, self.open.drain(record.key)))
+        self.context.forward(Record(record.key, numbers, record.timestamp))
+
+    def close(self):
+        Drains.closed.append(Drains.run)
+        self.context.forward(Record("closed", str(Drains.run), EPOCH))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_timers_by_the_wall_clock_come_once_and_close_only_with_a_stop_whatever_is_killed(tmp_path, seed):
+    chance, rows = random.Random(seed), records(seed, 300)
+    place = Place(application(Drains), Topics({("numbers", 0): []}), tmp_path)
+    Drains.closed, stopped = [], []
+    for run in range(20):
+        Drains.run = run
+        place.topics.rows["numbers", 0] = rows[: (run + 1) * 15]
+        place.max_records = chance.choice([4, 50])
+        crash = CrashesAt(chance.randrange(1, 45) if run % 2 else 10_000)
+        with suppress(Exception):
+            place.run(crash)
+        if crash.steps > 0:
+            stopped.append(run)
+        elif chance.random() < 0.3:
+            place.state_folder.rename(tmp_path / f"lost in {run}")
+    time.sleep(0.005)
+    for Drains.run in (20, 21):  # what is overdue leaves, and what is sent then is committed
+        place.run()
+        stopped.append(Drains.run)
+    sent, closed = dict[str, list[int]](), []
+    for key, value, _ in written(place, "out", "user", "value"):
+        if key == "closed":
+            closed.append(int(value))
+        else:
+            sent.setdefault(key, []).extend(map(int, value.split()))
+    given = dict[str, list[int]]()
+    for key, number, _ in rows:
+        given.setdefault(key.decode(), []).append(int.from_bytes(number, "big"))
+    assert sent == given
+    assert closed == sorted(set(closed))
+    assert set(stopped) <= set(closed) <= set(Drains.closed)
+    assert len(stopped) < 22
+    assert len(set(Drains.closed)) < 22  # some were killed before
+
+
+class Ticks(Processor[str, int, None, None]):
+    late_s: ClassVar = list[float]()
+
+    def init(self, context):
+        self.due_s = time.time() + 0.2
+        context.schedule(200 * MS, Punctuation.WALL_CLOCK_TIME, self.tick)
+
+    def process(self, record):
+        pass
+
+    def tick(self, now):
+        self.late_s.append(time.time() - self.due_s)
+        self.due_s += 0.2
+
+
+def test_a_punctuation_by_the_wall_clock_comes_within_100_ms_while_all_is_idle(tmp_path):
+    builder = StreamsBuilder()
+    builder.stream("numbers", key=String("user"), value=Int64("n")).process(Ticks)
+    place = Place(Application("ticks", builder), Topics({("numbers", 0): []}), tmp_path)
+    Ticks.late_s, stop = [], threading.Event()
+    run = threading.Thread(target=place.driver().run, args=(stop,))
+    run.start()
+    try:
+        limit_s = time.monotonic() + 30
+        while len(Ticks.late_s) < 8 and time.monotonic() < limit_s:
+            time.sleep(0.05)
+    finally:
+        stop.set()
+        run.join()
+    assert len(Ticks.late_s) >= 8
+    assert -0.05 < statistics.median(Ticks.late_s) < 0.1
