@@ -245,7 +245,7 @@ def test_lag_is_reported_in_records_in_seconds_and_as_it_grows_and_again_after_t
         lambda: ingest.produce("EWR") and "lag grows" in ingest.reported("held_health"), "it is reported", END_LIMIT_S
     )
     [growing] = [sentence for sentence in ingest.observed() if sentence.startswith("lag has grown ")]
-    assert re.search(r"\b3 s, from \d+ to \d+ records\b", growing)
+    assert re.search(r"\b6 s, from \d+ to \d+ records\b", growing)
     ingest.job("held_resume")
     ingest.look_until_over("held_health")
     assert {"over: lag in records", "over: lag in seconds", "over: lag grows"} <= ingest.observed()
