@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+from deltalake import DeltaTable
 
 from weir.pipelines.backfill.errors import SourceFilesError
 from weir.pipelines.operators.functions import KeyType
 from weir.pipelines.serdes.partitioner import partition_of
 from weir.pipelines.topology import SourceNode
+from weir.state.commit.tables import scan_table
 
 SLICES = "_input"
 TIME_COLUMN = "_ts"
@@ -145,5 +147,5 @@ def _slice(folder: Path, topic: str, partition: int) -> Path:
 
 def _scan(path: str) -> pl.LazyFrame:
     if Path(path, "_delta_log").is_dir():
-        return pl.scan_delta(path)
+        return scan_table(DeltaTable(path))
     return pl.scan_parquet(Path(path) / "**/*.parquet" if Path(path).is_dir() else path)

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
 from weir.state.commit.files import write_file
-from weir.state.commit.tables import file_actions, key_columns, newest_of_each_key
+from weir.state.commit.tables import file_actions, key_columns, newest_of_each_key, scan_table
 from weir.state.types import CHANGELOG_FOLDER, FileEntry, TableSpec
 
 
@@ -39,7 +39,7 @@ def forget_partitions(app_folder: Path, kept: Mapping[str, int], epoch: int) -> 
 def _deletions(app_folder: Path, folder: Path, epoch: int, *, from_partition: int) -> Iterator[FileEntry]:
     table = DeltaTable(folder)
     keys = key_columns(table)
-    rows = pl.scan_delta(table)
+    rows = scan_table(table)
     spec = TableSpec(
         name=f"{CHANGELOG_FOLDER}/{folder.name}",
         schema=rows.collect_schema(),

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from weir.state.commit.log import COMMITS, commits_above, newest_of
 from weir.state.commit.record import LOST_RECORDS_ACCEPTED, CommitRecord, TaskCommit
-from weir.state.commit.tables import AppendTable, file_actions, key_columns
+from weir.state.commit.tables import AppendTable, file_actions, key_columns, scan_table
 from weir.state.types import FileEntry
 
 
@@ -152,7 +152,7 @@ def row_count(warehouse: Path, application: str, table: str, window: CommitWindo
     if last < first:
         return None
     delta = DeltaTable(folder)
-    found = pl.scan_delta(delta).filter(pl.col("_epoch").is_between(first, last)).select(pl.len()).collect().item()
+    found = scan_table(delta).filter(pl.col("_epoch").is_between(first, last)).select(pl.len()).collect().item()
     committed = sum(entry.rows for entry in listed)
     is_right = found == committed or (found < committed and _is_compacted(delta, listed))
     return RowCount(first_epoch=first, last_epoch=last, committed=committed, found=found, is_right=is_right)

@@ -24,6 +24,10 @@ from weir.state.types import FileEntry, TableSpec
 MERGED = "merged-"
 """The prefix of file names written by compaction; files written by an epoch have none."""
 
+WIDER = pl.ScanCastOptions(
+    integer_cast="upcast", float_cast="upcast", missing_struct_fields="insert", extra_struct_fields="ignore"
+)
+"""A table's types may be wider than those of its older files."""
 _STATS_TEXT_CHARACTERS = 32
 _SYNC_THREADS = 4
 
@@ -49,12 +53,7 @@ def scan_files(paths: Sequence[Path], schema: pl.Schema) -> pl.LazyFrame:
         schema=schema,
         missing_columns="insert",
         extra_columns="ignore",
-        cast_options=pl.ScanCastOptions(
-            integer_cast="upcast",
-            float_cast="upcast",
-            missing_struct_fields="insert",
-            extra_struct_fields="ignore",
-        ),
+        cast_options=WIDER,
         hive_partitioning=False,
     )
 

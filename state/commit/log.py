@@ -20,7 +20,7 @@ from weir.state.commit.record import (
     UNLOGGED_FORMAT_VERSION,
     CommitRecord,
 )
-from weir.state.commit.tables import file_actions
+from weir.state.commit.tables import file_actions, scan_table
 from weir.state.errors import DamagedFileError, FormatVersionError
 from weir.state.types import FileEntry, TableSpec
 
@@ -102,7 +102,7 @@ def commits_above(folder: Path, files: pl.DataFrame, version: int) -> Iterator[C
 
 def commit_times(table: DeltaTable) -> pl.DataFrame:
     """One row per claim or commit: ``generation``, ``epoch``, ``kind``, ``at``."""
-    return pl.read_delta(table, columns=["generation", "epoch", "kind", "at"])
+    return scan_table(table).select("generation", "epoch", "kind", "at").collect()
 
 
 def file_version() -> pl.Expr:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import polars as pl
 from deltalake import DeltaTable
@@ -20,6 +21,7 @@ from weir.state.commit.outbox import Mark, outbox_name, refused_mark, refused_na
 from weir.state.commit.tables import AppendTable, file_actions
 from weir.state.types import TableSpec
 
+T = TypeVar("T")
 REASON = {"_reason": pl.String(), "_refused_at": pl.Datetime("ms", "UTC")}
 """What rows get beside the columns of their outbox: why and when they were refused."""
 
@@ -85,28 +87,40 @@ class Refused:
                 return int(files["num_records"].sum())
 
     def _read(self, query: Callable[[pl.LazyFrame], pl.LazyFrame]) -> pl.DataFrame:
-        """What a query finds. Files are deleted once their rows have been sent again, perhaps before it has read them:
-        then it is asked of the version that no longer has them."""
+        """What a query finds."""
         if not DeltaTable.is_deltatable(str(self._folder)):
             return query(pl.LazyFrame(schema={"_epoch": pl.Int64(), **REASON})).collect()
-        while True:
-            table = DeltaTable(self._folder)
+
+        def read(table: DeltaTable) -> pl.DataFrame:
             files = file_actions(table)
             paths = [] if files.is_empty() else [self._folder / path for path in files["path"]]
-            try:
-                return query(scan_files(paths, pl.scan_delta(table).collect_schema())).collect()
-            except FileNotFoundError:
-                if DeltaTable(self._folder).version() == table.version():
-                    raise
+            return query(scan_files(paths, pl.scan_delta(table).collect_schema())).collect()
+
+        return self._at_newest(read)
 
     def first(self, at_most: int) -> list[RefusedRows]:
         """The earliest of what is aside. One row of each is read, however many there are."""
         if not DeltaTable.is_deltatable(str(self._folder)):
             return []
-        table = DeltaTable(self._folder)
-        if self._first[:2] != (table.version(), at_most):
-            self._first = table.version(), at_most, self._read_first(table, at_most)
+
+        def read(table: DeltaTable) -> tuple[int, int, list[RefusedRows]]:
+            if self._first[:2] == (table.version(), at_most):
+                return self._first
+            return table.version(), at_most, self._read_first(table, at_most)
+
+        self._first = self._at_newest(read)
         return self._first[2]
+
+    def _at_newest(self, read: Callable[[DeltaTable], T]) -> T:
+        """What is read of the newest version. Files are deleted once their rows have been sent again, perhaps before
+        they have been read: then it is read of the version that no longer has them."""
+        while True:
+            table = DeltaTable(self._folder)
+            try:
+                return read(table)
+            except FileNotFoundError:
+                if DeltaTable(self._folder).version() == table.version():
+                    raise
 
     def _read_first(self, table: DeltaTable, at_most: int) -> list[RefusedRows]:
         files = file_actions(table)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import polars as pl
 from deltalake import DeltaTable
@@ -25,7 +25,7 @@ from weir.state.commit.evolution import (
     evolution,
     evolve,
 )
-from weir.state.commit.files import stored_schema
+from weir.state.commit.files import WIDER, stored_schema
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import taken_out
 from weir.state.commit.upserts import upserts_of
@@ -195,10 +195,35 @@ def file_actions(table: DeltaTable) -> pl.DataFrame:
     return actions
 
 
+def scan_table(table: DeltaTable) -> pl.LazyFrame:
+    """All rows of a table as stored.
+
+    ``pl.scan_delta`` looks for the files under the table's URL, and finds none where that escapes characters of the
+    folder's path, such as spaces; then their real paths are scanned.
+    """
+    escaped = urlsplit(table.table_uri).path
+    if (root := unquote(escaped)) == escaped:
+        return pl.scan_delta(table)
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        raise ValueError(f"{root} has deletion vectors, which are not read in folders like this; rename the folder")
+    schema, partitions = pl.scan_delta(table).collect_schema(), table.metadata().partition_columns
+    paths = [root + path.removeprefix(escaped) for path in table.file_uris()]
+    if not paths:
+        return pl.LazyFrame(schema=schema)
+    return pl.scan_parquet(
+        paths,
+        hive_schema={name: schema[name] for name in partitions} or None,
+        hive_partitioning=bool(partitions),
+        missing_columns="insert",
+        extra_columns="ignore",
+        cast_options=WIDER,
+    ).select(list(schema))
+
+
 def read_rows(folder: Path, version: int | None = None) -> pl.DataFrame:
     """All rows of a table as stored, at a Delta version or the newest one."""
     with naming_damage(folder):
-        return pl.read_delta(str(folder), version=version)
+        return scan_table(DeltaTable(folder, version=version)).collect()
 
 
 def read_table(folder: Path, version: int | None = None) -> pl.DataFrame:
@@ -231,7 +256,7 @@ def count_rows(folder: Path, *, read_at_most: int) -> int | None:
     if stored > read_at_most:
         return None
     names = [name for name in (*keys, *_ORDER, _DELETED) if name in {field.name for field in table.schema().fields}]
-    return standing_rows(pl.read_delta(table, columns=names), keys).height
+    return standing_rows(scan_table(table).select(names).collect(), keys).height
 
 
 def key_columns(table: DeltaTable) -> list[str]:

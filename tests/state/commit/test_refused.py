@@ -2,6 +2,7 @@
 
 import polars as pl
 
+from weir.state.commit import refused as module
 from weir.state.commit.files import write_file
 from weir.state.commit.outbox import Mark, Outbox, outbox_name, refused_number
 from weir.state.commit.refused import Refused
@@ -84,6 +85,23 @@ def test_the_first_of_what_is_aside_is_named_by_its_place(tmp_path):
     assert [aside.committed_as(mark) for mark in marks] == [Mark(1, 2), Mark(1, 3), Mark(2, 1)]
     aside.remove(marks[1])
     assert [each.through for each in refused.first(2)] == [Mark(2, 1)]
+
+
+def test_rows_that_are_sent_again_while_the_first_are_read_are_no_longer_among_them(tmp_path, monkeypatch):
+    commit(tmp_path, 1, [1, 2, 3])
+    refuse(tmp_path, Mark(), 1)
+    refuse(tmp_path, Mark(1, 1), 1)
+    refused, aside = Refused(tmp_path, SINK, APP), Outbox(tmp_path, SINK, APP, is_of_refused=True)
+    (_, first), _ = pieces(aside, Mark(), 1)
+    real = module.scan_files
+
+    def scan(*arguments):
+        monkeypatch.undo()
+        aside.remove(first)
+        return real(*arguments)
+
+    monkeypatch.setattr(module, "scan_files", scan)
+    assert [each.through for each in refused.first(5)] == [Mark(1, 2)]
 
 
 def test_an_outbox_that_has_got_a_column_refuses_rows_with_it(tmp_path):

@@ -1,0 +1,151 @@
+"""Sinks beside real runs: a slow one holds nobody up before its limit; of two drivers only the newer one delivers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from threading import Event
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner
+
+from tests.pipelines.publishing.requests_server import Answer, RequestsServer
+from tests.waiting import wait_for
+from weir.pipelines.cli.app import app
+from weir.state.commit.tables import read_rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
+
+PROGRAM = """
+from datetime import timedelta
+
+from weir import Application, StreamsBuilder, String
+
+builder = StreamsBuilder()
+orders = builder.stream({source!r}, key=String("user"), value=String("order"))
+orders.to_delta("all")
+orders.{sink}
+app = Application("shop", builder, commit_interval=timedelta(milliseconds=100))
+"""
+WEIR = [sys.executable, "-c", "from weir.pipelines.cli.app import main; main()"]
+LIMIT_S = 90.0
+OUTBOX_MAX_BYTES = 60_000
+LARGE = "x" * 1_000
+
+
+class Shop:
+    """A folder with a program that writes orders to a table and a sink, and its runs."""
+
+    def __init__(self, folder, broker, source, sink):
+        self.folder, self.broker, self.source = folder, broker, source
+        (folder / "beside_shop.py").write_text(PROGRAM.format(source=source, sink=sink))
+        self.runs: list[subprocess.Popen] = []
+        self.sent: list[str] = []
+
+    def produce(self, *orders):
+        producer = Producer({"bootstrap.servers": self.broker})
+        for order in orders:
+            producer.produce(self.source, order, "ann", timestamp=1_000)
+        assert producer.flush(LIMIT_S) == 0
+        self.sent += orders
+
+    def start(self, *options):
+        command = [*WEIR, "run", "beside_shop:app", *options]
+        environment = {**os.environ, "WEIR_BOOTSTRAP_SERVERS": self.broker}
+        self.runs.append(subprocess.Popen(command, cwd=self.folder, env=environment))
+        return self.runs[-1]
+
+    def table(self):
+        folder = self.folder / ".weir" / "warehouse" / "shop" / "all"
+        return read_rows(folder).sort("_epoch", "_seq")["order"].to_list() if folder.exists() else []
+
+    def asked(self, *command):
+        return json.loads(CliRunner().invoke(app, [*command, "shop", "--json"]).stdout)
+
+
+@pytest.fixture
+def shop(tmp_path, broker, topic, monkeypatch):
+    folder = tmp_path / "my shop"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", broker)
+    made: list[Shop] = []
+
+    def make(sink):
+        made.append(Shop(folder, broker, topic(), sink))
+        return made[0]
+
+    yield make
+    for run in made[0].runs:
+        if run.poll() is None:
+            for process in [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]:
+                process.kill()
+            run.wait()
+
+
+def test_a_slow_sink_holds_up_nothing_until_its_outbox_is_full_and_gets_all_in_order_when_it_is_back(shop):
+    server, gate = RequestsServer(), Event()
+    try:
+        place = shop(f'to_http({server.url!r}, name="slow", max_records=50)')
+        server.next += [Answer(after=gate), *[Answer(503)] * 3]
+        place.start("--set", f"outbox_max_bytes={OUTBOX_MAX_BYTES}")
+        for part in range(5):
+            place.produce(*[f"{part}-{number}" for number in range(100)])
+            wait_for(lambda: place.table() == place.sent, "the ingest goes on", LIMIT_S, every_s=0.2)
+        assert server.delivered() == []
+        wait_for(
+            lambda: place.asked("sink", "list")[0]["waiting_rows"] == 500, "all of them wait", LIMIT_S, every_s=0.3
+        )
+
+        place.produce(*[f"{number} {LARGE}" for number in range(200)])
+        wait_for(lambda: place.asked("status")["state"] == "waiting", "reading stops", LIMIT_S, every_s=0.3)
+        place.produce("last")
+        assert "bytes wait for sinks" in place.asked("status")["waits_for"]
+        assert place.table()[-1] != "last"
+        gate.set()
+        delivered = lambda: [row["order"] for request in server.delivered() for row in request.rows]
+        wait_for(lambda: delivered() == place.sent, "all is delivered, in order", LIMIT_S, every_s=0.3)
+        assert place.table() == place.sent
+        server.check_repeats("order")
+    finally:
+        gate.set()
+        server.close()
+
+
+def test_of_two_drivers_of_which_one_was_frozen_only_the_newer_ones_sink_delivers(shop, topic):
+    target = topic()
+    place = shop(f'to({target!r}, name="copies")')
+    published = lambda: [
+        json.loads(line)["value"]
+        for line in CliRunner().invoke(app, ["kafka", "consume", target, "--json"]).stdout.splitlines()
+    ]
+    place.produce(*[f"first {number}" for number in range(300)])
+    old = place.start()
+    wait_for(lambda: published() == place.sent, "the first are published", LIMIT_S, every_s=0.3)
+    place.produce(*[f"second {number}" for number in range(300)])
+    frozen = [psutil.Process(old.pid), *psutil.Process(old.pid).children(recursive=True)]
+    for process in frozen:
+        process.send_signal(signal.SIGSTOP)
+    new = place.start()
+
+    def is_taken_over():
+        nonlocal new
+        if new.poll() is not None:  # the lease of the frozen driver has not run out
+            new = place.start()
+        return published() == place.sent
+
+    wait_for(is_taken_over, "the newer driver publishes the rest", LIMIT_S, every_s=1.0)
+    place.produce(*[f"third {number}" for number in range(300)])
+    for process in frozen:
+        process.send_signal(signal.SIGCONT)
+    assert old.wait(LIMIT_S) != 0, "the older driver finds the newer one"
+    place.produce(*[f"fourth {number}" for number in range(300)])
+    wait_for(lambda: len(published()) >= len(place.sent), "the newer driver goes on", LIMIT_S, every_s=0.3)
+    new.send_signal(signal.SIGINT)
+    assert new.wait(LIMIT_S) in (0, -signal.SIGINT)
+    assert published() == place.table() == place.sent
