@@ -7,6 +7,7 @@ docs/protocol.md. Choosing the instance and pausing the task belong to the drive
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +18,16 @@ from typing import cast
 
 import polars as pl
 
+from weir.state.changelog.expiries import expiry_changes
 from weir.state.changelog.reading import BATCH_ROWS, TaskChangelog, encoded
 from weir.state.changelog.snapshot import SnapshotError, fetch_snapshot, has_snapshots
 from weir.state.commit.record import SnapshotRef, TaskCommit
 from weir.state.engine.backing import suppliers_of
 from weir.state.engine.contract import StateView
 from weir.state.engine.task_store import EXPIRIES, LONG_KEYS, TASK_STORE, Batch, Changes, TaskStore
-from weir.state.stores.expiry import expiry_times, index_rows
+from weir.state.stores.expiry import ExpiryIndex, expiry_times, has_index, index_rows
 from weir.state.stores.long_keys import long_key_hashes
-from weir.state.types import StateId, StoreSpec
+from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +140,7 @@ def restore_task(
             tails = changelogs(above=commit.snapshot.state.epoch)
             _require_deletions_since(tails, commit.snapshot)
             store = fetch_snapshot(app_folder, commit.snapshot, folder, task_id, take=take_snapshot)
+            _require_indexes(store, specs, commit.snapshot)
         except SnapshotError as error:
             unused = f"; {error}"
         else:
@@ -174,7 +177,12 @@ def _finish(
         rows, spec = changelog.newest_rows(), changelog.spec
         if snapshot is None:
             rows = rows.filter(~pl.col("_deleted"))
-        for part in encoded(spec, rows.with_columns(expiry_times(spec, rows).alias("_expires"))):
+            expires = expiry_times(spec, rows)
+        else:
+            with store.reader(IsolationLevel.READ_COMMITTED) as view:
+                expiries.update(expiry_changes(spec, view, rows))
+            expires = pl.repeat(None, rows.height, dtype=pl.Int64(), eager=True)
+        for part in encoded(spec, rows.with_columns(expires.alias("_expires"))):
             if part.long_keys:
                 gone = set(
                     long_key_hashes([key for key, value in zip(part.keys, part.values, strict=True) if value is None])
@@ -209,6 +217,24 @@ def _finish(
         store.close()
         raise
     return store
+
+
+def _require_indexes(store: TaskStore, specs: Iterable[StoreSpec], snapshot: SnapshotRef) -> None:
+    """Raise ``SnapshotError``, and remove the instance, if rows that expire now did not when the snapshot was made."""
+    with store.reader(IsolationLevel.READ_COMMITTED) as view:
+        lacking = [
+            spec.name
+            for spec in specs
+            if spec.name in store.stores
+            and has_index(spec)
+            and spec.kind is not StoreKind.VERSIONED  # whose newest versions have no entry
+            and view.count(spec.name)
+            and ExpiryIndex(spec, view).oldest_ms() is None
+        ]
+    if lacking:
+        store.close()
+        shutil.rmtree(store.folder)
+        raise SnapshotError(snapshot.path, f"is of a time when rows of {lacking[0]!r} did not expire")
 
 
 def _require_deletions_since(changelogs: Iterable[TaskChangelog], snapshot: SnapshotRef) -> None:

@@ -21,8 +21,7 @@ from weir.state.engine.copies import committed_copy
 from weir.state.engine.environment import make_folders, sync_folder
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import StateError, TaskCorruptedError
-from weir.state.stores.specs import SINCE
-from weir.state.types import IsolationLevel, StoreKind, StoreSpec
+from weir.state.types import IsolationLevel, StoreSpec
 
 SNAPSHOT_FOLDER = "_snapshots"
 
@@ -41,18 +40,10 @@ class SnapshotError(StateError):
 def has_snapshots(stores: Sequence[StoreSpec]) -> bool:
     """Whether a task with these stores can be restored from snapshots.
 
-    When a row expires can depend on rows that have not changed since the snapshot, so the expiry index is rebuilt from
-    all rows: a task with such a store restores from its changelogs alone. So does one whose rows are in a store of the
-    user's, of which a snapshot has only the keys, and one that has a store without a changelog, whose rows in a
-    snapshot cannot be brought up to date.
+    A task restores from its changelogs alone if it has a store of the user's, of whose rows a snapshot has only the
+    keys, or one without a changelog, whose rows in a snapshot cannot be brought up to date.
     """
-    return bool(stores) and all(
-        (spec.retention_ms is None or spec.kind is StoreKind.WINDOW)
-        and SINCE not in spec.value
-        and spec.supplier is None
-        and spec.is_logged
-        for spec in stores
-    )
+    return bool(stores) and all(spec.supplier is None and spec.is_logged for spec in stores)
 
 
 def publish_snapshot(app_folder: Path, instance: Path, task_id: str) -> SnapshotRef | None:

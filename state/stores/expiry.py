@@ -2,7 +2,8 @@
 
 The index of all stores of a task is the reserved store ``_expiries``. It maps a mark of the store, the time, and a hash
 of the row's key to the key as the store holds it. It rolls back with the rows, but is not part of a changelog, since it
-follows from the rows: a restore rebuilds it. Window stores need none: their keys begin with the time.
+follows from the rows: a restore rebuilds it, or brings that of a snapshot up to date. Window stores need none: their
+keys begin with the time.
 """
 
 from __future__ import annotations
@@ -80,12 +81,17 @@ def index_rows(spec: StoreSpec, keys: Sequence[bytes], times_ms: pl.Series) -> d
     }
 
 
+def has_index(spec: StoreSpec) -> bool:
+    """Whether rows of the store are in the index."""
+    return SINCE in spec.value or (spec.retention_ms is not None and spec.kind is not StoreKind.WINDOW)
+
+
 def expiry_times(spec: StoreSpec, rows: pl.DataFrame) -> pl.Series:
     """The time that each row's retention counts from, in ms; null if it never expires. Needs all of a store's rows."""
+    if not has_index(spec):
+        return pl.repeat(None, rows.height, dtype=pl.Int64(), eager=True)
     if SINCE in spec.value:
         return rows.get_column(SINCE).dt.timestamp("ms")
-    if spec.retention_ms is None or spec.kind is StoreKind.WINDOW:
-        return pl.repeat(None, rows.height, dtype=pl.Int64(), eager=True)
     if spec.kind is StoreKind.SESSION:
         return rows.get_column("window_end").dt.timestamp("ms")
     if spec.kind is StoreKind.VERSIONED:

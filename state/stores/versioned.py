@@ -157,6 +157,10 @@ class VersionedStore(Store):
         self._append(in_order)
         return rows
 
+    def all_versions(self, keys: pl.DataFrame) -> Iterator[Iterator[HeldRow]]:
+        """For each of ``keys``, all its versions as the store holds them: of any age, and deletions too."""
+        return (self._range(body, body + AFTER_TIMES) for body in dict.fromkeys(self._bodies(keys)))
+
     def expire(self) -> pl.DataFrame:
         """Delete versions that were replaced before the history, and return them. To be called once per epoch."""
         oldest_ms = self._oldest_live_ms()

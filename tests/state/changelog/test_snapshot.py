@@ -165,12 +165,11 @@ def test_without_a_good_snapshot_the_restore_reads_the_changelog_alone(life, tmp
     assert source.startswith("changelog" if how in LOST else "snapshot")
 
 
-def test_a_task_whose_rows_expire_has_no_snapshots():
-    """When a row expires can depend on rows that have not changed since."""
+def test_which_tasks_have_snapshots():
     expiring = replace(TOTALS, retention_ms=1_000)
     windows = StoreSpec(name="w", key=pl.Schema(), value=pl.Schema(), kind=StoreKind.WINDOW, retention_ms=1_000)
-    assert has_snapshots([TOTALS, windows])
-    assert not has_snapshots([TOTALS, expiring])
+    assert has_snapshots([TOTALS, windows, expiring])
+    assert not has_snapshots([TOTALS, replace(expiring, is_logged=False)])
     assert not has_snapshots([])
 
 
