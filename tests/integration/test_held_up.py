@@ -14,9 +14,11 @@ import polars as pl
 import psutil
 import pytest
 from confluent_kafka import Producer
+from typer.testing import CliRunner
 
 from tests.integration.held_up import HELD, RECORDS, TOPICS, USERS
 from tests.waiting import wait_for
+from weir.pipelines.cli.app import app
 from weir.state.commit.log import newest_commit
 from weir.state.commit.tables import read_table
 
@@ -46,6 +48,13 @@ class Site:
             env={**os.environ, "HELD_UP": str(self.folder / "held"), "HELD_UP_HOW": how},
             text=True,
         )
+
+    def stop(self, run: subprocess.Popen[str], how: str) -> None:
+        if how == "weir stop":
+            answer = CliRunner().invoke(app, ["stop", "held_up", "--dir", str(self.folder)])
+            assert answer.exit_code == 0, answer.output
+        else:
+            run.send_signal(signal.Signals[how])
 
     def let_go(self) -> None:
         (self.folder / "held" / "go").touch()
@@ -78,8 +87,8 @@ def servers(broker, kafka_admin) -> str:
     return broker
 
 
-@pytest.mark.parametrize("how", ["waits", "holds"])
-def test_a_stuck_call_holds_nobody_up_and_neither_a_stop(tmp_path, servers, how):
+@pytest.mark.parametrize(("how", "stop"), [("waits", "SIGTERM"), ("holds", "SIGINT"), ("waits", "weir stop")])
+def test_a_stuck_call_holds_nobody_up_and_neither_a_stop(tmp_path, servers, how, stop):
     site, (slow, fast) = Site(tmp_path, servers), TOPICS
     run = site.start(how)
     below: list[psutil.Process] = []
@@ -93,7 +102,7 @@ def test_a_stuck_call_holds_nobody_up_and_neither_a_stop(tmp_path, servers, how)
         said = "has been in one call of 'called'" if how == "waits" else "task 0_0 has given no sign of life for "
         wait_for(lambda: said in (tmp_path / "log").read_text(), "it is named")
         began_s = time.monotonic()
-        run.send_signal(signal.SIGTERM)
+        site.stop(run, stop)
         assert run.wait(60) == 0
         assert time.monotonic() - began_s < 10
         _, alive = psutil.wait_procs(below, 5)
