@@ -12,4 +12,4 @@ def test_the_pages_examples_run_in_order(capsys):
     names = {"__name__": "operators_page"}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
-    assert capsys.readouterr().out.count("Click(page='a/b'") == 4, "peek and for_each show each record"
+    assert capsys.readouterr().out.count("Click(page='a/b'") == 10, "peek and for_each show each record"
