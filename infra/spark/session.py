@@ -170,7 +170,8 @@ def _context(
         }
     )
     options = " ".join(
-        (
+        f'"{option}"'  # paths may have spaces
+        for option in (
             f"-Dlog4j2.configurationFile={logging.as_uri()}",
             f"-Djava.io.tmpdir={sockets}",
             f"-Dderby.system.home={settings.dir / 'spark'}",

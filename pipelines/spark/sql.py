@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -175,15 +176,23 @@ class SqlSession:
 
     def _interruptible(self, answer: Callable[[], pl.DataFrame]) -> pl.DataFrame:
         """``answer()`` from another thread: one that waits for Java is not interrupted before Java has answered."""
-        with ThreadPoolExecutor(1) as thread:
-            asked = thread.submit(answer)
+        found = Future[pl.DataFrame]()
+
+        def work() -> None:
             try:
-                return asked.result()
-            except KeyboardInterrupt:
-                while not asked.done():
-                    self._session.sparkContext.cancelAllJobs()
-                    wait([asked], CANCEL_EVERY_S)
-                raise
+                found.set_result(answer())
+            except BaseException as error:
+                found.set_exception(error)
+
+        worker = threading.Thread(target=work, name="statement", daemon=True)
+        try:
+            worker.start()
+            return found.result()
+        except BaseException:  # it may come while the thread starts
+            while not found.done() and worker in threading.enumerate():
+                self._session.sparkContext.cancelAllJobs()
+                wait([found], CANCEL_EVERY_S)
+            raise
 
     def _show(self, wanted: Sequence[View]) -> None:
         """Make views of the newest commit, as far as they are not."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -35,7 +36,6 @@ app = Application("shop", builder, commit_interval=timedelta(milliseconds=100))
 WEIR = [sys.executable, "-c", "from weir.pipelines.cli.app import main; main()"]
 LIMIT_S = 90.0
 OUTBOX_MAX_BYTES = 60_000
-LARGE = "x" * 1_000
 
 
 class Shop:
@@ -102,7 +102,7 @@ def test_a_slow_sink_holds_up_nothing_until_its_outbox_is_full_and_gets_all_in_o
             lambda: place.asked("sink", "list")[0]["waiting_rows"] == 500, "all of them wait", LIMIT_S, every_s=0.3
         )
 
-        place.produce(*[f"{number} {LARGE}" for number in range(200)])
+        place.produce(*[random.Random(number).randbytes(1_000).hex() for number in range(200)])
         wait_for(lambda: place.asked("status")["state"] == "waiting", "reading stops", LIMIT_S, every_s=0.3)
         place.produce("last")
         assert "bytes wait for sinks" in place.asked("status")["waits_for"]
