@@ -12,6 +12,7 @@ import re
 import select
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -326,8 +327,7 @@ def test_the_prompt_takes_statements_over_lines_and_ends_when_java_does(air):
         terminal.until("sql> ")
         terminal.type("SELECT count(*) FROM range(1000000000000) WHERE id % 7 = 8;\n")
         wait_for(terminal.is_at_work, "Spark runs the query")
-        terminal.type("\x03")
-        terminal.until("cancelled")
+        terminal.press_until("\x03", "cancelled")
         terminal.until("sql> ")
         air.commit()
         terminal.type("SELECT concat('n=', count(*)) AS n FROM updates.airports;\n")
@@ -384,6 +384,21 @@ class Prompt:
             except OSError:
                 pytest.fail(f"it has ended without {wanted!r}: {self.seen!r}")
         self.seen = self.seen[found.end() :]
+
+    def press_until(self, key: str, wanted: str) -> None:
+        """Press a key, and again as somebody would who sees nothing happen."""
+        for _ in range(4):
+            self.type(key)
+            if self.is_printed(wanted, 15):
+                break
+        self.until(wanted)
+
+    def is_printed(self, wanted: str, limit_s: float) -> bool:
+        until_s = time.monotonic() + limit_s
+        while wanted not in self.seen and (left_s := until_s - time.monotonic()) > 0:
+            if select.select([self.place], [], [], left_s)[0]:
+                self.seen += os.read(self.place, 65_536).decode(errors="replace")
+        return wanted in self.seen
 
     def java(self) -> list[psutil.Process]:
         return [child for child in psutil.Process(self.pid).children() if child.name() == "java"]
