@@ -69,6 +69,7 @@ def content(store: TaskStore) -> dict[str, list[tuple[bytes, bytes]]]:
         return {name: list(reader.scan(name)) for name in (*RESERVED_STORES, *(spec.name for spec in SPECS))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_snapshot_and_the_changelog_since_equal_the_lost_store(tmp_path, seed):
     chance, app = random.Random(seed), tmp_path / "warehouse" / "app"
