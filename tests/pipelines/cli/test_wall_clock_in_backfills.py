@@ -13,6 +13,8 @@ from weir import Application, Int64, Processor, Punctuation, Record, StreamsBuil
 from weir.pipelines.backfill.shadow import shadows
 from weir.state.commit.tables import read_rows
 
+pytestmark = pytest.mark.slow
+
 COUNT, USERS, SIZE = 100, 4, 3
 LONG_AGO, MOMENT = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 ROWS = [(b"user-%d" % (number % USERS), number.to_bytes(8, "big"), number * 1_000) for number in range(COUNT)]

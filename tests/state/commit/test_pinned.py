@@ -63,6 +63,7 @@ def die(step: str) -> None:
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_beside_a_driver_all_tables_have_the_rows_of_one_commit(tmp_path):
     driver, done = Committer(tmp_path, "app", SPECS, fingerprint="f"), threading.Event()
     driver.claim()
