@@ -10,77 +10,31 @@ from __future__ import annotations
 import json
 import resource
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import polars as pl
 
+from bench.one_task import task_of
 from weir import StreamsBuilder, String
 from weir.pipelines.tasks.order import Arrivals, Part, Turns, with_keys
-from weir.pipelines.tasks.output import EpochOutput
-from weir.pipelines.tasks.processor import TaskProcessor
-from weir.state.engine.task_store import TaskStore
-from weir.state.errors import MapFullError
-from weir.state.types import StateId
 
 EPOCH_RECORDS, EPOCH_BYTES, KEYS = 50_000, 32 << 20, 10_000
 OPEN_KEYS, DUE_KEYS = 1_000_000, 1_000
 MAX_WAIT = timedelta(hours=1)
 
 
-class Task:
-    """One task with a batch operator, and its store."""
-
-    def __init__(self, folder: str, max_records: int) -> None:
-        builder = StreamsBuilder()
-        stream = builder.stream("in", key=String("customer"), value=String("event"))
-        stream.batch(max_records=max_records, max_wait=MAX_WAIT, name="batches").to_delta("out")
-        sub_topology = builder.build().sub_topologies[0]
-        self.processor, self.clocks, self.epoch = TaskProcessor(sub_topology), dict[str, int](), 0
-        self.instances: dict[str, object] = {}
-        self.store = TaskStore.create(Path(folder, "store"), "0_0", [spec.name for spec in sub_topology.stores])
-
-    def run(self, turns: Turns, now_ms: int) -> EpochOutput:
-        """One epoch, committed."""
-        self.epoch += 1
-        state, expected = StateId(1, self.epoch), StateId(1, self.epoch - 1) if self.epoch > 1 else None
-        while True:
-            try:
-                with self.store.session() as session:
-                    output = self.processor.run(turns, session, self.clocks, now_ms, instances=self.instances)
-                    self.store.apply(
-                        session,
-                        state=state,
-                        expected=expected,
-                        generation=1,
-                        plan_hash=str(state),
-                        make_receipt=lambda _: b"",
-                    )
-                break
-            except MapFullError:
-                self.store.grow()
-                self.instances.clear()
-        self.store.settle(generation=1, expected=state, committed=state)
-        self.clocks = output.clocks
-        return output
-
-
-@contextmanager
-def task(max_records: int) -> Iterator[Task]:
-    with tempfile.TemporaryDirectory(prefix="batches-") as folder:
-        made = Task(folder, max_records)
-        yield made
-        made.store.close()
+def program(max_records: int) -> StreamsBuilder:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key=String("customer"), value=String("event"))
+    stream.batch(max_records=max_records, max_wait=MAX_WAIT, name="batches").to_delta("out")
+    return builder
 
 
 def pace(value_bytes: int, records: int) -> dict[str, float]:
     """Records of a second of processor time, with batches of at most 500."""
     spent, epoch = 0.0, min(EPOCH_RECORDS, EPOCH_BYTES // value_bytes)
-    with task(500) as made:
+    with task_of(program(500)) as made:
         for first in range(0, records, epoch):
             turns = _turns(first, min(epoch, records - first), KEYS, value_bytes)
             began = time.process_time()
@@ -91,7 +45,7 @@ def pace(value_bytes: int, records: int) -> dict[str, float]:
 
 def idle() -> dict[str, float]:
     """Seconds of epochs while ``OPEN_KEYS`` keys have a batch of one record."""
-    with task(500) as made:
+    with task_of(program(500)) as made:
         for first in range(0, OPEN_KEYS, EPOCH_RECORDS):
             turns = _turns(first, EPOCH_RECORDS, OPEN_KEYS, 68)
             if not first:  # these are due before all others

@@ -38,8 +38,6 @@ MAX_CHANGE_FIELD = Field(
 PUBLISH_FIELD: bool = Field(
     default=False, description="Also publish its rows to sinks outside the warehouse when it is swapped in."
 )
-
-
 WALL_CLOCK_FIELD: bool = Field(
     default=False, description="Call what processors do by the wall clock, as it passes while this runs."
 )
