@@ -104,7 +104,7 @@ def test_after_any_exception_the_same_batch_comes_again_over_another_connection(
     sink = Kept()
     orders = Orders(tmp_path, own_node(sink))
     orders.commit(30)
-    sink.failures += [failure, failure, OSError("close", "a close that fails is of no account")]
+    sink.failures += [failure, failure, OSError("close", "closing fails, too")]
     drain(orders.publisher())
     assert sent(sink) == orders.sent
     call = failure.args[0]
