@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from tests.waiting import wait_for
@@ -45,7 +46,11 @@ class Visits:
 
     def read(self) -> Counter:
         folder = self.settings.warehouse / "by-pattern" / "visits"
-        return Counter(read_table(folder).select("user", "page").iter_rows()) if folder.exists() else Counter()
+        return (
+            Counter(read_table(folder).select("user", "page").iter_rows())
+            if DeltaTable.is_deltatable(folder)
+            else Counter()
+        )
 
     def counted(self) -> dict[str, int]:
         rows = read_table(self.settings.warehouse / "by-pattern" / "visits_of").sort("_epoch", "_seq")

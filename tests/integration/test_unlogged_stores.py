@@ -12,6 +12,7 @@ import sys
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
 
 from tests.integration.applications import computed_again, in_memory
 from tests.waiting import wait_for
@@ -57,7 +58,9 @@ def killed_once_it_has_counted(name: str, settings, broker: str, records: int) -
     killed = subprocess.Popen([sys.executable, "-c", command, *arguments], env=dict(os.environ))
     totals = settings.warehouse / "unlogged" / "totals"
     try:
-        wait_for(lambda: totals.exists() and read_table(totals)["n"].sum() == records, "it has counted", 240)
+        wait_for(
+            lambda: DeltaTable.is_deltatable(totals) and read_table(totals)["n"].sum() == records, "it has counted", 240
+        )
     finally:
         os.kill(killed.pid, signal.SIGKILL)
         killed.wait()

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable
 
 from tests.integration import mixed
 from tests.integration.windows import PARTITIONS, RECORDS, TABLES, TOPIC, app, records
@@ -124,7 +125,7 @@ def test_a_live_run_and_then_idle_input_write_the_rows_of_the_test_driver(broker
             try:
                 wait_for(
                     lambda: all(
-                        (table / "_delta_log").exists()
+                        DeltaTable.is_deltatable(table)
                         and pl.read_delta(str(table)).height >= expected[table.name].total()
                         for table in tables
                     ),

@@ -12,6 +12,8 @@ from typing import Any
 
 DROP = 0
 """Instead of a status: the connection is closed without an answer."""
+GIVE_UP_S = 120.0
+"""An answer that waits for an event comes then at the latest."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class RequestsServer:
     def __init__(self) -> None:
         self.next: deque[Answer] = deque()
         self.requests: list[Received] = []
+        self._answered: list[Received] = []
         self._lock = Lock()
         outer = self
 
@@ -84,7 +87,9 @@ class RequestsServer:
                     )
                     outer.requests.append(received)
                 if answer.after is not None:
-                    answer.after.wait(30)
+                    answer.after.wait(GIVE_UP_S)
+                with outer._lock:
+                    outer._answered.append(received)
                 if answer.status == DROP:
                     self.close_connection = True
                     self.connection.shutdown(socket.SHUT_RDWR)
@@ -108,7 +113,7 @@ class RequestsServer:
     def delivered(self) -> list[Received]:
         """The requests that got 2xx, each key once, in the order in which they got it first."""
         found: dict[str, Received] = {}
-        for request in self.requests:
+        for request in list(self._answered):
             if 200 <= request.status < 300:
                 found.setdefault(request.key, request)
         return list(found.values())

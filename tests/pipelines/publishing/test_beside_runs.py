@@ -13,6 +13,7 @@ from threading import Event
 import psutil
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from tests.pipelines.publishing.requests_server import Answer, RequestsServer
@@ -62,7 +63,7 @@ class Shop:
 
     def table(self):
         folder = self.folder / ".weir" / "warehouse" / "shop" / "all"
-        return read_rows(folder).sort("_epoch", "_seq")["order"].to_list() if folder.exists() else []
+        return read_rows(folder).sort("_epoch", "_seq")["order"].to_list() if DeltaTable.is_deltatable(folder) else []
 
     def asked(self, *command):
         return json.loads(CliRunner().invoke(app, [*command, "shop", "--json"]).stdout)
@@ -92,7 +93,7 @@ def test_a_slow_sink_holds_up_nothing_until_its_outbox_is_full_and_gets_all_in_o
     server, gate = RequestsServer(), Event()
     try:
         place = shop(f'to_http({server.url!r}, name="slow", max_records=50)')
-        server.next += [Answer(after=gate), *[Answer(503)] * 3]
+        server.next += [*[Answer(after=gate)] * 10, *[Answer(503)] * 3]
         place.start("--set", f"outbox_max_bytes={OUTBOX_MAX_BYTES}")
         for part in range(5):
             place.produce(*[f"{part}-{number}" for number in range(100)])
