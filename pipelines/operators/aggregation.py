@@ -110,7 +110,7 @@ def fold_into(store: TypedStore, fold: Fold, rows: pl.DataFrame, every_update: b
     """Fold ``rows`` (at least one) into the store and return the updates with finished values."""
     by = list(store.spec.key)
     groups = fold.group(rows, by)
-    keys = store.encode(groups.select(by))
+    keys = store.encode(groups[by])
     stored = store.fetch(keys)
     if every_update:
         updates, states = fold.running(groups, stored, rows, by)
@@ -128,4 +128,4 @@ def write_states(store: TypedStore, fold: Fold, keys: list[bytes], states: pl.Da
         store.delete([key for key, deleted in zip(keys, is_gone, strict=True) if deleted])
         keys = [key for key, deleted in zip(keys, is_gone, strict=True) if not deleted]
         states = states.filter(~gone)
-    store.write(keys, states.select(*fold.state, "_ts"))
+    store.write(keys, states[[*fold.state, "_ts"]])

@@ -11,6 +11,7 @@ from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.functions import KeyType
 from weir.pipelines.operators.stateless import Predicate, meets
 from weir.pipelines.serdes.row_type import RowType
+from weir.state.frames import without
 
 BRANCH = "_branch"
 
@@ -43,4 +44,4 @@ class Branch:
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         marked = pl.col(BRANCH).is_null() if self.index is None else pl.col(BRANCH) == self.index
-        return rows.filter(marked).drop(BRANCH)
+        return without(rows.filter(marked), BRANCH)

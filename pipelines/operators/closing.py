@@ -24,7 +24,7 @@ def advance(store: str, delay_ms: int, times_ms: pl.Series, epoch: Epoch) -> tup
     """
     before_ms = _reached(store, delay_ms, epoch.clocks.get(store), epoch)
     stream_time = epoch.advance(store, times_ms)
-    if before_ms is not None:
+    if before_ms is not None and stream_time[0] < before_ms:
         stream_time = stream_time.clip(lower_bound=before_ms)
     epoch.clocks[f"{CLOSED}{store}"] = int(stream_time[-1]) - delay_ms
     return before_ms, stream_time

@@ -13,6 +13,7 @@ from weir.pipelines.operators.batch_session import BatchSession
 from weir.pipelines.processors.records import RecordMetadata
 from weir.state.engine.contract import StateSession, StateView
 from weir.state.engine.figures import Values
+from weir.state.frames import running_max
 
 MOST_LATE = 10
 """How many late records of an epoch are kept for the log."""
@@ -112,11 +113,9 @@ class Epoch:
 
         ``times_ms`` are the timestamps of the records that reach the operator, in order, at least one.
         """
-        stream_time = times_ms.cum_max()
-        if clock in self.clocks:
-            stream_time = stream_time.clip(lower_bound=self.clocks[clock])
+        stream_time = running_max(times_ms.to_numpy(), self.clocks.get(clock))
         self.clocks[clock] = int(stream_time[-1])
-        return stream_time
+        return pl.Series(times_ms.name, stream_time)
 
 
 class Operator(Protocol):

@@ -21,6 +21,7 @@ from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.operators.states import ColumnStates, FunctionStates, States
 from weir.pipelines.operators.time_limit import check_time
 from weir.pipelines.serdes.row_type import RowType
+from weir.state.frames import renamed, without
 from weir.state.own_code import failures
 
 PLACE = ("_partition", "_offset")
@@ -91,15 +92,15 @@ class ColumnFold:
         if not stored.get_column("_found").any():
             return groups.with_columns(deleted)
         met = groups.hstack(_as_stored(stored))
-        return met.with_columns(*self._merges(), deleted).drop(pl.selectors.ends_with(STORED))
+        return _without_stored(met.with_columns(*self._merges(), deleted))
 
     def running(
         self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        known = groups.select(by).hstack(_as_stored(stored)).with_row_index("_group")
+        known = groups[list(by)].hstack(_as_stored(stored)).with_row_index("_group")
         met = rows.join(known, on=list(by), how="left", nulls_equal=True, maintain_order="left")
         running = [scan.over("_group") for accumulator in self.accumulators for scan in accumulator.scan]
-        updates = (
+        updates = _without_stored(
             met.select(
                 *by,
                 *(column for column in known.columns if column.endswith(STORED)),
@@ -110,10 +111,9 @@ class ColumnFold:
             )
             .with_columns(running)
             .with_columns(*self._merges(), pl.lit(False).alias("_deleted"))
-            .drop(pl.selectors.ends_with(STORED))
         )
         states = updates.group_by("_group").last().sort("_group")
-        return updates.drop("_group"), states.drop("_group")
+        return without(updates, "_group"), without(states, "_group")
 
     def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
         return ColumnStates(rows.select("_ts", *self.lifts()), stored, self.scans())
@@ -143,8 +143,12 @@ def finish_columns(accumulators: Sequence[Accumulator], states: pl.DataFrame) ->
     return states.select(*before, *(accumulator.finish.alias(accumulator.name) for accumulator in accumulators), *after)
 
 
+def _without_stored(met: pl.DataFrame) -> pl.DataFrame:
+    return met[[name for name in met.columns if not name.endswith(STORED)]]
+
+
 def _as_stored(stored: pl.DataFrame) -> pl.DataFrame:
-    return stored.drop("_found").rename(lambda name: name + STORED)
+    return renamed(without(stored, "_found"), lambda name: name + STORED)
 
 
 @dataclass(frozen=True)

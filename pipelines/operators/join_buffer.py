@@ -10,6 +10,7 @@ from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.fold import PLACE
 from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.serdes.shapes import TIME
+from weir.state.frames import without
 from weir.state.stores.codec import PRESENT, time_bytes
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
@@ -35,7 +36,7 @@ class JoinBuffer:
         rows = rows.with_columns(_turn=pl.int_range(pl.len(), dtype=pl.Int64))
         arrived = rows.filter(waits)
         if arrived.is_empty():
-            return rows.drop("_turn")
+            return without(rows, "_turn")
         count = f"_rows:{self.store.name}"
         first = epoch.clocks.get(count, 0)
         epoch.clocks[count] = first + arrived.height

@@ -10,6 +10,7 @@ import polars as pl
 from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.operators.stateless import reserved, with_tombstones
 from weir.pipelines.serdes.row_type import RowType
+from weir.state.frames import without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class Joiner:
         It is a tombstone if both sides are missing or the function returns None.
         """
         left_gone, right_gone = pairs.get_column("_left_gone"), pairs.get_column("_right_gone")
-        pairs, deleted = pairs.drop("_left_gone", "_right_gone"), left_gone & right_gone
+        pairs, deleted = without(pairs, "_left_gone", "_right_gone"), left_gone & right_gone
         key = pairs.select(self.key_columns).get_columns()
         if self.function is None:
             rows = pl.DataFrame([*key, *pairs.select(*self.pair_values).get_columns(), *reserved(pairs, deleted)])

@@ -11,6 +11,7 @@ from weir.pipelines.operators.aggregates import Accumulator
 from weir.pipelines.operators.fold import ColumnFold, Fold
 from weir.pipelines.operators.states import States
 from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE
+from weir.state.frames import without
 
 _LAST = Accumulator(
     name=HEADERS,
@@ -50,18 +51,18 @@ class _Beside:
         )
 
     def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-        states = self.fold.merge(groups.drop(HEADERS), stored.drop(HEADERS), rows)
+        states = self.fold.merge(without(groups, HEADERS), without(stored, HEADERS), rows)
         return states.with_columns(groups.get_column(HEADERS))
 
     def running(
         self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        updates, states = self.fold.running(groups.drop(HEADERS), stored.drop(HEADERS), rows, by)
+        updates, states = self.fold.running(without(groups, HEADERS), without(stored, HEADERS), rows, by)
         return updates.with_columns(rows.get_column(HEADERS)), states.with_columns(groups.get_column(HEADERS))
 
     def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
         return _BothStates(
-            self.fold.states(rows, stored.drop(HEADERS)), self.columns.states(rows, stored.select(HEADERS, "_ts"))
+            self.fold.states(rows, without(stored, HEADERS)), self.columns.states(rows, stored.select(HEADERS, "_ts"))
         )
 
     def finish(self, states: pl.DataFrame) -> pl.DataFrame:

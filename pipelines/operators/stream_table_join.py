@@ -11,6 +11,7 @@ from weir.pipelines.operators.epoch import Epoch, has_key, has_value
 from weir.pipelines.operators.joiner import Joiner, renamed
 from weir.pipelines.operators.table_view import TableView, look_up
 from weir.pipelines.operators.versioned import look_up_as_of
+from weir.state.frames import without
 from weir.state.types import StoreSpec
 
 
@@ -42,7 +43,7 @@ class StreamTableJoin:
             "_offset",
         )
         if self.versions is None:
-            found = look_up(asked.drop("_ts"), self.table, updates, epoch, is_written_first=self.is_written_first)
+            found = look_up(without(asked, "_ts"), self.table, updates, epoch, is_written_first=self.is_written_first)
         else:
             found = look_up_as_of(
                 asked, self.table, self.versions, updates, epoch, is_written_first=self.is_written_first

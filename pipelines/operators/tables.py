@@ -32,13 +32,13 @@ class Materialization:
             store.put_rows(rows)
             epoch.counts["expired_records"] += store.expired_puts
             return rows
-        newest = rows.unique(by, keep="last", maintain_order=True)
+        kept = rows.unique(by, keep="last", maintain_order=True) if rows.height > 1 else rows
         columns = TypedStore(self.store, epoch.session)
-        gone, kept = newest.filter("_deleted"), newest.filter(~pl.col("_deleted"))
-        if gone.height:
-            columns.delete(columns.encode(gone.select(by)))
+        if kept.get_column("_deleted").any():
+            columns.delete(columns.encode(kept.filter("_deleted")))
+            kept = kept.filter(~pl.col("_deleted"))
         if kept.height:
-            columns.write(columns.encode(kept.select(by)), kept.select(*self.store.value, "_ts"))
+            columns.write(columns.encode(kept), kept)
         return rows
 
 

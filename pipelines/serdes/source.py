@@ -12,6 +12,7 @@ from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE, NO_HEADERS, hea
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde, decoded
 from weir.pipelines.serdes.timestamps import TimestampExtractor
+from weir.state.frames import repeated, with_series
 
 RAW_SCHEMA = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "timestamp_ms": pl.Int64(), "offset": pl.Int64()})
 """Undecoded records of one topic partition; what a record lacks is null."""
@@ -117,7 +118,7 @@ def decode_source(source: DecodableSource, raw: RawRecords, *, partition_time_ms
             *key.columns,
             *value.columns,
             raw.frame["timestamp_ms"].alias("_ts"),
-            pl.repeat(raw.partition, rows, dtype=pl.Int32(), eager=True).alias("_partition"),
+            repeated("_partition", raw.partition, rows, np.int32),
             raw.frame["offset"].alias("_offset"),
             pl.Series("_deleted", deleted, dtype=pl.Boolean()),
             *([_headers(raw.frame)] if source.has_headers else ()),
@@ -126,7 +127,7 @@ def decode_source(source: DecodableSource, raw: RawRecords, *, partition_time_ms
     reasons = {index: f"value: {reason}" for index, reason in value.bad.items()}
     reasons |= {index: f"key: {reason}" for index, reason in key.bad.items()}
     event_times = source.timestamp.extract(frame, reasons.keys(), partition_time_ms, now_ms)
-    frame = frame.with_columns(event_times.times_ms.alias("_ts"))
+    frame = with_series(frame, event_times.times_ms.alias("_ts"))
     reasons |= event_times.bad
     if not (reasons or event_times.skipped):
         return Decoded(frame, [])

@@ -36,6 +36,14 @@ def invalid_times(times_ms: pl.Series) -> pl.Series:
     return ~times_ms.is_between(0, LAST_TIME_MS).fill_null(False)
 
 
+def are_valid(times_ms: pl.Series) -> bool:
+    """Whether none of ``times_ms`` is invalid."""
+    if times_ms.null_count():
+        return False
+    times = times_ms.to_numpy()
+    return not len(times) or bool(times.min() >= 0 and times.max() <= LAST_TIME_MS)
+
+
 def why_invalid(time_ms: int | None, where: str = "") -> str:
     """What is wrong with an invalid time that was found ``where``."""
     if time_ms is None:
@@ -77,9 +85,9 @@ class TimestampExtractor:
         ``now_ms`` is the epoch's wall clock. Rows that are ``unreadable`` have no time and are not judged.
         """
         times = self._times(frame)
-        invalid = invalid_times(times)
-        if not invalid.any():
+        if are_valid(times):
             return EventTimes(times)
+        invalid = invalid_times(times)
         if unreadable:
             invalid = invalid.scatter(sorted(unreadable), False)
             times = times.scatter(sorted(unreadable), None)

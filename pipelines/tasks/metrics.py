@@ -13,6 +13,7 @@ import polars as pl
 
 from weir.pipelines.operators.epoch import MOST_LATE, LateRecord
 from weir.state.engine.figures import Figures, Values
+from weir.state.frames import running_max
 
 TASK_CLOCK = "_stream_time"
 """The clock of a task's stream time: the greatest timestamp of all its input."""
@@ -61,21 +62,22 @@ class Moments:
 
     def __init__(self, inputs: Iterable[pl.DataFrame], clocks: dict[str, int]) -> None:
         """Advances the clock. Several inputs have their rows' turns in ``_offset``, as set by ``TaskProcessor``."""
-        frames = [frame.select("_ts", "_offset") for frame in inputs if frame.height]
+        frames = [frame for frame in inputs if frame.height]
         self._now_ms = clocks.get(TASK_CLOCK)
         self._offsets, self._times = np.empty(0, np.int64), np.empty(0, np.int64)
         self.lateness_ms = Values()
         """How far the records are behind."""
         if not frames:
             return
-        rows = frames[0] if len(frames) == 1 else pl.concat(frames).sort("_offset")
-        times = rows.get_column("_ts")
-        stream_time = times.cum_max()
-        if self._now_ms is not None:
-            stream_time = stream_time.clip(lower_bound=self._now_ms)
-        self._now_ms = clocks[TASK_CLOCK] = int(stream_time[-1])
-        self._offsets, self._times = rows.get_column("_offset").to_numpy(), stream_time.to_numpy()
-        self.lateness_ms = Values.over((stream_time - times).to_numpy())
+        offsets, times = (
+            np.concatenate([frame.get_column(name).to_numpy() for frame in frames]) for name in ("_offset", "_ts")
+        )
+        if len(frames) > 1:
+            turns = np.argsort(offsets, kind="stable")
+            offsets, times = offsets[turns], times[turns]
+        self._offsets, self._times = offsets, running_max(times, self._now_ms)
+        self._now_ms = clocks[TASK_CLOCK] = int(self._times[-1])
+        self.lateness_ms = Values.over(self._times - times)
 
     def behind(self, frames: Iterable[pl.DataFrame]) -> Values:
         """How far rows that nodes made of the records are behind the stream time at the turns of these."""

@@ -16,6 +16,8 @@ from itertools import groupby
 import numpy as np
 import polars as pl
 
+from weir.state.frames import repeated, running_max, with_series, without
+
 MERGE, ORIGIN = "_merge", "_origin"
 """The columns of a row's key: ms, and a number that ``origin`` gives."""
 RANK_BITS, PARTITION_BITS, OFFSET_BITS = 8, 12, 43
@@ -117,7 +119,7 @@ class Arrivals:
         frames: dict[str, list[pl.DataFrame]] = {name: [] for name in self._names}
         begins, heights = [], dict.fromkeys(self._names, 0)
         for part in self.parts:
-            frames[part.input].append(part.frame.drop(MERGE, ORIGIN))
+            frames[part.input].append(without(part.frame, MERGE, ORIGIN))
             begins.append(heights[part.input])
             heights[part.input] += part.frame.height
         self._frames = {name: pl.concat(found, rechunk=True) for name, found in frames.items()}
@@ -228,11 +230,9 @@ def running(merge_ms: np.ndarray, origins: np.ndarray) -> tuple[np.ndarray, np.n
 
 def with_keys(frame: pl.DataFrame, rank: int, partition: int, merge_ms: int | None = None) -> pl.DataFrame:
     """Records of a topic partition, in order, with keys; ``merge_ms`` is its merge time before them."""
-    times = frame.get_column("_ts").cum_max()
-    if merge_ms is not None:
-        times = times.clip(lower_bound=merge_ms)
+    times = running_max(frame.get_column("_ts").to_numpy(), merge_ms)
     offsets = frame.get_column("_offset").to_numpy() & OFFSETS
-    return frame.with_columns(times.alias(MERGE), pl.Series(ORIGIN, offsets | origin(rank, partition, 0)))
+    return with_series(frame, pl.Series(MERGE, times), pl.Series(ORIGIN, offsets | origin(rank, partition, 0)))
 
 
 def last_key(clocks: Mapping[str, int]) -> Key:
@@ -250,8 +250,11 @@ def sent(rows: pl.DataFrame, turns: Turns, causes: np.ndarray, partition: int, l
     """
     offsets = rows.get_column("_offset").to_numpy()
     if len(turns) == 0:
-        merge_ms, origins = (pl.lit(part, pl.Int64) for part in last)
-        return rows.with_columns(_partition=pl.lit(partition, pl.Int32), _merge=merge_ms, _origin=origins)
+        return with_series(
+            rows,
+            repeated("_partition", partition, rows.height, np.int32),
+            *(repeated(name, part, rows.height, np.int64) for name, part in zip((MERGE, ORIGIN), last, strict=True)),
+        )
     if not np.array_equal(offsets, causes):
         at = np.minimum(np.searchsorted(causes, offsets), len(causes) - 1)
         at[offsets < 0] = len(causes) - 1
@@ -260,8 +263,9 @@ def sent(rows: pl.DataFrame, turns: Turns, causes: np.ndarray, partition: int, l
             rows, at = rows[order], at[order]
         turns = replace(turns, merge_ms=turns.merge_ms[at], origins=turns.origins[at])
         causes = causes[at]
-    return rows.with_columns(
-        pl.lit(partition, pl.Int32).alias("_partition"),
+    return with_series(
+        rows,
+        repeated("_partition", partition, rows.height, np.int32),
         pl.Series("_offset", causes),
         pl.Series(MERGE, turns.merge_ms),
         pl.Series(ORIGIN, turns.origins),

@@ -70,17 +70,17 @@ def joined(outputs: Sequence[EpochOutput], sinks: Iterable[TableSinkNode]) -> Ep
 
 def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
     """What a sink's table gets from the rows that reach it in an epoch: its columns except ``_epoch``."""
-    if node.collapses:
+    if node.collapses and rows.height > 1:
         rows = rows.unique(list(node.record.key_columns), keep="last", maintain_order=True)
     if node.sink is not None:
         leaving = node.sink.outgoing(rows)
         if not node.keeps_times:
             return leaving
         return leaving.with_columns(rows.select(pl.col(node.day_column).cast(TIME).dt.timestamp("ms").alias(AT)))
-    return rows.select(
-        *node.record.columns,
-        pl.col("_ts").cast(TIME),
-        pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"),
-        "_deleted",
-        *([HEADERS] if node.keeps_headers else ()),
-    )
+    columns = [rows.get_column(name) for name in (*node.record.columns, "_ts", "_deleted")]
+    at = len(node.record.columns)
+    columns[at] = columns[at].cast(TIME)
+    columns.insert(at + 1, pl.int_range(rows.height, dtype=pl.Int64, eager=True).alias("_seq"))
+    if node.keeps_headers:
+        columns.append(rows.get_column(HEADERS))
+    return pl.DataFrame(columns)

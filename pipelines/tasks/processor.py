@@ -45,6 +45,7 @@ from weir.pipelines.topology.processors import ProcessorNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.contract import StateSession, StateView
 from weir.state.errors import StateError
+from weir.state.frames import with_series, without
 from weir.state.own_code import failures
 from weir.state.stores.access import StoreTime
 from weir.state.stores.key_value import KeyValueStore
@@ -220,9 +221,9 @@ class TaskProcessor:
         except UserFunctionError as error:
             raise _placed(error, self._sub_topology.sources, turns.frames, inputs, causes) from error.__cause__
         edges = {
-            edge.name: sent(output.edges[edge.name], turns, causes, partition, last_key(epoch.clocks)).select(
-                *edge.schema, MERGE, ORIGIN
-            )
+            edge.name: sent(output.edges[edge.name], turns, causes, partition, last_key(epoch.clocks))[
+                [*edge.schema, MERGE, ORIGIN]
+            ]
             for edge in self._sub_topology.edges_out
             if edge.name in output.edges
         }
@@ -362,11 +363,11 @@ class TaskProcessor:
     def _with_headers(self, node: Node, arrived: list[pl.DataFrame]) -> list[pl.DataFrame]:
         """The rows in the form in which a node takes them: all with headers, or all without."""
         if node in self._drops_headers:
-            return [rows.drop(HEADERS, strict=False) for rows in arrived]
+            return [without(rows, HEADERS) for rows in arrived]
         if node not in self._has_headers:
             return arrived
         return [
-            rows.drop(HEADERS, strict=False) if parent in node.looked_up else with_headers(rows)
+            without(rows, HEADERS) if parent in node.looked_up else with_headers(rows)
             for parent, rows in zip(node.parents or (None,), arrived, strict=True)
         ]
 
@@ -437,7 +438,7 @@ class TaskProcessor:
         if len(turns):
             epoch.clocks[TURNS] = first + len(turns)
         return {
-            name: frame.with_columns(pl.Series("_offset", first + turns.places[name]))
+            name: with_series(frame, pl.Series("_offset", first + turns.places[name]))
             for name, frame in turns.frames.items()
         }, first + np.arange(len(turns))
 

@@ -24,6 +24,7 @@ from weir.pipelines.operators.process_records import Given, ProcessRecords
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.topology.nodes import LateRecordsNode, Node, RepartitionNode, readers_of
 from weir.pipelines.topology.record_by_record import RecordByRecord
+from weir.state.frames import without
 
 Rows = pl.DataFrame | None
 
@@ -241,7 +242,7 @@ def meant_for(node: Node, rows: Rows, parent: Node) -> Rows:
     if rows is None or CHILD not in rows.columns:
         return rows
     is_meant = pl.col(CHILD).is_null() | (pl.col(CHILD) == [child.name for child in parent.children].index(node.name))
-    return rows.filter(is_meant).drop(CHILD)
+    return without(rows.filter(is_meant), CHILD)
 
 
 def feeds(part: RecordByRecord, inputs: Mapping[str, pl.DataFrame], forwarded: Mapping[Node, Rows]) -> dict[Node, Rows]:

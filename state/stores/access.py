@@ -15,6 +15,7 @@ import polars as pl
 
 from weir.state.engine.contract import StateView
 from weir.state.engine.task_store import MAX_KEY_BYTES
+from weir.state.frames import running_max
 from weir.state.stores.long_keys import HASH_BYTES
 from weir.state.stores.single import SingleKeyCodec, SingleRowCodec
 from weir.state.stores.specs import BOOKKEEPING, HELD_HEADERS
@@ -129,12 +130,10 @@ class Store:
 
     def _move(self, times_ms: pl.Series) -> pl.Series:
         """Stream time as each row finds it, once that row has advanced it."""
-        stream_time = times_ms.cum_max()
-        if (clock := self.stream_time_ms) is not None:
-            stream_time = stream_time.clip(lower_bound=clock)
-        if not times_ms.is_empty():
+        stream_time = running_max(times_ms.to_numpy(), self.stream_time_ms)
+        if len(stream_time):
             self._advance(int(stream_time[-1]))
-        return stream_time
+        return pl.Series(times_ms.name, stream_time)
 
     # bytes
 

@@ -236,7 +236,7 @@ class RowCodec:
         return pl.DataFrame(columns)
 
     def _ordered(self, frame: pl.DataFrame) -> pl.DataFrame:
-        return frame.select(*(name for name in self.schema if name != "_ts"), "_ts")
+        return frame[[*(name for name in self.schema if name != "_ts"), "_ts"]]
 
     def _format_error(self, reason: str) -> RowFormatError:
         return RowFormatError(tuple(self.schema), reason)
@@ -323,8 +323,8 @@ def _text_part(column: pl.Series, has_end: bool, is_escaped: bool) -> pl.Series:
             [None if value is None else value.replace(END, ESCAPED) for value in text.to_list()], dtype=pl.Binary
         )
     end = END if has_end else b""
-    part = pl.lit(PRESENT) + pl.col("text") + pl.lit(end)
-    return pl.DataFrame({"text": text}).select(part.fill_null(pl.lit(NULL + end))).to_series()
+    part = pl.Series([PRESENT]) + text + pl.Series([end])
+    return part.fill_null(pl.lit(NULL + end)) if part.null_count() else part
 
 
 def _text_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:

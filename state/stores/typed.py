@@ -61,7 +61,7 @@ class TypedStore:
         """Rows aligned with ``keys``: value columns, ``_ts``, ``_found`` (Boolean); null where not found."""
         values = self._view.get_many(self.spec.name, keys)
         found = pl.Series("_found", [value is not None for value in values], dtype=pl.Boolean)
-        return self.rows.decode(values).with_columns(found)
+        return self.rows.decode(values).hstack([found])
 
     def write(self, keys: Sequence[bytes], rows: pl.DataFrame) -> None:
         """Put one row per key (value columns and ``_ts``), with keys from ``encode``; needs a session."""
