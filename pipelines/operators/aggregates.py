@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 
@@ -39,6 +40,11 @@ class Accumulator:
     """The finished value from the state columns."""
     pack: Callable[[pl.Series], pl.Series] | None = None
     """Makes the state column of the column that ``partial`` gives, where no expression can."""
+
+    @cached_property
+    def is_finished(self) -> bool:
+        """Whether its one state column is the finished value."""
+        return self.state.names() == [self.name] and self.finish.meta.eq(pl.col(self.name))
 
 
 @dataclass(frozen=True, eq=False)

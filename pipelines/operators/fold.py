@@ -136,6 +136,8 @@ class ColumnFold:
 
 def finish_columns(accumulators: Sequence[Accumulator], states: pl.DataFrame) -> pl.DataFrame:
     """State columns replaced by the finished values, in the position of the first state column."""
+    if all(accumulator.is_finished for accumulator in accumulators):
+        return states
     state = [name for accumulator in accumulators for name in accumulator.state]
     at = states.columns.index(state[0])
     before = [name for name in states.columns[:at] if name not in state]

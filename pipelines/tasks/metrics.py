@@ -88,7 +88,7 @@ class Moments:
             times, offsets = frame.get_column("_ts").to_numpy(), frame.get_column("_offset").to_numpy()
             if len(self._times):
                 turns = np.searchsorted(self._offsets, offsets, side="right") - 1
-                found += Values.over(self._times[np.clip(turns, 0, None)] - times)
+                found += Values.over(self._times[np.maximum(turns, 0)] - times)
             else:
                 found += Values.over(self._now_ms - times)
         return found
