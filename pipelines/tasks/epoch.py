@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from weir.pipelines.on_error import FAIL, ErrorHandling
@@ -60,6 +61,7 @@ from weir.state.errors import (
     StateError,
     TaskCorruptedError,
 )
+from weir.state.frames import repeated, with_series
 from weir.state.full_disk import is_disk_full
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
@@ -681,10 +683,13 @@ class EpochRunner:
     ) -> tuple[FileEntry, ...]:
         epoch, files = plan.state.epoch, list[FileEntry]()
         syncs = Syncs()
-        of_epoch = pl.lit(epoch, pl.Int64()).alias("_epoch")
+
+        def of_epoch(rows: pl.DataFrame) -> pl.DataFrame:
+            return with_series(rows, repeated("_epoch", epoch, rows.height, np.int64))
+
         for name, frame in output.sinks.items():
             if frame.height:
-                files += write_files(self._folder, self._tables[name], frame.with_columns(of_epoch), syncs=syncs)
+                files += write_files(self._folder, self._tables[name], of_epoch(frame), syncs=syncs)
         partition = {"task": self._topology.task_name(plan.task), "segment": str(epoch // SEGMENT_EPOCHS)}
         for store in sub_topology.stores:
             if not store.is_logged:
@@ -694,13 +699,13 @@ class EpochRunner:
             else:
                 changes = changelog_frame(store, session)
             if changes.height:
-                rows = changes.with_columns(of_epoch)
+                rows = of_epoch(changes)
                 files.append(write_file(self._folder, changelog_spec(store), rows, partition, syncs=syncs))
         if dead:
             files.append(write_file(self._folder, DEAD_LETTERS, dead_letter_frame(dead, epoch), syncs=syncs))
             if (sink := self._topology.dead_letters) is not None:
                 records = dead_letter_records(sink, dead, [letter_id(record, epoch) for record in dead])
-                files += write_files(self._folder, outbox_spec(sink), records.with_columns(of_epoch), syncs=syncs)
+                files += write_files(self._folder, outbox_spec(sink), of_epoch(records), syncs=syncs)
         if plan.letters:
             marks = replay_marks(plan.letters, failed_again(plan.letters, dead), epoch)
             files.append(write_file(self._folder, DEAD_LETTERS, marks, syncs=syncs))

@@ -16,6 +16,7 @@ from weir.state.commit.files import stored_type
 from weir.state.commit.record import StoreIdentity
 from weir.state.commit.tables import file_actions, key_columns
 from weir.state.engine.contract import StateSession
+from weir.state.frames import with_series
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.long_keys import LONG_KEYS, whole
 from weir.state.types import CHANGELOG_FOLDER, StoreSpec, TableSpec
@@ -114,6 +115,7 @@ def frame_of(
         lambda hashes: list(map(known.get, hashes)),
     )
     keys = KeyCodec(store.key, store.kind).decode(whole_keys)
-    rows = RowCodec(store.value).decode(values).with_columns(pl.col("_ts").cast(_TIME))
+    rows = RowCodec(store.value).decode(values)
+    rows = with_series(rows, rows.get_column("_ts").cast(_TIME))
     deleted = pl.Series("_deleted", [value is None for value in values], dtype=pl.Boolean)
-    return pl.concat([keys, rows, deleted.to_frame()], how="horizontal")
+    return keys.hstack([*rows.get_columns(), deleted])

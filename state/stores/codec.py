@@ -327,41 +327,51 @@ def _text_part(column: pl.Series, has_end: bool, is_escaped: bool) -> pl.Series:
     return part.fill_null(pl.lit(NULL + end)) if part.null_count() else part
 
 
+def _without_flags(part: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """What follows the flag in components, and which of them are null."""
+    of = pl.col(part.name).bin
+    found = part.to_frame().select(of.slice(1), of.starts_with(NULL).alias("_is_null"))
+    return found.to_series(0), found.to_series(1)
+
+
 def _text_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
     """The text of components that have neither an end marker nor escapes."""
-    text = part.bin.slice(1)
-    is_null = part.bin.starts_with(NULL)
+    text, is_null = _without_flags(part)
     return (text.set(is_null, None) if is_null.any() else text).cast(dtype)
 
 
 def _fixed_part(column: pl.Series) -> np.ndarray:
-    flags = np.where(column.is_null().to_numpy(), NULL[0], PRESENT[0]).astype(np.uint8)
+    flags = np.full(len(column), PRESENT[0], np.uint8)
+    if column.null_count():
+        flags[column.is_null().to_numpy()] = NULL[0]
     return np.concatenate([flags[:, None], _number_bytes(column)], axis=1)
 
 
 def _fixed_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
-    is_null = part.bin.starts_with(NULL)
-    column = _numbers(part.bin.slice(1), dtype)
+    number, is_null = _without_flags(part)
+    column = _numbers(number, dtype)
     return column.set(is_null, None) if is_null.any() else column
 
 
 def _number_bytes(column: pl.Series) -> np.ndarray:
     """Big-endian bytes that sort as the numbers do; shape (rows, width), nulls as zero."""
     values = column.to_physical()
+    if values.null_count():
+        values = values.fill_null(False if values.dtype == pl.Boolean else 0)
     if isinstance(column.dtype, pl.Decimal):
-        numbers = values.fill_null(0).to_list()
+        numbers = values.to_list()
         packed = b"".join([(number + DECIMAL_SIGN).to_bytes(DECIMAL_BYTES, "big") for number in numbers])
         return np.frombuffer(packed, np.uint8).reshape(-1, DECIMAL_BYTES)
     if values.dtype == pl.Boolean:
-        return values.fill_null(False).to_numpy().astype(np.uint8)[:, None]
+        return values.to_numpy().astype(np.uint8)[:, None]
     if values.dtype.is_float():
-        floats = values.cast(pl.Float64).fill_null(0.0).to_numpy() + 0.0  # one zero; the next line makes one NaN
+        floats = values.cast(pl.Float64).to_numpy() + 0.0  # one zero; the next line makes one NaN
         bits = np.where(np.isnan(floats), np.nan, floats).view(np.uint64)
         bits = np.where(bits & _SIGN, ~bits, bits | _SIGN)
     elif values.dtype == pl.UInt64:
-        bits = values.fill_null(0).to_numpy()
+        bits = values.to_numpy()
     else:
-        bits = values.cast(pl.Int64).fill_null(0).to_numpy().view(np.uint64) ^ _SIGN
+        bits = values.cast(pl.Int64).to_numpy().view(np.uint64) ^ _SIGN
     return bits.astype(">u8").view(np.uint8).reshape(-1, 8)
 
 
@@ -386,6 +396,8 @@ def _numbers(part: pl.Series, dtype: pl.DataType) -> pl.Series:
 
 def _middle(body: pl.Series, left: int | pl.Series, right: int) -> pl.Series:
     """Each value without its first ``left`` and its last ``right`` bytes."""
+    if isinstance(left, int) and left == right == 0:
+        return body
     frame = pl.DataFrame({"body": body})
     start = pl.lit(left)
     return frame.select(pl.col("body").bin.slice(start, pl.col("body").bin.size() - start - right)).to_series()
