@@ -10,14 +10,18 @@ import dagster as dg
 import polars as pl
 import psutil
 import pytest
+from confluent_kafka import Producer
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+from deltalake import DeltaTable
 from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
+from tests.orchestration import clocked
 from tests.orchestration.applications import clicks
 from tests.pipelines.cli.typed import opened
 from tests.waiting import wait_for
 from weir import Application, Int64, StreamsBuilder, String
+from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.orchestration.application import weir_assets
@@ -26,6 +30,7 @@ from weir.orchestration.definitions import defs
 from weir.orchestration.examples.applications import weather_defs
 from weir.orchestration.jobs.rebuild import RebuildConfig
 from weir.orchestration.resources import WeirResource, driver_pipes
+from weir.pipelines.backfill.shadow import shadows
 from weir.pipelines.cli.app import app as weir
 from weir.pipelines.examples.load_weather import weather_records
 from weir.pipelines.operations.backfills import backfills, discard
@@ -213,6 +218,36 @@ def test_everything_is_recomputed_and_swapped_in_by_one_run(place):
     columns = [name for name in before.columns if name not in ("_epoch", "_seq")]
     assert_frame_equal(read_rows(table).select(columns).sort(columns), before.select(columns).sort(columns))
     assert next(row.days for row in backfills(settings, "weather") if row.state == "swapped in") == "everything"
+
+
+@pytest.mark.dagster
+@pytest.mark.spark
+@pytest.mark.broker
+def test_the_wall_clock_passes_in_a_run_that_asks_for_it(place):
+    """Through Spark, and in the backfill's own process; a run that does not ask calls nothing."""
+    settings, resources = place
+    with broker_for(settings) as servers:
+        assert KafkaAdmin(servers).create_topic(clocked.TOPIC, 1)
+        producer = Producer({"bootstrap.servers": servers})
+        for number in range(20):
+            producer.produce(clocked.TOPIC, str(number), "ann", timestamp=1_000 * number)
+        assert producer.flush(30) == 0
+    given = weir_assets(clocked.app, "tests.orchestration.clocked:app")
+    [ingest] = [
+        each for each in given.assets if isinstance(each, dg.AssetsDefinition) and each.op.name == "clocked_ingest"
+    ]
+    assert dg.materialize([ingest], resources=resources).success
+    given = dg.Definitions.merge(given, dg.Definitions(resources=resources))
+    job, called = given.resolve_job_def("clocked_rebuild"), {}
+    for wall_clock in (False, True):
+        config = {"ops": {"clocked_compute_everything": {"config": {"wall_clock": wall_clock}}}}
+        assert job.execute_in_process(run_config=config).success
+        [shadow] = shadows(settings.warehouse, settings.state_dir, "clocked")
+        assert read_rows(shadow.folder / "all_ticks").height == 20
+        calls = shadow.folder / "calls"
+        called[wall_clock] = read_rows(calls).height if DeltaTable.is_deltatable(calls) else 0
+        discard(settings, "clocked", shadow.backfill.id)
+    assert called[False] == 0 < called[True]
 
 
 @pytest.mark.dagster
