@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import polars as pl
 
 
+def picked(frame: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
+    """The columns of ``frame`` with these names, in their order; without any there are no rows."""
+    return pl.DataFrame([frame.get_column(name) for name in names])
+
+
 def without(frame: pl.DataFrame, *names: str) -> pl.DataFrame:
     """``frame`` without those of its columns that have these names."""
-    return frame[[name for name in frame.columns if name not in names]]
+    return picked(frame, (name for name in frame.columns if name not in names))
 
 
 def with_series(frame: pl.DataFrame, *columns: pl.Series) -> pl.DataFrame:

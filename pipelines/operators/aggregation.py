@@ -14,6 +14,7 @@ from weir.pipelines.operators.closing import advance, follow, note, now
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import Fold
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.state.frames import picked
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
@@ -110,7 +111,7 @@ def fold_into(store: TypedStore, fold: Fold, rows: pl.DataFrame, every_update: b
     """Fold ``rows`` (at least one) into the store and return the updates with finished values."""
     by = list(store.spec.key)
     groups = fold.group(rows, by)
-    keys = store.encode(groups[by])
+    keys = store.encode(picked(groups, by))
     stored = store.fetch(keys)
     if every_update:
         updates, states = fold.running(groups, stored, rows, by)
@@ -128,4 +129,4 @@ def write_states(store: TypedStore, fold: Fold, keys: list[bytes], states: pl.Da
         store.delete([key for key, deleted in zip(keys, is_gone, strict=True) if deleted])
         keys = [key for key, deleted in zip(keys, is_gone, strict=True) if not deleted]
         states = states.filter(~gone)
-    store.write(keys, states[[*fold.state, "_ts"]])
+    store.write(keys, picked(states, [*fold.state, "_ts"]))

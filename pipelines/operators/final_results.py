@@ -17,6 +17,7 @@ from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import PLACE, Fold
 from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.operators.windows import TimeWindows
+from weir.state.frames import picked
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
@@ -42,7 +43,7 @@ class FinalResults:
             return rows
         keeps = self.store.retention_ms is not None
         before_ms, stream_time = advance(self.store.name, self.windows.grace_ms, rows.get_column("_ts"), epoch)
-        places = rows.select(PLACE)
+        places = picked(rows, PLACE)
         rows, late = self.windows.assign(rows, stream_time)
         epoch.drop_late(late, self.late_to, places.get_column("_offset"), stream_time)
         store = TypedStore(self.store, epoch.session)
@@ -53,12 +54,12 @@ class FinalResults:
             groups = self.fold.group(rows, by)
             is_closing = groups.get_column("window_start").to_physical() < closed_before
             still_open, closing = groups.filter(~is_closing), groups.filter(is_closing)
-            keys = store.encode(still_open.select(by))
+            keys = store.encode(picked(still_open, by))
             stored = pl.concat([store.fetch(keys), self._stored(closing, closed, by)])
             states = self.fold.merge(pl.concat([still_open, closing]), stored, rows)
             write_states(store, self.fold, keys, states[: len(keys)])
             if keeps:
-                write_states(store, self.fold, store.encode(closing.select(by)), states[len(keys) :])
+                write_states(store, self.fold, store.encode(picked(closing, by)), states[len(keys) :])
             parts.append(states[len(keys) :].filter(~pl.col("_deleted")))
             if closed.height:
                 closed = closed.join(closing, on=by, how="anti", nulls_equal=True)

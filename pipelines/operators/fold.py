@@ -21,7 +21,7 @@ from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.operators.states import ColumnStates, FunctionStates, States
 from weir.pipelines.operators.time_limit import check_time
 from weir.pipelines.serdes.row_type import RowType
-from weir.state.frames import renamed, without
+from weir.state.frames import picked, renamed, without
 from weir.state.own_code import failures
 
 PLACE = ("_partition", "_offset")
@@ -97,7 +97,7 @@ class ColumnFold:
     def running(
         self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        known = groups[list(by)].hstack(_as_stored(stored)).with_row_index("_group")
+        known = picked(groups, by).hstack(_as_stored(stored)).with_row_index("_group")
         met = rows.join(known, on=list(by), how="left", nulls_equal=True, maintain_order="left")
         running = [scan.over("_group") for accumulator in self.accumulators for scan in accumulator.scan]
         updates = _without_stored(
@@ -146,7 +146,7 @@ def finish_columns(accumulators: Sequence[Accumulator], states: pl.DataFrame) ->
 
 
 def _without_stored(met: pl.DataFrame) -> pl.DataFrame:
-    return met[[name for name in met.columns if not name.endswith(STORED)]]
+    return picked(met, (name for name in met.columns if not name.endswith(STORED)))
 
 
 def _as_stored(stored: pl.DataFrame) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import polars as pl
 from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.operators.stateless import reserved, with_tombstones
 from weir.pipelines.serdes.row_type import RowType
-from weir.state.frames import without
+from weir.state.frames import picked, without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +46,9 @@ class Joiner:
         """
         left_gone, right_gone = pairs.get_column("_left_gone"), pairs.get_column("_right_gone")
         pairs, deleted = without(pairs, "_left_gone", "_right_gone"), left_gone & right_gone
-        key = pairs.select(self.key_columns).get_columns()
+        key = picked(pairs, self.key_columns).get_columns()
         if self.function is None:
-            rows = pl.DataFrame([*key, *pairs.select(*self.pair_values).get_columns(), *reserved(pairs, deleted)])
+            rows = pl.DataFrame([*key, *picked(pairs, self.pair_values).get_columns(), *reserved(pairs, deleted)])
             return with_tombstones(rows, self.result, self.key_columns, deleted)
         is_asked = ~deleted
         asked = pairs.filter(is_asked)

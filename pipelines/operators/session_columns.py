@@ -9,6 +9,7 @@ import polars as pl
 
 from weir.pipelines.operators.fold import PLACE, ColumnFold
 from weir.pipelines.serdes.shapes import TIME
+from weir.state.frames import picked, without
 
 
 def merged_sessions(
@@ -48,7 +49,7 @@ def merged_sessions(
     rows = rows.with_columns(of_rows)
     groups = fold.group(rows, ["_session"])
     keys = rows.select("_session", *key_columns[:-2], "_key").unique("_session")
-    groups = groups.drop("_ts").join(bounds, on="_session").join(keys, on="_session").rename({"_end": "_ts"})
+    groups = without(groups, "_ts").join(bounds, on="_session").join(keys, on="_session").rename({"_end": "_ts"})
     sessions_of = points.filter(pl.col("_row") < 0).sort("_row", descending=True).get_column("_session")
     replaced = found.with_columns(sessions_of).join(bounds.filter("_is_met"), on="_session", maintain_order="left")
     states = fold.merge(groups, _stored(replaced, groups, fold), rows).with_columns(
@@ -60,7 +61,7 @@ def merged_sessions(
         end.alias("_ts"),
         pl.lit(True).alias("_deleted"),
     )
-    return states.select(columns), gone.select(columns)
+    return picked(states, columns), picked(gone, columns)
 
 
 def _stored(replaced: pl.DataFrame, groups: pl.DataFrame, fold: ColumnFold) -> pl.DataFrame:

@@ -14,6 +14,7 @@ import polars as pl
 
 from weir.pipelines.operators.closing import at_turns
 from weir.pipelines.operators.epoch import Epoch, Operator
+from weir.state.frames import picked, with_series, without
 from weir.state.stores.specs import BOOKKEEPING, SHOWN
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
@@ -50,7 +51,8 @@ class StoredTable:
         rows = keys.hstack(store.fetch(store.encode(keys)))
         rows = rows.with_columns(
             _partition=pl.lit(0, pl.Int32), _offset=pl.lit(BEFORE_ALL_TURNS, pl.Int64), _deleted=~pl.col("_found")
-        ).drop("_found")
+        )
+        rows = without(rows, "_found")
         return self.finish(rows) if self.finish else rows
 
     def live(self, asked: pl.DataFrame, epoch: Epoch, *, is_written_first: bool) -> pl.Series | None:
@@ -120,27 +122,27 @@ def look_up(
     visible. A null key finds nothing.
     """
     keys = [name for name in asked.columns if name != "_offset"]
-    distinct = asked.select(keys).unique(maintain_order=True).filter(pl.any_horizontal(pl.col(keys).is_not_null()))
+    distinct = picked(asked, keys).unique(maintain_order=True).filter(pl.any_horizontal(pl.col(keys).is_not_null()))
     numbered = distinct.with_row_index("_id")
-    ids = numbers_of(asked.select(keys), numbered)
+    ids = numbers_of(picked(asked, keys), numbered)
     rows = table.before(distinct, epoch)
     found = rows.columns[len(keys) :]
     live = table.live(asked, epoch, is_written_first=is_written_first)
     if updates.is_empty():
         return _without_expired(rows.select(pl.col(found).gather(ids)), live)
     names = [*keys, *found]
-    history = pl.concat([rows.select(names), updates.select(names)])
-    history = history.with_columns(numbers_of(history.select(keys), numbered)).filter(pl.col("_id").is_not_null())
+    history = pl.concat([picked(rows, names), picked(updates, names)])
+    history = with_series(history, numbers_of(picked(history, keys), numbered)).filter(pl.col("_id").is_not_null())
     turns = pl.DataFrame([asked.get_column("_offset"), ids])
     met = turns.join_asof(
-        history.drop(keys).sort("_offset", maintain_order=True),
+        without(history, *keys).sort("_offset", maintain_order=True),
         on="_offset",
         by="_id",
         strategy="backward",
         allow_exact_matches=is_written_first,
         check_sortedness=False,
     )
-    return _without_expired(met.drop("_id"), live)
+    return _without_expired(without(met, "_id"), live)
 
 
 def _without_expired(met: pl.DataFrame, live: pl.Series | None) -> pl.DataFrame:

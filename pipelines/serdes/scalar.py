@@ -90,9 +90,12 @@ class _Number(_Scalar):
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         width = self.stored.itemsize
-        wrong = (items.bin.size() != width).fill_null(False)
-        bad = {index: f"expected {width} bytes, found {len(items[index])}" for index in wrong.arg_true().to_list()}
-        numbers = (items.set(wrong, None) if bad else items).bin.reinterpret(dtype=self.read, endianness="big")
+        sizes, bad, readable = items.bin.size(), dict[int, str](), items
+        if {sizes.min(), sizes.max()} - {width, None}:
+            wrong = (sizes != width).fill_null(False)
+            bad = {index: f"expected {width} bytes, found {sizes[index]}" for index in wrong.arg_true().to_list()}
+            readable = items.set(wrong, None)
+        numbers = readable.bin.reinterpret(dtype=self.read, endianness="big")
         return DecodedColumns([numbers.cast(self.dtype).alias(next(iter(row_type.columns)))], absent_rows(items), bad)
 
 

@@ -45,7 +45,7 @@ from weir.pipelines.topology.processors import ProcessorNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.contract import StateSession, StateView
 from weir.state.errors import StateError
-from weir.state.frames import with_series, without
+from weir.state.frames import picked, with_series, without
 from weir.state.own_code import failures
 from weir.state.stores.access import StoreTime
 from weir.state.stores.key_value import KeyValueStore
@@ -221,9 +221,10 @@ class TaskProcessor:
         except UserFunctionError as error:
             raise _placed(error, self._sub_topology.sources, turns.frames, inputs, causes) from error.__cause__
         edges = {
-            edge.name: sent(output.edges[edge.name], turns, causes, partition, last_key(epoch.clocks))[
-                [*edge.schema, MERGE, ORIGIN]
-            ]
+            edge.name: picked(
+                sent(output.edges[edge.name], turns, causes, partition, last_key(epoch.clocks)),
+                (*edge.schema, MERGE, ORIGIN),
+            )
             for edge in self._sub_topology.edges_out
             if edge.name in output.edges
         }

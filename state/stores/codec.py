@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from weir.state.errors import RowFormatError
+from weir.state.frames import picked
 from weir.state.stores.nested import column_of
 from weir.state.types import StoreKind
 
@@ -236,7 +237,7 @@ class RowCodec:
         return pl.DataFrame(columns)
 
     def _ordered(self, frame: pl.DataFrame) -> pl.DataFrame:
-        return frame[[*(name for name in self.schema if name != "_ts"), "_ts"]]
+        return picked(frame, [*(name for name in self.schema if name != "_ts"), "_ts"])
 
     def _format_error(self, reason: str) -> RowFormatError:
         return RowFormatError(tuple(self.schema), reason)
@@ -355,11 +356,11 @@ def _fixed_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
 
 def _number_bytes(column: pl.Series) -> np.ndarray:
     """Big-endian bytes that sort as the numbers do; shape (rows, width), nulls as zero."""
-    values = column.to_physical()
+    values = column.cast(pl.Int64) if column.dtype.is_temporal() else column
     if values.null_count():
         values = values.fill_null(False if values.dtype == pl.Boolean else 0)
     if isinstance(column.dtype, pl.Decimal):
-        numbers = values.to_list()
+        numbers = values.to_physical().to_list()
         packed = b"".join([(number + DECIMAL_SIGN).to_bytes(DECIMAL_BYTES, "big") for number in numbers])
         return np.frombuffer(packed, np.uint8).reshape(-1, DECIMAL_BYTES)
     if values.dtype == pl.Boolean:
