@@ -9,13 +9,14 @@ import polars as pl
 
 
 def picked(frame: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
-    """The columns of ``frame`` with these names, in their order; without any there are no rows."""
-    return pl.DataFrame([frame.get_column(name) for name in names])
+    """The columns of ``frame`` with these names, in their order; what ``select`` gives if there are none."""
+    return pl.DataFrame(columns) if (columns := list(map(frame.get_column, names))) else frame.select()
 
 
 def without(frame: pl.DataFrame, *names: str) -> pl.DataFrame:
-    """``frame`` without those of its columns that have these names."""
-    return picked(frame, (name for name in frame.columns if name not in names))
+    """``frame`` without those of its columns that have these names; what ``drop`` gives if none is left."""
+    columns = [column for column in frame.get_columns() if column.name not in names]
+    return pl.DataFrame(columns) if columns else frame.drop(*names, strict=False)
 
 
 def with_series(frame: pl.DataFrame, *columns: pl.Series) -> pl.DataFrame:
