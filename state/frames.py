@@ -8,15 +8,20 @@ import numpy as np
 import polars as pl
 
 
+def framed(columns: list[pl.Series]) -> pl.DataFrame:
+    """A frame of ``columns``, at least one; what ``pl.DataFrame`` makes of them in three times the time."""
+    return columns[0].to_frame().hstack(columns[1:])
+
+
 def picked(frame: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
     """The columns of ``frame`` with these names, in their order; what ``select`` gives if there are none."""
-    return pl.DataFrame(columns) if (columns := list(map(frame.get_column, names))) else frame.select()
+    return framed(columns) if (columns := list(map(frame.get_column, names))) else frame.select()
 
 
 def without(frame: pl.DataFrame, *names: str) -> pl.DataFrame:
     """``frame`` without those of its columns that have these names; what ``drop`` gives if none is left."""
     columns = [column for column in frame.get_columns() if column.name not in names]
-    return pl.DataFrame(columns) if columns else frame.drop(*names, strict=False)
+    return framed(columns) if columns else frame.drop(*names, strict=False)
 
 
 def with_series(frame: pl.DataFrame, *columns: pl.Series) -> pl.DataFrame:
@@ -32,7 +37,7 @@ def with_series(frame: pl.DataFrame, *columns: pl.Series) -> pl.DataFrame:
 
 def renamed(frame: pl.DataFrame, name: Callable[[str], str]) -> pl.DataFrame:
     """``frame`` with each column's name changed."""
-    return pl.DataFrame([column.alias(name(column.name)) for column in frame.get_columns()])
+    return framed([column.alias(name(column.name)) for column in frame.get_columns()])
 
 
 def repeated(name: str, value: int, count: int, dtype: type[np.integer]) -> pl.Series:

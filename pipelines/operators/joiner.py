@@ -10,7 +10,7 @@ import polars as pl
 from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.operators.stateless import reserved, with_tombstones
 from weir.pipelines.serdes.row_type import RowType
-from weir.state.frames import picked, without
+from weir.state.frames import framed, picked, without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Joiner:
         pairs, deleted = without(pairs, "_left_gone", "_right_gone"), left_gone & right_gone
         key = picked(pairs, self.key_columns).get_columns()
         if self.function is None:
-            rows = pl.DataFrame([*key, *picked(pairs, self.pair_values).get_columns(), *reserved(pairs, deleted)])
+            rows = framed([*key, *picked(pairs, self.pair_values).get_columns(), *reserved(pairs, deleted)])
             return with_tombstones(rows, self.result, self.key_columns, deleted)
         is_asked = ~deleted
         asked = pairs.filter(is_asked)

@@ -12,7 +12,7 @@ from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.operators.stateless import computed, reserved, with_tombstones
 from weir.pipelines.serdes.row_type import RowType
-from weir.state.frames import picked
+from weir.state.frames import framed, picked
 
 
 class PairExpressions(NamedTuple):
@@ -98,11 +98,11 @@ class FlatMapValues:
             values = [value for several in answers for value in several]
             rows = rows[_repeats(answers)]
             columns = self.mapper.columns(self.result, values, Records(rows, self.key_columns))
-            return pl.DataFrame([*picked(rows, kept).get_columns(), *columns, *reserved(rows, _is_none(values))])
+            return framed([*picked(rows, kept).get_columns(), *columns, *reserved(rows, _is_none(values))])
         assert self.exploded is not None  # expressions always come with it
         types = RowType(pl.Schema({**self.result.columns, self.exploded: pl.List(self.result.columns[self.exploded])}))
         rows = rows.filter(~pl.col("_deleted"))
-        mapped = pl.DataFrame([*picked(rows, kept).get_columns(), *computed(rows, self.mapper, types), *reserved(rows)])
+        mapped = framed([*picked(rows, kept).get_columns(), *computed(rows, self.mapper, types), *reserved(rows)])
         return mapped.filter(pl.col(self.exploded).list.len() > 0).explode(self.exploded)
 
 
@@ -124,7 +124,7 @@ class SelectKey:
         else:
             columns = computed(rows, self.selector, self.result)
         kept = [name for name in self.value.columns if name not in self.result.columns]
-        return pl.DataFrame([*columns, *picked(rows, kept).get_columns(), *reserved(rows)])
+        return framed([*columns, *picked(rows, kept).get_columns(), *reserved(rows)])
 
 
 def _repeats(answers: list[list[Any]]) -> pl.Series:

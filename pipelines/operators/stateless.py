@@ -13,6 +13,7 @@ import polars as pl
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.serdes.row_type import RowType
+from weir.state.frames import framed, picked
 
 Predicate = pl.Expr | UserFunction
 
@@ -76,7 +77,7 @@ class MapValues:
         else:
             columns = computed(rows, self.mapper, self.result)
         kept = [name for name in self.key_columns if name not in self.result.columns]
-        mapped = pl.DataFrame([*rows.select(kept).get_columns(), *columns, *reserved(rows, deleted)])
+        mapped = framed([*picked(rows, kept).get_columns(), *columns, *reserved(rows, deleted)])
         return with_tombstones(mapped, self.result, self.key_columns, deleted)
 
 

@@ -12,7 +12,7 @@ from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE, NO_HEADERS, hea
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde, decoded
 from weir.pipelines.serdes.timestamps import TimestampExtractor
-from weir.state.frames import repeated, with_series
+from weir.state.frames import framed, repeated, with_series
 
 RAW_SCHEMA = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "timestamp_ms": pl.Int64(), "offset": pl.Int64()})
 """Undecoded records of one topic partition; what a record lacks is null."""
@@ -113,7 +113,7 @@ def decode_source(source: DecodableSource, raw: RawRecords, *, partition_time_ms
     value = decoded(source.value_serde, raw.frame["value"], source.value)
     deleted = np.zeros(rows, dtype=bool)
     deleted[value.absent] = True
-    frame = pl.DataFrame(
+    frame = framed(
         [
             *key.columns,
             *value.columns,

@@ -13,6 +13,7 @@ from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.topology.nodes import TableSinkNode
 from weir.state.commit.outbox import AT
+from weir.state.frames import framed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,4 +84,4 @@ def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
     columns.insert(at + 1, pl.int_range(rows.height, dtype=pl.Int64, eager=True).alias("_seq"))
     if node.keeps_headers:
         columns.append(rows.get_column(HEADERS))
-    return pl.DataFrame(columns)
+    return framed(columns)

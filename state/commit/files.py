@@ -19,7 +19,7 @@ from urllib.parse import quote
 import polars as pl
 
 from weir.state.engine.environment import make_folders, sync_file, sync_folder
-from weir.state.frames import without
+from weir.state.frames import framed, without
 from weir.state.types import FileEntry, TableSpec
 
 MERGED = "merged-"
@@ -112,7 +112,7 @@ def write_file(
     columns = file_columns(spec)
     if missing := columns.keys() - set(frame.columns):
         raise ValueError(f"table {spec.name!r}: the rows to be written lack the columns {sorted(missing)}")
-    rows = pl.DataFrame([frame.get_column(name).cast(spec.schema[name]).cast(dtype) for name, dtype in columns.items()])
+    rows = framed([frame.get_column(name).cast(spec.schema[name]).cast(dtype) for name, dtype in columns.items()])
     table = app_folder / spec.name
     apart = {name: str(values[name]) for name in spec.partition_by if not spec.has_partition_columns}
     folder = table.joinpath(*(f"{name}={quote(value, safe='')}" for name, value in apart.items()))

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from weir.state.errors import RowFormatError
-from weir.state.frames import picked
+from weir.state.frames import framed, picked
 from weir.state.stores.nested import column_of
 from weir.state.types import StoreKind
 
@@ -223,7 +223,7 @@ class RowCodec:
             column = pl.Series(name, np.ascontiguousarray(rows[f"c{index}"])).cast(dtype)
             is_null = (rows["_nulls"][:, index // 8] >> np.uint8(index % 8)) & 1
             columns.append(column.set(pl.Series(is_null.astype(bool)), None) if is_null.any() else column)
-        return pl.DataFrame(columns)
+        return framed(columns)
 
     def _unpack_objects(self, packed: bytes, count: int) -> pl.DataFrame:
         try:
@@ -234,7 +234,7 @@ class RowCodec:
             ]
         except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
             raise self._format_error(str(error)) from error
-        return pl.DataFrame(columns)
+        return framed(columns)
 
     def _ordered(self, frame: pl.DataFrame) -> pl.DataFrame:
         return picked(frame, [*(name for name in self.schema if name != "_ts"), "_ts"])

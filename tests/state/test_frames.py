@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from weir.state.frames import picked, renamed, repeated, running_max, with_series, without
+from weir.state.frames import framed, picked, renamed, repeated, running_max, with_series, without
 
 FRAME = pl.DataFrame({"a": [1, 2], "b": ["x", None], "c": [True, False]})
 
@@ -37,3 +37,9 @@ def test_names_change_and_values_repeat():
 def test_the_running_maximum_is_that_of_a_loop(times, at_least):
     expected = [max([*times[: place + 1], *([] if at_least is None else [at_least])]) for place in range(len(times))]
     assert running_max(np.array(times, np.int64), at_least).tolist() == expected
+
+
+def test_a_frame_is_made_of_columns_as_polars_makes_it():
+    assert_frame_equal(framed(FRAME.get_columns()), pl.DataFrame(FRAME.get_columns()))
+    with pytest.raises(pl.exceptions.DuplicateError):
+        framed([FRAME.get_column("a"), FRAME.get_column("a")])
