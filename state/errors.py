@@ -397,12 +397,12 @@ class TableFeatureError(StateError):
 class AppendOnlyError(StateError):
     """Rows would have to be replaced or removed in a table that its owner has made append-only; it is as it was."""
 
-    def __init__(self, application: str, folder: str) -> None:
-        super().__init__(application, folder)
-        self.application, self.folder = application, folder
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.folder = folder
 
     def __str__(self) -> str:
         return (
-            f"the Delta table {self.folder} of {self.application!r} is append-only (delta.appendOnly), but rows of it "
-            "have to be replaced; set that property to false, and start again"
+            f"the Delta table {self.folder} is append-only (delta.appendOnly), but rows of it have to be replaced or "
+            "removed; set that property to false, and try again"
         )

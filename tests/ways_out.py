@@ -333,6 +333,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "set that property to false": "tests/state/changelog/test_append_only.py::"
         "test_a_table_of_upserts_is_refused_at_the_claim_and_at_a_refresh",
     },
+    "pipelines/operations/compaction.py append_only_sentence": {
+        "set that property to false": f"{CLI}/test_compact.py::"
+        "test_tables_that_are_append_only_keep_their_files_and_their_rows_go_once_they_are_not",
+    },
     "state/errors.py UpsertsBusyError": {
         "stop what writes to it": "tests/state/changelog/test_upserts.py::"
         "test_others_that_keep_writing_are_named_after_a_few_attempts",

@@ -7,7 +7,7 @@ from pydantic import Field
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import size_text
-from weir.pipelines.operations.compaction import compact_application
+from weir.pipelines.operations.compaction import append_only_sentence, compact_application
 from weir.pipelines.operations.engines import Engine
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.quarantine import cleaned_sentence
@@ -69,6 +69,9 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
             context.log.info(cleaned_sentence(compacted.quarantine, is_dry_run=config.dry_run))
         for folder in kept:
             context.log.warning("%s stays in quarantine: %s", folder.folder.path, folder.why)
+        for report in compacted.reports:
+            if report.is_append_only:
+                context.log.warning(append_only_sentence(report))
         context.add_output_metadata(
             {
                 "is_dry_run": config.dry_run,

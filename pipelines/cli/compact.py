@@ -46,7 +46,7 @@ def compact(
     import polars as pl
 
     from weir.pipelines.cli.progress import counting
-    from weir.pipelines.operations.compaction import compact_application
+    from weir.pipelines.operations.compaction import append_only_sentence, compact_application
     from weir.pipelines.operations.quarantine import cleaned_sentence
 
     settings = load_settings(directory, writes=True)
@@ -84,6 +84,9 @@ def compact(
     if dry_run:
         rows = rows.rename({"now": "would be"}).drop("rows now", "MB now", "deleted from disk")
     print_table(rows)
+    for report in reports:
+        if report.is_append_only:
+            notices.print(append_only_sentence(report), markup=False, soft_wrap=True)
     kept = "; it is running, so the newest epochs of its changelogs stay as they are" if done.is_running else ""
     notices.print(
         f"{application}: {'nothing was changed (--dry-run)' if dry_run else 'compacted'}{kept}",

@@ -72,6 +72,14 @@ def compact_application(
     return Compacted(reports=reports, quarantine=cleaning, is_running=is_running)
 
 
+def append_only_sentence(report: TableReport) -> str:
+    """Why the files of a table that ``is_append_only`` stay as they are, and what to do about it."""
+    return (
+        f"{report.table} keeps its files, since it is append-only (delta.appendOnly) and rows of it would be replaced; "
+        "set that property to false, and compact again"
+    )
+
+
 def _is_for_spark(engine: Engine | None, limit: int, keys: int) -> bool:
     return keys > limit if engine is None else engine is Engine.SPARK
 

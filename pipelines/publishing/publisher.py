@@ -28,6 +28,7 @@ from weir.pipelines.publishing.connection import (
 from weir.pipelines.publishing.state import Action, RefusedPlace, SinkState
 from weir.state.commit.outbox import Mark, Outbox
 from weir.state.commit.refused import Refused
+from weir.state.errors import AppendOnlyError
 
 log = logging.getLogger("weir.publisher")
 
@@ -111,6 +112,8 @@ class Publisher:
         self._decided: Action | None = None
         self._removed_at_s = self._told_at_s = time.monotonic()
         self._failures = 0
+        self._keeps_all = False
+        """Whether it has said that the outbox keeps its rows, being append-only."""
         self._at_most: int | None = None
         """Fewer rows than the connection takes, while the one is looked for that is refused."""
 
@@ -204,7 +207,12 @@ class Publisher:
                 return self._remove(mark)
 
     def _remove(self, mark: Mark) -> None:
-        self._outbox.remove(mark)
+        try:
+            self._outbox.remove(mark)
+        except AppendOnlyError as error:  # what is published stays there, before the mark
+            if not self._keeps_all:
+                log.warning("sink %r: %s", self._sink, error)
+            self._keeps_all = True
         self._tell(**self._aside())
         self._removed_at_s = time.monotonic()
         self._on_step("outbox emptied")

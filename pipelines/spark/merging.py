@@ -7,7 +7,7 @@ that has its key, by way of the disk. Each task writes the newest rows by the co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 from weir.infra.settings import Settings
@@ -116,7 +116,7 @@ def _rows(session: SparkSession, merge: Merge) -> DataFrame:
     rows = session.read.format("delta").option("versionAsOf", merge.version).load(folder)
     if not merge.spec.has_partition_columns:
         for name in merge.spec.partition_by:
-            rows = rows.where(col(_quoted(name)).isin(merge.files[f"partition.{name}"].unique().to_list()))
+            rows = rows.where(_is_one_of(col(_quoted(name)), merge.files[f"partition.{name}"].unique().to_list()))
     return rows.select(*(col(_quoted(name)) for name in file_columns(merge.spec)))
 
 
@@ -141,6 +141,12 @@ def _merged_part(merge: Merge, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     done = merged_rows(merge, held)
     files = msgspec.json.encode(done.files)
     yield pa.RecordBatch.from_pydict({"rows": [count], "forgotten": [done.forgotten], "files": [files]})
+
+
+def _is_one_of(column: Column, values: Sequence[object]) -> Column:
+    """Null is one of ``values`` if they have it, which SQL's ``IN`` does not say."""
+    is_one = column.isin([value for value in values if value is not None])
+    return is_one | column.isNull() if None in values else is_one
 
 
 def _quoted(name: str) -> str:

@@ -24,7 +24,7 @@ from weir.state.commit.columns import differences
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.delta_log import is_append_only, replace_files
 from weir.state.commit.evolution import TOMBSTONE_HORIZON, is_upserts
-from weir.state.commit.files import MERGED
+from weir.state.commit.files import MERGED, partition_text
 from weir.state.commit.log import COMMITS, commit_times, newest_of
 from weir.state.commit.outbox import OUTBOX_FOLDER, REFUSED_FOLDER
 from weir.state.commit.protocol import redo_appends
@@ -39,6 +39,7 @@ from weir.state.commit.tables import (
 from weir.state.commit.upserts import UPDATES_FOLDER
 from weir.state.commit.vacuum import vacuum
 from weir.state.commit.widening import is_wider
+from weir.state.errors import AppendOnlyError
 from weir.state.types import CHANGELOG_FOLDER, TableSpec
 
 TOMBSTONE_RETENTION_MS = 24 * 3600 * 1000
@@ -61,6 +62,8 @@ class TableReport:
     bytes_after: int
     files_deleted: int
     """Files of earlier compactions and crashes, deleted from disk."""
+    is_append_only: bool
+    """Whether its files stay as they are because a merge would drop rows, which its owner forbids."""
 
 
 class Compaction:
@@ -107,7 +110,7 @@ class Compaction:
             before = file_actions(table)
             merges = self._merges(name, table, before)
             left = before.height - sum(merge.files.height - 1 for merge in merges)
-            reports.append(replace(_report(name, before, before, 0), files_after=left))
+            reports.append(replace(_report(name, table, before, before, 0), files_after=left))
         return reports
 
     def run(self, tables: Sequence[str]) -> Iterator[TableReport]:
@@ -180,8 +183,9 @@ class Compaction:
         if done.forgotten:
             _raise_horizon(folder, done.forgotten)
             self._on_step("horizon raised")
-        # 6. Files replaced: unless another compaction was quicker
-        replace_files(folder, merge.files, done.files, is_data_changed=bool(merge.spec.keys))
+        # 6. Files replaced: unless another compaction was quicker, or the table has become append-only
+        with suppress(AppendOnlyError):
+            replace_files(folder, merge.files, done.files, is_data_changed=bool(merge.spec.keys))
         self._on_step("files replaced")
 
     def _merges(self, name: str, table: DeltaTable, files: pl.DataFrame) -> list[Merge]:
@@ -196,7 +200,7 @@ class Compaction:
             has_partition_columns=not is_changelog(name),
         )
 
-        def merge(files: pl.DataFrame, partition: Mapping[str, str] | None = None) -> Merge:
+        def merge(files: pl.DataFrame, partition: Mapping[str, str | None] | None = None) -> Merge:
             return Merge(
                 app_folder=self._app_folder,
                 spec=spec,
@@ -210,7 +214,7 @@ class Compaction:
             partitions = [column for column in files.columns if column.startswith("partition.")]
             parts = files.partition_by(partitions) if partitions else [files]
             return [merge(pack) for part in parts for pack in packs(part)]
-        if is_append_only(table):  # a merge drops rows that a newer one of their key replaces
+        if _must_keep_rows(name, table):
             return []
         if not is_changelog(name):
             return [merge(files)] if _has_news(files) else []
@@ -220,10 +224,10 @@ class Compaction:
                 of_task,
                 {
                     "task": of_task.sort("max._epoch")["partition.task"][-1],
-                    "segment": str(of_task["partition.segment"].max()),
+                    "segment": partition_text(of_task["partition.segment"].max()),  # type: ignore[arg-type]
                 },
             )
-            for _, of_task in sorted(closed.group_by(partition_of_rows().alias("partition")))
+            for _, of_task in closed.group_by(partition_of_rows().alias("partition"), maintain_order=True)
             if _has_news(of_task)
         ]
 
@@ -240,7 +244,7 @@ class Compaction:
         if after.height < before.height:
             table.checkpoint()
         self._on_step("cleaned")
-        return _report(name, before, after, deleted)
+        return _report(name, DeltaTable(table.folder), before, after, deleted)
 
 
 def is_changelog(table: str) -> bool:
@@ -276,7 +280,8 @@ def _remove_empty_segments(folder: Path, open_segment: int) -> None:
     Merged rows go into folders that still hold files of the table. Tasks' folders stay, since they get new segments.
     """
     for segment in folder.glob("task=*/segment=*"):
-        if int(segment.name.removeprefix("segment=")) < open_segment:
+        number = segment.name.removeprefix("segment=")
+        if number.isdecimal() and int(number) < open_segment:
             with suppress(OSError):  # not empty
                 segment.rmdir()
 
@@ -305,7 +310,13 @@ def _claimed_at_ms(times: pl.DataFrame) -> int:
     return int(newest["at"].dt.timestamp("ms").item()) if newest.height else 0
 
 
-def _report(name: str, before: pl.DataFrame, after: pl.DataFrame, files_deleted: int) -> TableReport:
+def _must_keep_rows(name: str, table: DeltaTable) -> bool:
+    """Whether its owner forbids what a compaction does to it: a merge drops rows that a newer one of their key
+    replaces, and a roll-up what old rows list."""
+    return is_append_only(table) and bool(key_columns(table) or name == COMMITS.name)
+
+
+def _report(name: str, table: DeltaTable, before: pl.DataFrame, after: pl.DataFrame, files_deleted: int) -> TableReport:
     def total(files: pl.DataFrame, column: str) -> int:
         return int(files[column].sum()) if files.height else 0
 
@@ -318,4 +329,5 @@ def _report(name: str, before: pl.DataFrame, after: pl.DataFrame, files_deleted:
         rows_after=total(after, "num_records"),
         bytes_after=total(after, "size_bytes"),
         files_deleted=files_deleted,
+        is_append_only=_must_keep_rows(name, table),
     )

@@ -36,7 +36,7 @@ class Merge:
     """A Delta version of the table that has the files."""
     files: pl.DataFrame
     """Rows of ``file_actions``, at least one; of a table of updates all those of the partitions that they belong to."""
-    partition: Mapping[str, str]
+    partition: Mapping[str, str | None]
     """Where all rows go; empty if their own columns say so."""
     deletions_through: int
     """Deletions of this and older epochs are dropped."""

@@ -107,7 +107,7 @@ class DeltaLog:
         expected = self.transaction
         self._require_there()
         if self._is_append_only and removed is not None and removed.height:
-            raise AppendOnlyError(self._application, str(self._table_folder))
+            raise AppendOnlyError(str(self._table_folder))
         with _scratch(self._folder, _append_actions(self._application, transaction, files, removed)) as scratch:
             while self.transaction == expected:
                 try:
@@ -164,7 +164,11 @@ class DeltaLog:
 
 def is_append_only(table: DeltaTable) -> bool:
     """Whether the owner of a table has forbidden entries that remove or change rows of it."""
-    return (table.metadata().configuration.get(_APPEND_ONLY) or "").lower() == "true"
+    return _forbids_changes(table.metadata().configuration)
+
+
+def _forbids_changes(configuration: Mapping[str, str | None]) -> bool:
+    return (configuration.get(_APPEND_ONLY) or "").lower() == "true"
 
 
 def replace_files(
@@ -181,11 +185,17 @@ def replace_files(
     another writer has removed one of them; delta-rs itself would let through two replacements that both change no
     data. ``is_data_changed`` is False if ``added`` holds the same rows. ``transaction`` is a Delta transaction, its id
     and version, that the commit carries.
+
+    Raises:
+        AppendOnlyError: Data would change, and the table is append-only, perhaps since a moment ago; nothing was
+            written.
     """
     table, log, paths = DeltaTable(folder), folder / "_delta_log", set(removed["path"])
     version = table.version() + 1
     if not paths <= _live(table):
         return False
+    if is_data_changed and is_append_only(table):
+        raise AppendOnlyError(str(folder))
     with _scratch(log, _replace_actions(removed, added, is_data_changed, transaction)) as scratch:
         while True:
             try:
@@ -195,6 +205,11 @@ def replace_files(
                 there = _decoded(_entry(log, version))
                 if any(action.remove is not None and unquote(action.remove.path) in paths for action in there):
                     return False
+                if is_data_changed and any(
+                    action.meta_data is not None and _forbids_changes(action.meta_data["configuration"])
+                    for action in there
+                ):
+                    raise AppendOnlyError(str(folder)) from None
                 version += 1
     for written in (_entry(log, number) for number in range(table.version() + 1, version + 1)):
         if written.exists():

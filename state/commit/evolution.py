@@ -157,7 +157,7 @@ def _write_anew(app_folder: Path, table: DeltaTable, spec: TableSpec, needed: Ev
     """Replace all files by ones with the new types, and the schema, in one Delta commit; does nothing if another writer
     was quicker. Where keys are others, files without them and older ones go."""
     if is_append_only(table):
-        raise AppendOnlyError(app_folder.name, str(app_folder / spec.name))
+        raise AppendOnlyError(str(app_folder / spec.name))
     folder, properties = app_folder / spec.name, dict(table.metadata().configuration)
     files = pl.Series(table.get_add_actions(flatten=True)).struct.unnest()
     files = files.with_columns(pl.Series("path", [unquote(path) for path in files["path"]], dtype=pl.String))

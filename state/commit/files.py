@@ -29,6 +29,9 @@ WIDER = pl.ScanCastOptions(
     integer_cast="upcast", float_cast="upcast", missing_struct_fields="insert", extra_struct_fields="ignore"
 )
 """A table's types may be wider than those of its older files."""
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""The folder of a partition whose value is null, as Hive and Spark name it; some readers take the value from there, and
+not from Delta's log."""
 _STATS_TEXT_CHARACTERS = 32
 _SYNC_THREADS = 4
 
@@ -114,8 +117,8 @@ def write_file(
         raise ValueError(f"table {spec.name!r}: the rows to be written lack the columns {sorted(missing)}")
     rows = framed([frame.get_column(name).cast(spec.schema[name]).cast(dtype) for name, dtype in columns.items()])
     table = app_folder / spec.name
-    apart = {name: str(values[name]) for name in spec.partition_by if not spec.has_partition_columns}
-    folder = table.joinpath(*(f"{name}={quote(value, safe='')}" for name, value in apart.items()))
+    apart = {name: values[name] for name in spec.partition_by if not spec.has_partition_columns}
+    folder = table.joinpath(*(f"{name}={_folder_name(value)}" for name, value in apart.items()))
     make_folders(folder)
     path = folder / f"{MERGED if is_merged else ''}{uuid.uuid4().hex}.parquet"
     # 1. Files written and synced
@@ -156,6 +159,10 @@ def write_files(
         )
         for values, rows in parts.items()
     ]
+
+
+def _folder_name(value: str | None) -> str:
+    return NULL_FOLDER if value is None else quote(value, safe="")
 
 
 def _without_empty_text(spec: TableSpec) -> list[pl.Expr]:

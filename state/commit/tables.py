@@ -98,7 +98,7 @@ class AppendTable:
         evolution(app_folder, updates)
         table = cls.create(app_folder, shown, application, {**REPLACED_RETENTION, UPDATES_PROPERTY: updates.name})
         if is_append_only(DeltaTable(table.folder)):
-            raise AppendOnlyError(application, str(table.folder))
+            raise AppendOnlyError(str(table.folder))
         return table
 
     @property

@@ -7,6 +7,7 @@ import json
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from tests.state.quarantine_folders import DAY_S, MIB, put, quarantined_while_open
@@ -72,6 +73,26 @@ def test_the_open_segment_of_a_running_application_stays(place):
     database.acquire_lease("sales", owner="test", pid=1, host="elsewhere", ttl_s=600)
     assert files_and_rows(place)["_changelog/totals"] == (6, 6, 12, 12)
     assert "running, so the newest epochs of its changelogs stay" in " ".join(compact(place).stderr.split())
+
+
+def test_tables_that_are_append_only_keep_their_files_and_their_rows_go_once_they_are_not(place):
+    folders = [place.warehouse / "sales" / name for name in (CHANGES.name, "_commits")]
+
+    def allow(value: str) -> None:
+        for folder in folders:
+            table = DeltaTable(folder)
+            table.alter.set_table_properties({"delta.appendOnly": value}, raise_if_not_exists=False)
+
+    allow("true")
+    for options in (["--dry-run"], []):
+        said = " ".join(compact(place, *options).stderr.split())
+        for name in ("_changelog/totals", "_commits")[: 1 if options else 2]:
+            assert f"{name} keeps its files, since it is append-only (delta.appendOnly)" in said
+            assert "set that property to false, and compact again" in said
+    assert files_and_rows(place) == {"_changelog/totals": (6, 6, 12, 12), "_commits": (7, 7, 7, 7)}
+    allow("false")
+    assert files_and_rows(place) == {"_changelog/totals": (6, 1, 12, 2), "_commits": (7, 2, 7, 7)}
+    assert "append-only" not in compact(place).stderr
 
 
 def test_an_unknown_store_names_the_known_ones(place):

@@ -7,6 +7,7 @@ from collections import Counter
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 
 from tests.pipelines.cli.typed import opened
 from tests.pipelines.spark.evolving import Click, clicks
@@ -93,6 +94,18 @@ def test_letters_are_discarded_by_id_or_all_while_new_ones_come(there, monkeypat
     assert there.run("programs:app").code == 0
     assert offsets(there) == [49]
     assert pl.read_delta(str(there.warehouse / "clicks" / "_dead_letters")).height == 1
+
+
+def test_letters_are_discarded_once_their_table_is_not_append_only(there):
+    table = DeltaTable(there.warehouse / "clicks" / "_dead_letters")
+    table.alter.set_table_properties({"delta.appendOnly": "true"}, raise_if_not_exists=False)
+    refused = there.weir("dead-letters discard clicks --yes")
+    assert refused.code == 1
+    assert "_dead_letters is append-only (delta.appendOnly)" in refused.text
+    assert len(offsets(there)) == 7
+    table.alter.set_table_properties({"delta.appendOnly": "false"})
+    assert there.weir("dead-letters discard clicks --yes").code == 0
+    assert offsets(there) == []
 
 
 def test_an_unknown_id_is_found_in_the_list(there):

@@ -11,6 +11,7 @@ from datetime import timedelta
 from threading import Event, Thread
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,6 +139,22 @@ def test_what_may_pass_is_tried_again_with_the_same_request(server, orders, stat
     assert found(server) == orders.sent
     assert [request.status for request in server.requests] == [200, status, status, 200]
     server.check_repeats("order")
+
+
+def test_an_outbox_that_is_append_only_keeps_what_is_published_and_nothing_comes_twice(server, orders, caplog):
+    orders.commit(30)
+    table = DeltaTable(orders.outbox().folder)
+    table.alter.set_table_properties({"delta.appendOnly": "true"}, raise_if_not_exists=False)
+    for _ in range(2):
+        drain(orders.publisher())
+        orders.commit(5)
+    assert found(server) == orders.sent[:35]
+    assert "append-only (delta.appendOnly)" in caplog.text
+    assert len(list(orders.outbox().folder.glob("*.parquet"))) == 3
+    table.alter.set_table_properties({"delta.appendOnly": "false"})
+    drain(orders.publisher())
+    assert found(server) == orders.sent
+    assert not list(orders.outbox().folder.glob("*.parquet"))
 
 
 def test_a_server_that_is_away_is_waited_for(tmp_path, server):
