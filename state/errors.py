@@ -217,16 +217,19 @@ class MapFullError(StateError):
 
 
 class DiskFullError(StateError):
-    """The disk has no room for an epoch's writes; nothing was written (PROTOCOL 18)."""
+    """A disk has no room for what is to be written; nothing of it counts (PROTOCOL 18)."""
 
-    def __init__(self, task_id: str, folder: str, needed: int, free: int) -> None:
-        super().__init__(task_id, folder, needed, free)
-        self.task_id, self.folder, self.needed, self.free = task_id, folder, needed, free
+    def __init__(self, what: str, folder: str, needed: int | None, free: int, reason: str = "") -> None:
+        """``what`` is to be written, say by "task 0_0"; ``needed`` is None if it is not known how much that is."""
+        super().__init__(what, folder, needed, free, reason)
+        self.what, self.folder, self.needed, self.free, self.reason = what, folder, needed, free, reason
 
     def __str__(self) -> str:
+        wanted = "which is not enough" if self.needed is None else f"but {self.needed:,} may be needed"
+        why = f" ({self.reason})" if self.reason else ""
         return (
-            f"task {self.task_id}: the disk of {self.folder} has {self.free} bytes free, but the epoch may need "
-            f"{self.needed}; nothing was written: free some space, and the epoch runs again"
+            f"{self.what}: the disk of {self.folder} has {self.free:,} bytes free, {wanted}{why}; nothing of it "
+            "counts: free some space there, and it goes on"
         )
 
 

@@ -1,18 +1,69 @@
-"""Tells that a disk is full from other errors."""
+"""Tells that a disk is full from other errors, and says which disk that is and what is free there."""
 
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
+import lmdb
 import polars as pl
 from deltalake.exceptions import DeltaError
 
+from weir.state.errors import DiskFullError
+
+DISK_FULL_WAIT_S = 5.0
+"""How long whoever waits for space waits before the next try."""
 _CODES = (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_disk_full(error: BaseException) -> bool:
     """Whether writing failed because the disk is full; polars and delta-rs give the error number only in their text."""
-    if isinstance(error, OSError) and error.errno in _CODES:
+    if isinstance(error, DiskFullError | lmdb.DiskError) or (isinstance(error, OSError) and error.errno in _CODES):
         return True
     is_theirs = isinstance(error, (OSError, pl.exceptions.PolarsError, DeltaError))
     return is_theirs and any(f"(os error {code})" in str(error) for code in _CODES)
+
+
+def disk_full(error: BaseException, what: str, folders: Sequence[Path], needed: int | None = None) -> DiskFullError:
+    """The same in a sentence that names the fullest of ``folders``, of those that the error is about; ``what`` was to
+    be written, and may need so many bytes."""
+    if isinstance(error, DiskFullError):
+        return error
+    named = getattr(error, "filename", None)
+    about = [folder for folder in folders if isinstance(named, str) and Path(named).is_relative_to(folder)]
+    where = min(about or folders, key=free_bytes)
+    return DiskFullError(what, str(where), needed, free_bytes(where), str(error))
+
+
+@contextmanager
+def writing(path: Path, what: str, needed: int) -> Iterator[None]:
+    """Within the block a new file is written; if there is no room for it, what there is of it is removed.
+
+    Raises:
+        DiskFullError: There is no room, for ``what`` and its ``needed`` bytes.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        path.unlink(missing_ok=True)
+        raise disk_full(error, what, [path.parent], needed) from error
+
+
+def require_room(where: Path, what: str, needed: int) -> None:
+    """Raise ``DiskFullError`` unless the file system of ``where``, which need not exist yet, has ``needed`` bytes
+    free."""
+    if (free := free_bytes(where)) < needed:
+        raise DiskFullError(what, str(where.resolve()), needed, free)
+
+
+def free_bytes(where: Path) -> int:
+    """What is free on the file system that ``where`` is on, or will be."""
+    while not where.exists():
+        where = where.parent
+    disk = os.statvfs(where)
+    return disk.f_bavail * disk.f_frsize

@@ -57,7 +57,7 @@ from weir.state.commit.record import (
     TableSwap,
     TaskCommit,
 )
-from weir.state.full_disk import is_disk_full
+from weir.state.full_disk import disk_full, is_disk_full
 from weir.state.types import FileEntry, StateId, StoreSpec, TaskId, TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -488,8 +488,9 @@ class Coordinator:
             except Exception as error:
                 if not is_disk_full(error):
                     raise
-                if not self.wait_for_disk(error):
-                    raise CommitOutOfSpaceError(self.application.id, str(self.folder), str(error)) from error
+                full = disk_full(error, "a commit", [self.folder])
+                if not self.wait_for_disk(full):
+                    raise CommitOutOfSpaceError(self.application.id, full) from error
         # 7. The tasks told: by their next plans
         passed = [blob for task in self.tasks.values() for blob in task.consumed]
         replaced = [snapshot for task in self.tasks.values() if (snapshot := task.settled()) is not None]

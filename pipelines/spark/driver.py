@@ -47,9 +47,11 @@ from weir.pipelines.spark.topic_watch import TopicWatch
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import ReceiptStatus
 from weir.state.commit.protocol import Committer
+from weir.state.engine.environment import FREE_DISK_RESERVE_BYTES
 from weir.state.engine.instances import instance_folder, instances
 from weir.state.engine.quarantine import quarantine
 from weir.state.errors import SwapRefusedError
+from weir.state.full_disk import DISK_FULL_WAIT_S, disk_full, is_disk_full, require_room
 from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -67,7 +69,6 @@ were are still the same."""
 REPORT_EVERY_S = 0.5
 QUIET_REPORT_EVERY_S = 5.0
 """While nothing waits and nothing changes; heartbeats come without reports."""
-DISK_FULL_WAIT_S = 5.0
 HURRY_S = 1.0
 """How long an epoch may still take once somebody has asked for something, if what it waits for may be left."""
 LATE_SHARE = 0.2
@@ -79,15 +80,32 @@ BROKER_WAIT_S = 1.0
 
 
 def started_driver(spec: RunSpec, committer: Committer, executors: Executors, listeners: Listeners) -> Driver:
-    """The driver of a new generation, which it has claimed.
+    """The driver of a new generation, which it has claimed. While a disk is full, it waits and claims again.
 
-    Raises what ``require_commit_log`` and ``Coordinator.start`` raise.
+    Raises what ``require_commit_log`` and ``Coordinator.start`` raise, and:
+        DiskFullError: ``Listeners.wait_for_disk`` waits no longer.
     """
+    folder = spec.warehouse / spec.application.id
+    what = f"application {spec.application.id!r}"
+    while True:
+        try:
+            require_room(folder, what, FREE_DISK_RESERVE_BYTES)  # else claims would pile up
+            return _started(spec, committer, executors, listeners)
+        except Exception as error:
+            if not is_disk_full(error):
+                raise
+            full = disk_full(error, what, [folder, spec.state_folder])
+            if not listeners.wait_for_disk(full):
+                raise full from error
+
+
+def _started(spec: RunSpec, committer: Committer, executors: Executors, listeners: Listeners) -> Driver:
     require_commit_log(spec.application, spec.warehouse / spec.application.id, spec.state_folder)
     before = list(instances(spec.state_folder))  # an instance that a newer driver makes is not among them
     coordinator = Coordinator(
         spec.application, spec.warehouse, committer, executors.slots, listeners.on_commit, spec.metrics_level
     )
+    coordinator.wait_for_disk = listeners.wait_for_disk
     coordinator.start(spec.source_counts, spec.source, accept_state_loss=spec.accept_state_loss)
     name_of = spec.application.topology.task_name
     named = {
@@ -235,7 +253,7 @@ class Driver:
     def _state(self, result: EpochResult | None) -> str:
         if self._is_paused:
             return "paused"
-        if self._held:
+        if self._held or (result is None and self._restores.waits):
             return "waiting"
         if result is None and self._coordinator.under_way:
             return "working"
@@ -279,7 +297,7 @@ class Driver:
 
     def _wait_for_disk(self, error: Exception) -> bool:
         """Wait a moment with a commit for which the disk has no room; False once the run is to end."""
-        message = f"a commit waits for space on the disk of {self._coordinator.folder}: {error}"
+        message = f"a commit waits for space: {error}"
         if message != self._message:
             log.warning(message)
         self._message = message
@@ -346,7 +364,7 @@ class Driver:
                     self._topics.require_readable()
                 self._commit("failure")
                 raise TaskFailedError(application, str(receipt.task), receipt.error)
-            self._message = f"task {receipt.task}: {receipt.error}; waiting for space"
+            self._message = f"{receipt.error}; waiting for space"
             log.warning(self._message)
             self._report("waiting", now=True)
             stop.wait(DISK_FULL_WAIT_S)
@@ -590,7 +608,7 @@ class Driver:
         tasks = [(task.state, task.reason, task.retrying, task.calling) for task in coordinator.tasks.values()]
         return (
             state,
-            self._message or self._held,
+            self._message or self._restores.waits or self._held,
             coordinator.epoch,
             coordinator.committed_epoch,
             self._pace.records_in,
@@ -622,7 +640,7 @@ class Driver:
             commit_ms_avg=commits.average,
             commit_ms_max=commits.maximum,
             state=state,
-            message=self._message or self._held,
+            message=self._message or self._restores.waits or self._held,
             readings=[
                 *coordinator.metrics.readings(),
                 *task_readings(coordinator.tasks.values(), self._ends),

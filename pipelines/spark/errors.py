@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from weir.pipelines.serdes.source import BadRecord
+from weir.state.errors import DiskFullError
 
 
 class RunError(Exception):
@@ -33,15 +34,15 @@ class BadRecordError(RunError):
 class CommitOutOfSpaceError(RunError):
     """A commit could not be finished, since the disk of the warehouse is full."""
 
-    def __init__(self, application: str, folder: str, reason: str) -> None:
-        super().__init__(application, folder, reason)
-        self.application, self.folder, self.reason = application, folder, reason
+    def __init__(self, application: str, full: DiskFullError) -> None:
+        super().__init__(application, full)
+        self.application, self.full = application, full
 
     def __str__(self) -> str:
         return (
-            f"application {self.application!r} could not finish a commit, since the disk of {self.folder} is full "
-            f"({self.reason}); free some space there and start it again: what was committed stands, and the rest runs "
-            "again"
+            f"application {self.application!r} could not finish a commit, since the disk of {self.full.folder} is full "
+            f"({self.full.free:,} bytes free); free some space there and start it again: what was committed stands, "
+            "and the rest runs again"
         )
 
 

@@ -242,3 +242,5 @@ class Listeners:
     on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None
     """Gets the positions of each commit once it is durable; it must not hold the commit up."""
     publishing: Publishing = NOTHING_TO_PUBLISH
+    wait_for_disk: Callable[[Exception], bool] = lambda error: False
+    """Waits a moment with a start for which a disk has no room; False once the run is to end."""

@@ -37,6 +37,7 @@ from weir.state.engine.in_memory import place
 from weir.state.engine.instances import instance_folder, set_current
 from weir.state.engine.quarantine import quarantine
 from weir.state.errors import FencedStoreError
+from weir.state.full_disk import disk_full, is_disk_full
 from weir.state.types import IsolationLevel, StateId, TaskId
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ class Restored:
     """Whether the snapshot that the commit lists was used up, or was missing."""
     error: str = ""
     """Why there is no new instance, in one sentence; empty when there is one."""
+    lacks_space: bool = False
+    """Whether that is because a disk is full: then nothing is left of the new instance, and it can be tried again."""
 
 
 def restore(
@@ -87,7 +90,8 @@ def restore(
     request: RestoreRequest,
     reader: Callable[[str, int], Reader],
 ) -> Restored:
-    """Carry out ``request`` on this host; what an attempt that died left behind goes to quarantine too.
+    """Carry out ``request`` on this host; what an attempt that died left behind goes to quarantine too. A full disk is
+    an answer, since the restore can be tried again.
 
     Its driver may have been frozen since it began this. So the commit log is asked here too, before anything is moved
     and before queries get another instance, and the folder itself once it is moved.
@@ -95,6 +99,29 @@ def restore(
     Raises:
         FencedStoreError: A newer driver has taken over; its instance is where it was.
     """
+    try:
+        return _restore(application, settings, request, reader)
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        folder = Path(settings.state_folder, application.topology.task_name(request.task))
+        shutil.rmtree(folder / request.instance, ignore_errors=True)
+        folders = [folder, Path(settings.application_folder)]
+        return Restored(
+            request=request,
+            rows=0,
+            seconds=0.0,
+            error=str(disk_full(error, f"task {folder.name}", folders)),
+            lacks_space=True,
+        )
+
+
+def _restore(
+    application: Application,
+    settings: TaskSettings,
+    request: RestoreRequest,
+    reader: Callable[[str, int], Reader],
+) -> Restored:
     started = time.perf_counter()
     sub_topology = application.topology.sub_topology(request.task.sub_topology)
     name = application.topology.task_name(request.task)

@@ -25,6 +25,7 @@ from weir.pipelines.spark.task import TaskState
 from weir.pipelines.tasks.plan import Receipt
 from weir.state.commit.record import TaskCommit
 from weir.state.engine.instances import new_instance
+from weir.state.full_disk import DISK_FULL_WAIT_S
 from weir.state.types import TaskId
 
 log = logging.getLogger("weir.driver")
@@ -54,7 +55,11 @@ class Restores:
         self._hold_until = self._ask_after = 0.0
         self._said = ""
         self._waiting: dict[TaskId, RestoreRequest] = {}
-        """Restores that begin once the brokers answer."""
+        """Restores that begin once the brokers answer, or a disk has room."""
+        self._begin_after = 0.0
+        """When to try those again."""
+        self.waits = ""
+        """For which disk a restore waits; empty if none does."""
         self._unchecked: list[Restored] = []
         """Restores that have ended, until the brokers say whether what they read was all there."""
         self._told_at: dict[TaskId, float] = {}
@@ -151,7 +156,7 @@ class Restores:
             FencedError: A newer driver has taken over.
             RangeLostError, CompactedTopicError: As for ``begin``.
         """
-        if self._waiting:
+        if self._waiting and time.monotonic() >= self._begin_after:
             self._start(list(self._waiting.values()))
         ended = [*self._unchecked, *self._executor.finished()]
         self._unchecked = [
@@ -161,6 +166,10 @@ class Restores:
             if not (restored.error or self._has_records(restored.request.task, restored.request.commit))
         ]
         for restored in [restored for restored in ended if restored not in self._unchecked]:
+            if restored.lacks_space:
+                self._wait_for_space(restored)
+                continue
+            self.waits = ""
             if restored.error:
                 self._coordinator.check_claim()  # it fails, too, if a newer driver has taken over
                 if self._coordinator.has_uncommitted:
@@ -183,6 +192,16 @@ class Restores:
                     restored.request.task,
                     store,
                 )
+
+    def _wait_for_space(self, restored: Restored) -> None:
+        """Try a restore again in a moment: a full disk says nothing about what it reads."""
+        task, message = restored.request.task, f"{restored.error}; its restore waits for space"
+        self._coordinator.check_claim()  # else it would take the room of a newer driver's
+        self._waiting[task], self._begin_after = restored.request, time.monotonic() + DISK_FULL_WAIT_S
+        self._coordinator.tasks[task].restoring(message)
+        if message != self.waits:
+            log.warning(message)
+        self.waits = message
 
     def tell_progress(self) -> None:
         """Pass on the progress of the restores."""

@@ -44,6 +44,7 @@ from weir.pipelines.spark.upserts import refreshing
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.run_metrics import MetricsLevel
 from weir.state.commit.protocol import newest_commit
+from weir.state.full_disk import DISK_FULL_WAIT_S
 from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -210,6 +211,7 @@ class _Generations:
             on_progress=self.report,
             on_commit=stack.enter_context(_afterwards(application, settings, self.bootstrap_servers, upserts)),
             publishing=publishers,
+            wait_for_disk=waiting_for_disk(self._say, self.stop),
         )
         with spark_driver(self.spark, worker, spec, listeners) as driver, closing(publishers):
             starting.close()
@@ -235,7 +237,19 @@ class _Generations:
             return replace(summary, publishing_s=waited_s if summary.commits else 0.0)
 
     def _say(self, message: str) -> None:
-        self.report(_starting(self.application, message))
+        self.report(starting_report(self.application, message))
+
+
+def waiting_for_disk(say: Callable[[str], None], stop: Event) -> Callable[[Exception], bool]:
+    """What a start does while a disk is full, until ``stop``."""
+
+    def wait(error: Exception) -> bool:
+        message = f"the start waits for space: {error}"
+        log.warning(message)
+        say(message)
+        return not stop.wait(DISK_FULL_WAIT_S)
+
+    return wait
 
 
 @contextmanager
@@ -345,7 +359,8 @@ def spark_context(settings: Settings, application: Application) -> Iterator[Spar
         stop_context(context)
 
 
-def _starting(application: Application, message: str) -> Progress:
+def starting_report(application: Application, message: str) -> Progress:
+    """A report of a run that has not claimed a generation yet."""
     return Progress(
         application=application.id,
         generation=0,

@@ -22,6 +22,7 @@ from weir.pipelines.tasks.epoch import TaskSettings
 from weir.state.changelog.snapshot import publish_snapshot
 from weir.state.commit.record import SnapshotRef
 from weir.state.engine.instances import instance_folder
+from weir.state.errors import DiskFullError
 from weir.state.types import TaskId
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,8 @@ def publish(application: Application, settings: TaskSettings, request: SnapshotR
             instance_folder(Path(settings.state_folder, name), request.instance),
             name,
         )
+    except DiskFullError as full:  # it is due again after the next commit
+        error = str(full)
     except Exception as failure:
         log.exception("task %s: its snapshot failed", request.task)
         error = first_line(failure)

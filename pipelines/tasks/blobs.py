@@ -16,6 +16,7 @@ from weir.pipelines.tasks.order import MERGE, OFFSETS, ORIGIN, Key
 from weir.pipelines.topology import Topology
 from weir.state.commit.columns import differences
 from weir.state.engine.environment import make_folders
+from weir.state.full_disk import writing
 from weir.state.types import BlobRef, StateId
 
 BLOBS = "_blobs"
@@ -28,11 +29,12 @@ def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, e
 
     ``source`` and ``target`` are stored task names (``Topology.task_name``).
     """
-    make_folders(folder)
     path = folder / f"{source}-{target}-{state}-{uuid.uuid4().hex}.arrow"
     first, last = key_at(frame, 0), key_at(frame, -1)
     is_plain = frame.get_column(ORIGIN).equals(origins_of_offsets(frame, first[1]))
-    (frame.drop(ORIGIN) if is_plain else frame).write_ipc(path, compression="uncompressed")
+    with writing(path, f"rows from {source} to {target}", frame.estimated_size()):
+        make_folders(folder)
+        (frame.drop(ORIGIN) if is_plain else frame).write_ipc(path, compression="uncompressed")
     return BlobRef(
         source=source,
         target=target,

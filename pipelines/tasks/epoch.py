@@ -54,7 +54,6 @@ from weir.state.engine.rollback_cost import RollbackCost
 from weir.state.engine.session import EpochSession
 from weir.state.engine.task_store import TASK_STORE, TaskStore
 from weir.state.errors import (
-    DiskFullError,
     MapFullError,
     OwnStoreBehindError,
     RowFormatError,
@@ -62,7 +61,7 @@ from weir.state.errors import (
     TaskCorruptedError,
 )
 from weir.state.frames import repeated, with_series
-from weir.state.full_disk import is_disk_full
+from weir.state.full_disk import disk_full, is_disk_full
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
 log = logging.getLogger(__name__)
@@ -201,6 +200,8 @@ class EpochRunner:
         self._global_tables = GlobalTables(topology, handling)
         self._at_work: TaskStore | None = None
         """The store of the task that runs, or ran last."""
+        self._written: list[Path] = []
+        """The files of an epoch that no receipt names yet."""
         self._instances: dict[TaskId, tuple[StateId | None, dict[str, object]]] = {}
         """The processors of each task, and the state after the epoch in which they ran last."""
         self._processors = {
@@ -211,6 +212,7 @@ class EpochRunner:
     def run(self, plan: TaskPlan) -> Receipt:
         """Carry out ``plan`` once, however often it arrives: the same plan again gets the stored receipt."""
         started_s, store = time.monotonic(), None
+        self._written = []
         try:
             self._at_work = store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
             if (stored := _stored_receipt(plan.plan_hash, store)) is not None:
@@ -245,20 +247,15 @@ class EpochRunner:
         except MapFullError:
             self._store(plan.task, plan.instance, is_new=False).grow()
             return _refusal(plan, ReceiptStatus.MAP_FULL, "the store's map was full; it has grown")
-        except DiskFullError as error:
-            if store is not None:
-                store.spare()
-            return _refusal(plan, ReceiptStatus.DISK_FULL, str(error))
         except Exception as error:
             if is_disk_full(error):
                 if store is not None:
                     store.spare()
-                return _refusal(
-                    plan,
-                    ReceiptStatus.DISK_FULL,
-                    f"the disk of {self._folder} is full ({error}); "
-                    "nothing of the epoch was committed: free some space, and it runs again",
-                )
+                for path in self._written:  # the next attempt needs the room
+                    path.unlink(missing_ok=True)
+                what = f"task {self._topology.task_name(plan.task)}"
+                folders = [self._folder, Path(self._settings.state_folder)]
+                return _refusal(plan, ReceiptStatus.DISK_FULL, str(disk_full(error, what, folders)))
             log.exception("task %s failed in epoch %s", plan.task, plan.state)
             return _refusal(plan, ReceiptStatus.FAILED, f"{type(error).__name__}: {error}")
 
@@ -441,6 +438,7 @@ class EpochRunner:
                 make_receipt=make_receipt,
                 committed=plan.committed,
             )
+        self._written = []
         if applied is None and (stored := _stored_receipt(plan_hash, store)) is not None:
             return stored  # a cancelled run of the same plan finished first (PROTOCOL 6)
         if applied is None:
@@ -683,6 +681,7 @@ class EpochRunner:
     ) -> tuple[FileEntry, ...]:
         epoch, files = plan.state.epoch, list[FileEntry]()
         syncs = Syncs()
+        self._written = syncs.paths
 
         def of_epoch(rows: pl.DataFrame) -> pl.DataFrame:
             return with_series(rows, repeated("_epoch", epoch, rows.height, np.int64))
@@ -734,6 +733,7 @@ class EpochRunner:
                         state=plan.state,
                     )
                 )
+                self._written.append(self._folder / BLOBS / blobs[-1].path)
         if blobs:
             self._on_step("blob written")
         return tuple(blobs)

@@ -6,6 +6,7 @@ Where reading begins, and whether the topic still has the records, is up to ``we
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -90,6 +91,8 @@ def rebuilt(
         )
         if receipt.status is ReceiptStatus.MAP_FULL:
             is_ended = False
+        elif receipt.status is ReceiptStatus.DISK_FULL:
+            raise OSError(errno.ENOSPC, receipt.error)
         elif receipt.status is not ReceiptStatus.DONE:
             raise RebuildError(store, receipt.error)
         else:

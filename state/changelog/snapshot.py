@@ -18,9 +18,10 @@ from typing import BinaryIO
 
 from weir.state.commit.record import SnapshotRef
 from weir.state.engine.copies import committed_copy
-from weir.state.engine.environment import make_folders, sync_folder
+from weir.state.engine.environment import FREE_DISK_RESERVE_BYTES, make_folders, sync_folder
 from weir.state.engine.task_store import TaskStore
-from weir.state.errors import StateError, TaskCorruptedError
+from weir.state.errors import DiskFullError, StateError, TaskCorruptedError
+from weir.state.full_disk import disk_full, is_disk_full, require_room, writing
 from weir.state.types import IsolationLevel, StoreSpec
 
 SNAPSHOT_FOLDER = "_snapshots"
@@ -53,6 +54,7 @@ def publish_snapshot(app_folder: Path, instance: Path, task_id: str) -> Snapshot
 
     Raises:
         TaskCorruptedError: The instance cannot be read in full.
+        DiskFullError: There is no room for it, and nothing is left of it.
     """
     with committed_copy(instance, task_id) as copy:
         if (state := copy.base) is None:
@@ -63,11 +65,12 @@ def publish_snapshot(app_folder: Path, instance: Path, task_id: str) -> Snapshot
         make_folders(folder)
         path, size_bytes = folder / f"{state}-{uuid.uuid4().hex[:12]}.mdb", copy.used_bytes
         part = path.with_suffix(".part")
-        checksum = _copy(copy.folder / "data.mdb", part, size_bytes)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        part.rename(path)
-        sync_folder(folder)
+        with writing(part, f"the snapshot of task {task_id}", size_bytes):
+            checksum = _copy(copy.folder / "data.mdb", part, size_bytes)
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            part.rename(path)
+            sync_folder(folder)
     return SnapshotRef(
         path=path.relative_to(app_folder).as_posix(), state=state, size_bytes=size_bytes, crc32=checksum, rows=rows
     )
@@ -83,7 +86,9 @@ def fetch_snapshot(
 
     Raises:
         SnapshotError: It is missing or damaged; ``folder`` is removed.
+        DiskFullError: There is no room for the instance, and no folder.
     """
+    require_room(folder, f"task {task_id}", FREE_DISK_RESERVE_BYTES + (0 if take else snapshot.size_bytes))
     folder.mkdir(parents=True)
     try:
         checksum = (_move if take else _copy)(app_folder / snapshot.path, folder / "data.mdb", snapshot.size_bytes)
@@ -95,8 +100,10 @@ def fetch_snapshot(
             store.close()
             raise SnapshotError(snapshot.path, f"holds state {found}, not {snapshot.state}")
         return store
-    except (OSError, TaskCorruptedError) as error:
+    except (OSError, TaskCorruptedError, DiskFullError) as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if is_disk_full(error):  # the snapshot is as good as it was
+            raise disk_full(error, f"task {task_id}", [folder], snapshot.size_bytes) from error
         reason = error.reason if isinstance(error, TaskCorruptedError) else error.strerror or str(error)
         raise SnapshotError(snapshot.path, f"cannot be read ({reason})") from error
     except SnapshotError:

@@ -20,6 +20,7 @@ import polars as pl
 
 from weir.state.engine.environment import make_folders, sync_file, sync_folder
 from weir.state.frames import framed, without
+from weir.state.full_disk import writing
 from weir.state.types import FileEntry, TableSpec
 
 MERGED = "merged-"
@@ -66,11 +67,14 @@ class Syncs:
     """Files that are synced to disk while others are still being written."""
 
     def __init__(self) -> None:
+        self.paths: list[Path] = []
+        """All of them, in the order in which they were begun."""
         self._begun: list[Future[None]] = []
         self._folders: set[Path] = set()
 
     def begin(self, path: Path) -> None:
         """Sync a file that is complete; its folder is synced by ``wait``."""
+        self.paths.append(path)
         self._begun.append(_syncing().submit(sync_file, path))
         self._folders.add(path.parent)
 
@@ -106,6 +110,7 @@ def write_file(
 
     Raises:
         ValueError: A column or a partition value is missing.
+        DiskFullError: There is no room for it, and no file.
     """
     values = dict(partition_values or {})
     if set(values) != set(spec.partition_by):
@@ -119,15 +124,16 @@ def write_file(
     table = app_folder / spec.name
     apart = {name: values[name] for name in spec.partition_by if not spec.has_partition_columns}
     folder = table.joinpath(*(f"{name}={_folder_name(value)}" for name, value in apart.items()))
-    make_folders(folder)
     path = folder / f"{MERGED if is_merged else ''}{uuid.uuid4().hex}.parquet"
-    # 1. Files written and synced
-    rows.write_parquet(path, compression="zstd", compression_level=1)
+    with writing(path, f"a file of table {spec.name!r}", rows.estimated_size()):
+        make_folders(folder)
+        # 1. Files written and synced
+        rows.write_parquet(path, compression="zstd", compression_level=1)
+        if syncs is None:
+            sync_file(path)
+            sync_folder(folder)
     if syncs is not None:
         syncs.begin(path)
-    else:
-        sync_file(path)
-        sync_folder(folder)
     return FileEntry(
         table=spec.name,
         path=path.relative_to(table).as_posix(),

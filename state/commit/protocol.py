@@ -35,6 +35,7 @@ from weir.state.errors import (
     TableBehindError,
     TableLostError,
 )
+from weir.state.full_disk import is_disk_full
 from weir.state.types import FileEntry, TableSpec
 
 __all__ = ["Claim", "Committer", "newest_commit", "redo_appends"]
@@ -265,6 +266,8 @@ class Committer:
             if log.version != self._last:
                 raise FencedError(self._application, version_text(self._last), version_text(log.version))
             if failure is not None and attempt == _ATTEMPTS - 1:
+                if is_disk_full(failure):
+                    (log.folder / entry.path).unlink(missing_ok=True)  # the next try needs the room
                 raise failure
         self._last = version
         self._rows_to_roll_up += 1

@@ -19,6 +19,7 @@ from weir.state.engine.environment import FILE_MODE, MAX_DATABASES
 from weir.state.engine.processes import is_alive, own_mark
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import TaskCorruptedError
+from weir.state.full_disk import disk_full, is_disk_full
 
 _PREFIX = ".copy-"
 
@@ -32,6 +33,7 @@ def committed_copy(folder: Path, task_id: str) -> Iterator[TaskStore]:
 
     Raises:
         TaskCorruptedError: The instance cannot be read in full, or its row counts are wrong.
+        DiskFullError: There is no room for the copy.
     """
     for left in folder.parent.glob(f"{_PREFIX}*"):
         if not is_alive(left.name.removeprefix(_PREFIX).partition("-")[0]):
@@ -41,6 +43,8 @@ def committed_copy(folder: Path, task_id: str) -> Iterator[TaskStore]:
         try:
             _copy(folder, target)
         except lmdb.Error as error:
+            if is_disk_full(error):
+                raise disk_full(error, f"a copy of task {task_id}", [target]) from error
             raise TaskCorruptedError(task_id, str(folder), f"LMDB: {error}") from error
         copy = TaskStore.adopt(target, task_id)
         try:

@@ -136,10 +136,15 @@ class Databases:
                 self.of_stores[store] = self.environment.open_db(store.encode(), create=False)
 
     def add_stores(self, stores: Sequence[str], backed: Collection[str] = ()) -> None:
-        """Create the missing ones, empty; those in ``backed`` have their values in stores of the user's."""
+        """Create the missing ones, empty; those in ``backed`` have their values in stores of the user's.
+
+        Raises:
+            DiskFullError: There may be no room for them.
+        """
         missing = [store for store in dict.fromkeys(stores) if store not in self.of_stores]
         if not missing:
             return
+        self.require_free_disk(0)
         with self.changing() as txn:
             meta = self.read_meta(txn)
             ids = dict(meta.stores)

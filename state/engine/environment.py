@@ -8,6 +8,7 @@ a synced mark. The environment's contents belong to ``weir.state.engine.task_sto
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,8 @@ import lmdb
 import msgspec
 
 from weir.state.engine.processes import is_alive, own_mark
-from weir.state.errors import DiskFullError, NetworkFileSystemError, TaskCorruptedError
+from weir.state.errors import NetworkFileSystemError, TaskCorruptedError
+from weir.state.full_disk import disk_full, is_disk_full, require_room
 
 FORMAT_VERSION = 1
 INITIAL_MAP_BYTES = 64 << 20
@@ -28,6 +30,8 @@ _LARGEST_BESIDE_OTHERS = PAGE_BYTES // 4
 MAX_DATABASES = 256
 MAX_DEATHS = 3
 FREE_DISK_RESERVE_BYTES = 32 << 20
+_OPENING_BYTES = 1 << 20
+"""More than opening an instance writes: its lock file, a mark, its identity."""
 
 IDENTITY = "instance.json"
 _UNPROVEN = "unproven"
@@ -90,14 +94,25 @@ def refuse_network_file_system(folder: Path) -> None:
                 raise NetworkFileSystemError(str(folder), kind)
 
 
-def create_environment(folder: Path) -> lmdb.Environment:
-    """Create an instance folder, which must not exist yet, with an empty environment."""
+def create_environment(folder: Path, task_id: str) -> lmdb.Environment:
+    """Create an instance folder, which must not exist yet, with an empty environment.
+
+    Raises:
+        DiskFullError: There is no room for it, and no folder.
+    """
     refuse_network_file_system(folder)
+    require_room(folder, f"task {task_id}", FREE_DISK_RESERVE_BYTES)
     folder.mkdir(parents=True)
-    write_identity(folder, clean_txn=None)
-    return lmdb.open(
-        str(folder), map_size=INITIAL_MAP_BYTES, max_dbs=MAX_DATABASES, sync=False, writemap=True, mode=FILE_MODE
-    )
+    try:
+        write_identity(folder, clean_txn=None)
+        return lmdb.open(
+            str(folder), map_size=INITIAL_MAP_BYTES, max_dbs=MAX_DATABASES, sync=False, writemap=True, mode=FILE_MODE
+        )
+    except BaseException as error:  # half of an instance would count as a damaged one
+        shutil.rmtree(folder, ignore_errors=True)
+        if is_disk_full(error):
+            raise disk_full(error, f"task {task_id}", [folder], FREE_DISK_RESERVE_BYTES) from error
+        raise
 
 
 @contextmanager
@@ -110,6 +125,7 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
 
     Raises:
         TaskCorruptedError: By the rules of PROTOCOL 19, or because LMDB refuses the files.
+        DiskFullError: The folder's disk is full: under a lock file that cannot grow the process would die.
         NetworkFileSystemError: Another host may be writing here.
     """
 
@@ -130,6 +146,7 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
     died = [mark for mark in folder.glob(f"{_UNPROVEN}.*") if not is_alive(_process_of(mark))]
     if len(died) >= MAX_DEATHS:
         raise corrupted(f"{len(died)} processes died with it open, before they finished an epoch")
+    require_room(folder, f"task {task_id}", _OPENING_BYTES)
     mark = _mark(folder)
     suspect(folder)
     environment = None
@@ -149,6 +166,8 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
         if environment is not None:
             environment.close()
         mark.unlink(missing_ok=True)
+        if is_disk_full(error):
+            raise disk_full(error, f"task {task_id}", [folder]) from error
         if isinstance(error, lmdb.Error):
             raise corrupted(f"LMDB: {error}") from error
         raise
@@ -195,11 +214,15 @@ def write_identity(folder: Path, *, clean_txn: int | None) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a small file so that readers, even after a crash, see the old or the new content, never part of it."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 
@@ -238,7 +261,7 @@ def require_free_disk(folder: Path, task_id: str, environment: lmdb.Environment,
     data = os.stat(folder / DATA)
     room = max(0, environment.info()["map_size"] - data.st_blocks * 512)
     needed = FREE_DISK_RESERVE_BYTES + min(room, 2 * records * PAGE_BYTES + large)
-    require_room(folder / DATA, task_id, needed)
+    require_room(folder / DATA, f"task {task_id}", needed)
 
 
 def large_bytes(values: Iterable[bytes | None]) -> int:
@@ -248,14 +271,6 @@ def large_bytes(values: Iterable[bytes | None]) -> int:
         for value in values
         if value is not None and len(value) > _LARGEST_BESIDE_OTHERS
     )
-
-
-def require_room(where: Path, task_id: str, needed: int) -> None:
-    """Raise ``DiskFullError`` unless the file system of ``where`` has ``needed`` bytes free."""
-    disk = os.statvfs(where)
-    free = disk.f_bavail * disk.f_frsize
-    if free < needed:
-        raise DiskFullError(task_id, str(where.resolve()), needed, free)
 
 
 def begin(environment: lmdb.Environment, *, write: bool = False) -> lmdb.Transaction[bytes]:

@@ -19,11 +19,11 @@ from weir.state.engine.environment import (
     LOCK,
     PAGE_BYTES,
     release,
-    require_room,
     sync_folder,
     trusted_environment,
 )
 from weir.state.engine.processes import is_alive, own_mark
+from weir.state.full_disk import require_room
 
 MEMORY = Path("/dev/shm")
 """A file system in memory, of which Linux has one."""
@@ -101,7 +101,7 @@ def _copy(folder: Path, target: Path) -> None:
         pass  # else it is corrupted; what fails below is not its fault
     try:
         used_bytes = (environment.info()["last_pgno"] + 1) * PAGE_BYTES
-        require_room(target, task_id, used_bytes + FREE_DISK_RESERVE_BYTES)
+        require_room(target, f"task {task_id}", used_bytes + FREE_DISK_RESERVE_BYTES)
         environment.copy(str(target))
     finally:
         environment.close()

@@ -7,6 +7,7 @@ to 7 and 17 to 19). Databases and transactions belong to ``weir.state.engine.dat
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -87,11 +88,17 @@ class TaskStore:
         Raises:
             FileExistsError: The folder exists.
             NetworkFileSystemError: The folder is not on a local disk.
+            DiskFullError: There is no room for it, and no folder.
         """
-        store = cls(folder, task_id, create_environment(folder), suppliers)
-        with store._databases.changing() as txn:
-            store._databases.write_meta(txn, Meta(stores={}))
-        store._databases.add_stores([*RESERVED_STORES, *stores], store._suppliers)
+        store = cls(folder, task_id, create_environment(folder, task_id), suppliers)
+        try:
+            with store._databases.changing() as txn:
+                store._databases.write_meta(txn, Meta(stores={}))
+            store._databases.add_stores([*RESERVED_STORES, *stores], store._suppliers)
+        except BaseException:
+            store.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         return store
 
     @classmethod
@@ -105,6 +112,7 @@ class TaskStore:
                 machine restarted or it moved to another device, its contents fail their checks, or the values of a
                 store are not where the program keeps them now.
             NetworkFileSystemError: The folder is not on a local disk.
+            DiskFullError: There is no room to open it, which says nothing about it.
         """
         with trusted_environment(folder, task_id) as environment:
             store = cls(folder, task_id, environment, suppliers)

@@ -243,6 +243,7 @@ class Place:
     metrics_level: MetricsLevel = MetricsLevel.INFO
     desk: Desk = field(default_factory=Desk)
     publishing: Publishing = NOTHING_TO_PUBLISH
+    wait_for_disk: Callable[[Exception], bool] = lambda error: False
     outbox_max_bytes: int | None = None
 
     @property
@@ -312,7 +313,12 @@ class Place:
         self.restores = InlineRestores(spec.application, spec.task_settings, self.topics.reader)
         self.snapshots = InlineSnapshots(spec.application, spec.task_settings)
         executors = Executors(slots=self.slots(spec, on_step), restores=self.restores, snapshots=self.snapshots)
-        listeners = Listeners(control=self.desk, on_progress=on_progress, publishing=self.publishing)
+        listeners = Listeners(
+            control=self.desk,
+            on_progress=on_progress,
+            publishing=self.publishing,
+            wait_for_disk=self.wait_for_disk,
+        )
         return started_driver(spec, spec.committer(on_step), executors, listeners)
 
     def run(self, on_step: Callable[[str], None] = lambda name: None, **accepts: bool) -> RunSummary:

@@ -49,7 +49,7 @@ def test_the_commit_waits_for_space_and_is_finished(place, monkeypatch, table, f
     assert totals(place) == expected(place)
     waits = [message for state, message in states if state == "waiting"]
     assert waits
-    assert all("waits for space on the disk of" in message for message in waits)
+    assert all("a commit waits for space: " in message and f"disk of {place.warehouse}" in message for message in waits)
     assert states[-1][1] == "", "it no longer waits"
 
 

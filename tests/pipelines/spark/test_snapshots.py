@@ -171,7 +171,7 @@ def test_snapshots_can_be_requested(shop):
 def test_a_snapshot_that_fails_is_logged_and_has_no_other_effect(shop, monkeypatch, caplog):
     monkeypatch.setattr(snapshot_module, "_copy", lambda *arguments: (_ for _ in ()).throw(OSError(28, "no space")))
     shop.run()
-    assert "no snapshot: OSError" in caplog.text
+    assert "no snapshot: the snapshot of task sales_0: the disk of " in caplog.text
     assert totals(shop) == expected(shop)
     assert shop.listed() == {"0_0": None, "0_1": None}
 

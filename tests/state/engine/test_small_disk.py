@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.small_disk import SmallDisk, small_disk
 from weir.state.engine.environment import MAX_DEATHS
 from weir.state.engine.task_store import TaskStore
 from weir.state.types import IsolationLevel, StateId
@@ -43,15 +44,9 @@ except DiskFullError as error:
 
 
 @pytest.fixture
-def disk(tmp_path):
-    """A file system of 100 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=100m", "small", str(folder)]
-    if os.geteuid() or subprocess.run(mount, check=False).returncode:
-        pytest.skip("only root may mount a file system")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+def disk(tmp_path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk", 100) as found:
+        yield found
 
 
 def life(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -62,19 +57,18 @@ def life(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_lives_on_a_full_disk_leave_the_store_good_and_the_next_one_goes_on_once_there_is_room(disk):
-    folder = disk / "0_0" / "instance"
+    folder = disk.folder / "0_0" / "instance"
     store = TaskStore.create(folder, "0_0", ["a"])
     store.bulk_load({"a": [([b"k"], [b"v"])]}, state=StateId(1, 1), generation=1)
     store.close()
-    filler = disk / "filler"
-    filler.write_bytes(bytes(20 << 20))
+    disk.fill(80 << 20)
     for _ in range(MAX_DEATHS + 1):
         found = life(folder)
         assert found.returncode == -9, (found.returncode, found.stderr)  # not -7, SIGBUS
         assert str(folder / "data.mdb") in found.stdout
-        assert "bytes free, but the epoch may need" in found.stdout
-    filler.unlink()
-    subprocess.run(["mount", "-o", "remount,size=300m", disk], check=True)
+        assert "bytes free, but " in found.stdout
+    disk.clear()
+    disk.resize(300)
     done = life(folder)
     assert done.stdout == "applied\n", done.stderr
     store = TaskStore.open(folder, "0_0", ["a"])
