@@ -229,7 +229,7 @@ class DiskFullError(StateError):
         why = f" ({self.reason})" if self.reason else ""
         return (
             f"{self.what}: the disk of {self.folder} has {self.free:,} bytes free, {wanted}{why}; nothing of it "
-            "counts: free some space there, and it goes on"
+            "counts: free some space there, and a run goes on by itself, while a command is given again"
         )
 
 

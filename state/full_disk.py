@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from weir.state.errors import DiskFullError
 DISK_FULL_WAIT_S = 5.0
 """How long whoever waits for space waits before the next try."""
 _CODES = (errno.ENOSPC, errno.EDQUOT)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -35,7 +37,16 @@ def disk_full(error: BaseException, what: str, folders: Sequence[Path], needed: 
     named = getattr(error, "filename", None)
     about = [folder for folder in folders if isinstance(named, str) and Path(named).is_relative_to(folder)]
     where = min(about or folders, key=free_bytes)
-    return DiskFullError(what, str(where), needed, free_bytes(where), str(error))
+    return DiskFullError(what, str(where), needed, free_bytes(where), _reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    """delta-rs gives causes below each other, in colour."""
+    return (
+        (_COLOUR.sub("", str(error)).strip() or type(error).__name__)
+        .splitlines()[-1]
+        .strip(" \N{DOWNWARDS ARROW WITH TIP RIGHTWARDS}")
+    )
 
 
 @contextmanager
@@ -52,6 +63,21 @@ def writing(path: Path, what: str, needed: int) -> Iterator[None]:
             raise
         path.unlink(missing_ok=True)
         raise disk_full(error, what, [path.parent], needed) from error
+
+
+@contextmanager
+def telling(what: str, folder: Path) -> Iterator[None]:
+    """Within the block ``what`` is written below ``folder``; the error of a full disk becomes a sentence.
+
+    Raises:
+        DiskFullError: There is no room.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        raise disk_full(error, what, [folder]) from error
 
 
 def require_room(where: Path, what: str, needed: int) -> None:

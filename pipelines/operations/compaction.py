@@ -16,6 +16,7 @@ from weir.pipelines.operations.registry import require
 from weir.state.changelog.compaction import Compaction, TableReport
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.quarantine import QuarantineCleaning
+from weir.state.full_disk import telling
 from weir.state.types import CHANGELOG_FOLDER
 
 
@@ -47,6 +48,7 @@ def compact_application(
 
     Raises:
         OperationError: The folder does not know the application or the store, or nothing is committed yet.
+        DiskFullError: There is no room for merged files; tables are as they were, or merged.
     """
     from weir.pipelines.spark.merging import SparkMerging
 
@@ -67,7 +69,7 @@ def compact_application(
         discard_abandoned(settings, application)
     # before the tables: merging them needs room on the disk
     cleaning = clean_quarantine(settings, application, is_dry_run=is_dry_run) if store is None else QuarantineCleaning()
-    with merging:
+    with merging, telling("the compaction", settings.warehouse / application):
         reports = compaction.plan(tables) if is_dry_run else list(compaction.run(tables))
     return Compacted(reports=reports, quarantine=cleaning, is_running=is_running)
 

@@ -32,7 +32,7 @@ def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, e
     path = folder / f"{source}-{target}-{state}-{uuid.uuid4().hex}.arrow"
     first, last = key_at(frame, 0), key_at(frame, -1)
     is_plain = frame.get_column(ORIGIN).equals(origins_of_offsets(frame, first[1]))
-    with writing(path, f"rows from {source} to {target}", frame.estimated_size()):
+    with writing(path, f"rows from {source} to {target}", int(frame.estimated_size())):
         make_folders(folder)
         (frame.drop(ORIGIN) if is_plain else frame).write_ipc(path, compression="uncompressed")
     return BlobRef(

@@ -100,9 +100,12 @@ def fetch_snapshot(
             store.close()
             raise SnapshotError(snapshot.path, f"holds state {found}, not {snapshot.state}")
         return store
-    except (OSError, TaskCorruptedError, DiskFullError) as error:
+    except DiskFullError:  # the snapshot is as good as it was
         shutil.rmtree(folder, ignore_errors=True)
-        if is_disk_full(error):  # the snapshot is as good as it was
+        raise
+    except (OSError, TaskCorruptedError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if is_disk_full(error):
             raise disk_full(error, f"task {task_id}", [folder], snapshot.size_bytes) from error
         reason = error.reason if isinstance(error, TaskCorruptedError) else error.strerror or str(error)
         raise SnapshotError(snapshot.path, f"cannot be read ({reason})") from error

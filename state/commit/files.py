@@ -125,7 +125,7 @@ def write_file(
     apart = {name: values[name] for name in spec.partition_by if not spec.has_partition_columns}
     folder = table.joinpath(*(f"{name}={_folder_name(value)}" for name, value in apart.items()))
     path = folder / f"{MERGED if is_merged else ''}{uuid.uuid4().hex}.parquet"
-    with writing(path, f"a file of table {spec.name!r}", rows.estimated_size()):
+    with writing(path, f"a file of table {spec.name!r}", int(rows.estimated_size())):
         make_folders(folder)
         # 1. Files written and synced
         rows.write_parquet(path, compression="zstd", compression_level=1)

@@ -14,6 +14,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from tests.small_disk import small_disk
 from weir.infra.control import (
     ControlDatabase,
     ControlDatabaseError,
@@ -439,3 +440,31 @@ def test_the_newest_readings_are_kept_until_the_application_is_forgotten(databas
     database.forget("app")
     acquire(database)
     assert database.application_status("app").readings == ()
+
+
+def test_a_driver_goes_on_without_a_database_whose_disk_is_full_and_with_it_once_there_is_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(guard, "REST_S", 0.0)
+    with small_disk(tmp_path / "disk", 4) as disk:
+        url = f"sqlite:///{disk.folder / 'control.sqlite'}"
+        disk.fill()
+        control = DriverControl(url, "app", owner="weir run")
+        control.report([], METRIC)
+        control.finish(1, "an answer that is kept")
+        control.heartbeat("running")
+        assert control.requests() == []
+        disk.clear()
+        control.heartbeat("running", 1)
+        other = ControlDatabase(url)
+        found = other.application_status("app")
+        assert found is not None
+        assert (found.state, found.generation) == ("running", 1)
+        wanted = other.request("app", "commit", by="a test")
+        control.requests()
+        disk.fill()
+        for _ in range(200):
+            control.report([], METRIC)
+        control.finish(wanted, "done")
+        disk.clear()
+        control.requests()
+        assert other.pending_requests("app") == []
+        control.release()

@@ -13,6 +13,9 @@ from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
 from weir.pipelines.spark import driver as driver_module
 from weir.pipelines.spark.errors import CommitOutOfSpaceError
+from weir.state import full_disk
+from weir.state.commit.log import COMMITS
+from weir.state.commit.tables import read_rows
 
 
 @pytest.fixture
@@ -67,3 +70,31 @@ def test_a_stop_ends_the_wait_and_the_next_run_goes_on(place, monkeypatch):
     place.desk.report = lambda progress, tasks, ends: None
     place.run()
     assert totals(place) == expected(place)
+
+
+@pytest.mark.parametrize("folder", ["state", "warehouse"])
+def test_a_start_without_room_waits_makes_no_half_of_a_store_and_claims_once(place, monkeypatch, folder):
+    """What ``test_small_disks`` does on real disks, for machines where no test may mount one."""
+    free, looks, said = full_disk.free_bytes, 0, list[str]()
+
+    def found(where: Path) -> int:
+        nonlocal looks
+        if not where.is_relative_to(place.folder / folder):
+            return free(where)
+        looks += 1
+        return 1_000 if looks <= 4 else free(where)
+
+    def report(progress, tasks, ends):
+        if progress.state == "waiting":
+            said.append(progress.message)
+            assert not list(place.state_folder.glob("*/*"))
+
+    monkeypatch.setattr(full_disk, "free_bytes", found)
+    place.desk.report = report
+    place.wait_for_disk = lambda error: said.append(str(error)) is None
+    place.run()
+    assert len(said) == 4
+    assert all(f"disk of {place.folder / folder}/" in message and "1,000 bytes free" in message for message in said)
+    assert totals(place) == expected(place)
+    assert not list(place.state_folder.glob("*/quarantine"))
+    assert read_rows(place.warehouse / "sales" / COMMITS.name)["kind"].to_list().count("claim") == 1

@@ -9,18 +9,23 @@ from threading import Event
 
 import pytest
 
+from tests.pipelines.spark import inline
 from tests.pipelines.spark.full_disk_life import Lives, lives, shop
 from tests.pipelines.spark.inline import Place
 from tests.pipelines.spark.sales import expected, sales, totals
 from tests.small_disk import SmallDisk, small_disk
 from weir.pipelines.spark import driver as driver_module
 from weir.pipelines.spark import restores as restores_module
+from weir.pipelines.spark import snapshot_jobs
+from weir.state.changelog.snapshot import SNAPSHOT_FOLDER
 from weir.state.commit import tables as tables_module
 from weir.state.commit.log import COMMITS
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.copies import committed_copy
 from weir.state.engine.environment import MAX_DEATHS
+from weir.state.errors import DiskFullError
 
 STATE_MB, WAREHOUSE_MB = 100, 60
 
@@ -166,3 +171,38 @@ def test_a_start_waits_for_the_warehouse_and_claims_once(place, warehouse):
     assert f"the disk of {place.warehouse}/sales has 0 bytes free, but 33,554,432 may be needed" in said[0]
     assert totals(place) == expected(place)
     assert read_rows(place.warehouse / "sales" / COMMITS.name)["kind"].to_list().count("claim") == 1
+
+
+def test_snapshots_for_which_there_is_no_room_are_left_out_and_made_later(place, warehouse, caplog):
+    place.snapshot_rows = 12
+    copies = place.state_folder
+    published = snapshot_jobs.publish
+
+    def full(*arguments):
+        warehouse.fill(4096)
+        try:
+            return published(*arguments)
+        finally:
+            warehouse.clear()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inline, "publish", full)
+        place.run()
+    assert "no snapshot: the snapshot of task sales_0: the disk of " in caplog.text
+    assert "Traceback" not in caplog.text
+    assert not list((place.warehouse / "sales" / SNAPSHOT_FOLDER).glob("*/*"))
+    assert not list(copies.glob("*/.copy-*"))
+    place.topics.rows["sales", 0] += sales(100, 0)
+    place.run()
+    assert totals(place) == expected(place)
+    assert any(each.snapshot for each in newest_commit(place.warehouse, "sales").tasks.values())
+
+
+def test_a_copy_for_which_there_is_no_room_is_not_taken_for_a_damaged_store(place, state):
+    place.run()
+    folder = place.state_of("0_0") / "first"
+    state.fill(8192)
+    message = r"a copy of task sales_0: the disk of .* bytes free"
+    with pytest.raises(DiskFullError, match=message), committed_copy(folder, "sales_0"):
+        pass
+    assert not list(folder.parent.glob(".copy-*"))
