@@ -37,6 +37,7 @@ from weir.pipelines.spark.errors import PartitionCountError
 from weir.pipelines.spark.progress import Progress
 from weir.state.commit.log import newest_commit
 from weir.state.errors import SwapRefusedError
+from weir.state.full_disk import telling
 
 logger = logging.getLogger(__name__)
 
@@ -179,13 +180,14 @@ def swap_in(
         _catch_up(
             settings, reference, program, shadow, owner=by or "weir backfill", on_progress=on_progress, console=console
         )
-        with at_rest(database, application):
+        with at_rest(database, application), telling("the swap", settings.warehouse / application):
             epoch = swap_everything(settings.warehouse, program, shadow, review=review, publish=publish)
         return f"swapped in by the commit of epoch {epoch}; its tasks restore their stores at the next start"
-    prepared = prepare(shadow, review=review, publish=publish)
+    with telling("the swap", settings.warehouse / application):
+        prepared = prepare(shadow, review=review, publish=publish)
     if database.is_running(application):
         return ask(settings, application, "swap", {"backfill": backfill}, by=by, reason=reason)
-    with at_rest(database, application):
+    with at_rest(database, application), telling("the swap", settings.warehouse / application):
         epoch = swap_at_rest(settings.warehouse, program, backfill)
     return f"swapped in by the commit of epoch {epoch}: {prepared}"
 

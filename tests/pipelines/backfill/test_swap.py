@@ -13,16 +13,18 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from tests.faults.dying import KilledError, dying_at
-from tests.pipelines.backfill.inline import begun, made, of_days, output, run_shadow
+from tests.pipelines.backfill.inline import begun, copied, made, of_days, output, run_shadow
 from tests.pipelines.backfill.killed import swap_killed_at
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, readings, sensors, sessions, visits
+from tests.small_disk import small_disk
 from weir.pipelines.backfill.shadow import Completion, Days, shadows
 from weir.pipelines.backfill.swap import prepare, swap_at_rest
 from weir.state.changelog.compaction import Compaction
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.swap import PREPARED_LIFE_S
 from weir.state.commit.tables import AppendTable, read_rows
-from weir.state.errors import FencedError, SwapRefusedError
+from weir.state.errors import DiskFullError, FencedError, SwapRefusedError
+from weir.state.full_disk import telling
 
 pytestmark = pytest.mark.faults
 
@@ -366,3 +368,26 @@ def test_what_a_dead_driver_owes_the_tables_is_counted_too(tmp_path):
     assert [each.table for each in found] == list(OUTPUTS)
     assert [(each.removed, each.changed, each.added) for each in found] == [(0, 0, 0)] * len(OUTPUTS)
     assert all(each.unchanged for each in found[:3])
+
+
+@pytest.mark.parametrize("step", ["differences counted", "swap prepared", "pivot appended"])
+def test_a_swap_for_which_there_is_no_room_is_repeated_once_there_is(template, tmp_path, results, step):
+    before, after = results
+    with small_disk(tmp_path / "disk", 60) as disk:
+        place = copied(template, disk.folder / "place")
+        [shadow] = shadows(place.warehouse, place.folder / "shadows", "sensors")
+
+        def on_step(name: str) -> None:
+            if name == step:
+                disk.fill()
+
+        with pytest.raises(DiskFullError, match="free some space there"), telling("the swap", place.warehouse):
+            swap_by_command(place, shadow, on_step)
+        if step != "pivot appended":
+            assert_outputs(place, before)
+        disk.clear()
+        if step == "pivot appended":
+            swap_at_rest(place.warehouse, place.application, shadow.id)
+        else:
+            swap_by_command(place, shadow)
+        assert_outputs(place, after)
