@@ -81,6 +81,7 @@ def test_a_disk_that_fills_while_files_are_written_is_waited_for(place, monkeypa
         refused = runner(place).run(PLAN)
     assert refused.status is ReceiptStatus.DISK_FULL
     assert "free some space" in refused.error
+    assert not list(place.warehouse.rglob("*.parquet")), "the next attempt needs the room of what was written"
     assert runner(place).run(PLAN).status is ReceiptStatus.DONE
 
 
