@@ -23,6 +23,7 @@ CONFIG_FILE = "weir.toml"
 PREFIX = "WEIR_"
 _ENVIRONMENT = "the environment"
 _TABLES = ("kafka", "spark", "schema_registry")
+_PARAMETER = re.compile("([?&]([^?&=]+)=)([^&]*)")
 _PUBLIC_WORDS = frozenset({"security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username"})
 _SECRET_PARTS = (
     "password",
@@ -158,15 +159,14 @@ class Settings(BaseModel):
                 .lower()
                 .replace("input should", "it should")
             )
-            raise SettingsError(
-                f"setting {_shown(field, origin)!r} in {origin} cannot be {first['input']!r}: {wanted}"
-            ) from None
+            found = repr(first["input"]) if cls.model_fields[field].repr else "what it is"  # may have a password
+            raise SettingsError(f"setting {_shown(field, origin)!r} in {origin} cannot be {found}: {wanted}") from None
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name in type(self).model_fields:
             value = getattr(self, name)
             if name in _TABLES:
-                value = {key: "***" if is_secret(key) else text for key, text in value.items()}
+                value = {key: "***" if is_secret(key) else mask_url(text) for key, text in value.items()}
             elif name in ("control_url", "sql_url"):
                 value = mask_url(value)
             yield name, value
@@ -208,11 +208,12 @@ def is_secret(key: str) -> bool:
 
 
 def mask_url(url: str) -> str:
-    """A database URL with its password replaced by ``***``."""
-    head, at, tail = url.rpartition("@")
-    scheme, slashes, login = head.partition("://")
+    """A URL with its passwords replaced by ``***``: that of its login, and those among its parameters."""
+    scheme, slashes, rest = url.partition("://") if "://" in url else ("", "", url)
+    login, at, tail = rest.rpartition("@")
     user, _, password = login.partition(":")
-    return f"{scheme}{slashes}{user}:***@{tail}" if at and password else url
+    masked = f"{scheme}{slashes}{user}:***@{tail}" if at and password else url
+    return _PARAMETER.sub(lambda found: f"{found[1]}***" if is_secret(found[2]) and found[3] else found[0], masked)
 
 
 def environment_value(variable: str) -> str | None:

@@ -7,18 +7,22 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
+
+from tests.waiting import wait_for
 
 
 class Database:
     """One database, as its users see it."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.url, self.name = url, make_url(url).database
         self.is_postgresql = url.startswith("postgresql")
         self._engine = create_engine(make_url(url).set(drivername="postgresql+psycopg") if self.is_postgresql else url)
 
@@ -75,6 +79,27 @@ class PostgresqlServer:
         finally:
             database.close()
             self._admin(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def url_of(self, user: str, password: str, database: str) -> str:
+        """The URL by which ``user`` logs in; the server refuses another password for those of ``add_user``."""
+        url = make_url(self.url(database)).set(drivername="postgresql+psycopg", username=user, password=password)
+        return url.render_as_string(hide_password=False)
+
+    def add_user(self, name: str, password: str) -> None:
+        """A superuser who has to show the password; everybody else is let in without one."""
+        self._admin(f"CREATE ROLE {name} SUPERUSER LOGIN PASSWORD '{password}'")
+        rules = Path(self._server.pgdata) / "pg_hba.conf"
+        rules.write_text(f"local all {name} scram-sha-256\n{rules.read_text()}")
+        self._admin("SELECT pg_reload_conf()")
+        wait_for(lambda: not self._lets_in(name, "another"), "the server asks for the password")
+
+    def _lets_in(self, user: str, password: str) -> bool:
+        engine = create_engine(self.url_of(user, password, "postgres"), poolclass=NullPool)
+        try:
+            engine.connect().close()
+        except OperationalError:
+            return False
+        return True
 
     def stop(self) -> None:
         command = ["-w", "-m", "immediate", "stop"]

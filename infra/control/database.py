@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Connection, QueuePool, Row, create_engine,
 from sqlalchemy import insert as plain_insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from weir.infra.control.models import (
     FORMAT_VERSION,
@@ -94,6 +94,12 @@ class ControlDatabase:
         """The inode of the file whose tables were checked; 1 once a server's were."""
         try:
             parsed = make_url(url)
+        except (ArgumentError, ValueError):  # of a port, for example, that is a password
+            raise ControlDatabaseError(
+                "the setting control_url is not a URL; write one such as "
+                "postgresql+psycopg://user:password@host/database, or leave it out for SQLite in the folder"
+            ) from None
+        try:
             if parsed.get_backend_name() == "sqlite":
                 # Opening the file takes longer than most calls, so one connection is kept while it is the same file.
                 self._engine = create_engine(

@@ -53,6 +53,7 @@ class HttpSink(OwnSink):
         if faults:
             raise SinkError(f"{'; '.join(faults)}; end the run, set it, and start again")
         headers.update(declared)
+        self._secrets = _secrets(self._endpoint, declared)
         self._session = requests.Session()
         self._session.auth = _as_declared
         self._session.headers.update(headers)
@@ -71,7 +72,7 @@ class HttpSink(OwnSink):
                 allow_redirects=False,
                 **self._surroundings,
             ) as response:
-                said = _said(response)
+                said = _said(response, self._secrets)
         except requests.RequestException as error:
             raise SinkError(f"{endpoint}: {error}") from error
         code = response.status_code
@@ -91,14 +92,16 @@ class HttpSink(OwnSink):
         return b"\n".join([*rows, b""]) if self._endpoint.format == "ndjson" else b"[" + b",".join(rows) + b"]"
 
 
-def _said(response: requests.Response) -> str:
-    """The beginning of an answer's text. It is read to its end, so that the connection can be used again; the status
-    counts even if that fails."""
+def _said(response: requests.Response, secrets: Sequence[bytes]) -> str:
+    """The beginning of an answer's text, without secrets that it repeats. It is read to its end, so that the connection
+    can be used again; the status counts even if that fails."""
     beginning = b""
     with suppress(requests.RequestException):
         for chunk in response.iter_content(_CHUNK_BYTES):
-            beginning = (beginning + chunk)[:_SHOWN_BYTES]
-    return beginning.decode(errors="replace").strip()
+            beginning = (beginning + chunk)[: _SHOWN_BYTES + sum(map(len, secrets))]
+    for secret in secrets:
+        beginning = beginning.replace(secret, b"***")
+    return beginning[:_SHOWN_BYTES].decode(errors="replace").strip()
 
 
 def retry_after_s(header: str | None, now_s: float) -> float:
@@ -142,6 +145,14 @@ def _headers(endpoint: HttpEndpoint) -> tuple[dict[str, str], list[str]]:
         else:
             found[name] = text
     return found, faults
+
+
+def _secrets(endpoint: HttpEndpoint, declared: Mapping[str, str]) -> list[bytes]:
+    """The headers that come from variables, the longest first, and what follows the scheme of a login, as in
+    ``Bearer TOKEN``."""
+    texts = {declared[name] for name, value in endpoint.headers.items() if value.startswith(VARIABLE)}
+    texts |= {text.partition(" ")[2].strip() for text in texts}
+    return sorted((text.encode("latin-1") for text in texts if text), key=len, reverse=True)
 
 
 def _as_declared(request: requests.PreparedRequest) -> requests.PreparedRequest:

@@ -51,7 +51,7 @@ def address_of(sink: SqlTable, default: str) -> URL:
         )
     try:
         url = make_url(text)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # the latter for a port that is no number
         url = None  # its text may have a password
     if url is None or url.get_backend_name() not in _DRIVERS or _is_in_memory(url):
         raise SinkAddressError(

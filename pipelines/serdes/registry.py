@@ -7,6 +7,7 @@ first needed, since the packages that it needs come with the extra ``weir-stream
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from weir.pipelines.serdes.serde import SchemaRegistryError
 from weir.pipelines.serdes.windowed import WindowedSerde
 
 HEADER_BYTES = 5
+_LOGIN = re.compile("[^/,@]+@")
+"""In a URL; it may have a password, and is left out where the URL is shown."""
 NUMBERS = frozenset(
     {"timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms", "retries.max.wait.ms"}
 )
@@ -45,7 +48,7 @@ class SchemaRegistry:
                 f"the schema registry's client needs {error.name!r}, which is not installed; install it with: "
                 'pip install "weir-streams[registry]"'
             ) from None
-        self._url, self._make_schema = properties["url"], Schema
+        self._url, self._make_schema = _LOGIN.sub("", properties["url"]), Schema
         try:
             self._client = SchemaRegistryClient.new_client(
                 {
@@ -54,7 +57,8 @@ class SchemaRegistry:
                 }
             )
         except (TypeError, ValueError) as error:
-            raise SchemaRegistryError(f"the settings schema_registry.* are invalid: {error}") from None
+            reason = str(error).replace(properties["url"], self._url)
+            raise SchemaRegistryError(f"the settings schema_registry.* are invalid: {reason}") from None
 
     def schema(self, schema_id: int) -> str:
         """The text of a schema.

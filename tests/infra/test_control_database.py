@@ -426,6 +426,13 @@ def test_a_password_in_the_url_is_never_shown():
     assert "weir:***@127.0.0.1:1" in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["postgresql://weir:hunter2", "postgresql://weir@host:hunter2/weir", "hunter2"])
+def test_what_is_not_a_url_may_be_a_password_and_is_not_shown(url):
+    with pytest.raises(ControlDatabaseError, match="control_url is not a URL; write one such as") as refused:
+        ControlDatabase(url)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_the_newest_readings_are_kept_until_the_application_is_forgotten(database):
     lease = acquire(database)
     assert database.application_status("app").readings == ()

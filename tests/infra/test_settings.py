@@ -116,11 +116,35 @@ def test_secrets_are_not_printed():
         }
     )
     assert "hunter2" not in repr(settings) + str(settings)
+    assert "hunter2" not in repr(Settings.load(overrides={"schema_registry.url": "http://ann:hunter2@host"}))
     assert "'sasl.username': 'ann'" in repr(settings)
     assert "postgresql://ann:***@host/db" in repr(settings)
     assert is_secret("ssl.key.pem")
     assert not is_secret("security.protocol")
     assert mask_url("sqlite:////tmp/x.sqlite") == "sqlite:////tmp/x.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:hunter2@host/db", "postgresql://ann:***@host/db"),
+        ("postgresql://ann:hun@ter2@host/db", "postgresql://ann:***@host/db"),
+        ("postgresql://host/db?user=ann&password=hunter2", "postgresql://host/db?user=ann&password=***"),
+        ("postgresql://a:hunter2@h/db?sslpassword=hunter2&a=b", "postgresql://a:***@h/db?sslpassword=***&a=b"),
+        ("ann:hunter2@host", "ann:***@host"),
+        ("postgresql://ann@host:5432/db?host=/tmp/a", "postgresql://ann@host:5432/db?host=/tmp/a"),
+        ("one:9092,two:9092", "one:9092,two:9092"),
+    ],
+)
+def test_a_password_is_masked_wherever_it_is_in_a_url(url, shown):
+    assert mask_url(url) == shown
+
+
+def test_a_setting_that_may_have_a_password_is_not_repeated_when_it_is_invalid(place):
+    (place / "weir.toml").write_text("sql_url = ['postgresql://ann:hunter2@host/db']\n")
+    with pytest.raises(SettingsError, match=r"'sql_url' in weir\.toml cannot be what it is: it should") as refused:
+        Settings.load()
+    assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize("umask", ["22", "0o77", "700", "0078", "none"])

@@ -92,6 +92,21 @@ def test_form_method_and_headers_are_as_declared_and_secrets_come_from_the_envir
     assert request.body.endswith(b"}\n")
 
 
+@pytest.mark.parametrize("before", ["", "x" * 190])
+def test_a_token_that_the_server_repeats_is_left_out_of_the_reason(tmp_path, server, monkeypatch, before):
+    """Wherever it stands, even if only its beginning would be shown."""
+    monkeypatch.setenv("SHOP_TOKEN", "Bearer hunter2-hunter2-hunter2")
+    orders = Orders(tmp_path, http_node(server.url, headers={"Authorization": "env:SHOP_TOKEN", "X-Shop": "tea"}))
+    orders.commit(2)
+    server.next.append(Answer(401, body=f"{before}no hunter2-hunter2-hunter2 for tea".encode()))
+    refused = Refused(orders.folder, SINK, APP)
+    drain(orders.publisher(refused=refused))
+    (reason,) = refused.all()["reason"]
+    assert "hunter2" not in reason
+    assert f"{before}no ***" in reason
+    assert before or reason.endswith("no *** for tea")
+
+
 def test_a_variable_that_is_not_set_is_named_and_set_in_the_next_run_it_is_used(tmp_path, server, monkeypatch):
     orders = Orders(tmp_path, http_node(server.url, headers={"Authorization": "env:SHOP_TOKEN"}))
     orders.commit(2)

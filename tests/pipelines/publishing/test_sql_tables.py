@@ -327,7 +327,10 @@ def test_a_sink_without_a_database_takes_that_of_the_settings_or_of_a_variable(t
     assert "sqlite:////folder/file.db" in str(error.value)
 
 
-@pytest.mark.parametrize("url", ["mysql://ann:secret@host/shop", "sqlite://", "sqlite:///:memory:", "no url, secret"])
+@pytest.mark.parametrize(
+    "url",
+    ["mysql://ann:secret@host/shop", "sqlite://", "sqlite:///:memory:", "no url, secret", "postgresql://ann:secret"],
+)
 def test_a_url_for_another_database_is_refused_and_not_shown(tmp_path, url):
     shop = SqlShop(tmp_path, None)
     with pytest.raises(SinkAddressError, match="its URL is for neither PostgreSQL nor a file of SQLite") as error:

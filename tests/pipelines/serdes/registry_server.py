@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
+
+    def parse_request(self) -> bool:
+        is_whole = super().parse_request()
+        login = self.server.login and base64.b64encode(self.server.login.encode()).decode()
+        if is_whole and login and self.headers["Authorization"] != f"Basic {login}":
+            self._answer(401, {"error_code": 40101, "message": "User cannot be authenticated"})
+            return False
+        return is_whole
 
     def do_GET(self) -> None:
         schemas, (_, kind, *rest) = self.server.schemas, self.path.partition("?")[0].split("/")
@@ -43,8 +52,9 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, login: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.login = login
         self.schemas: list[dict[str, str]] = []
         """Schemas by id, which counts from 1."""
         self.asked: list[int] = []
@@ -55,9 +65,9 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def schema_registry() -> Iterator[_Server]:
-    """A registry that has no schemas yet, until the block ends."""
-    server = _Server()
+def schema_registry(login: str = "") -> Iterator[_Server]:
+    """A registry that has no schemas yet, until the block ends; ``login``, as user:password, is what it asks for."""
+    server = _Server(login)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -152,6 +152,13 @@ def test_a_registry_that_cannot_be_asked_is_not_bad_input():
         serde.decode(pl.Series([item]), serde.row_type("value"))
     with pytest.raises(SchemaRegistryError, match=r"max\.retries must be a number"):
         connect_serdes([serde], {"url": url, "max.retries": "many"})
+    with pytest.raises(SchemaRegistryError, match=r"are invalid: .* host") as refused:
+        connect_serdes([serde], {"url": "ann:hunter2@host"})
+    assert "hunter2" not in str(refused.value)
+    connect_serdes([serde], {"url": url.replace("//", "//ann:hunter2@"), "max.retries": "0", "timeout": "1"})
+    with pytest.raises(SchemaRegistryError, match=rf"{url} failed") as refused:
+        serde.decode(pl.Series([item]), serde.row_type("value"))
+    assert "hunter2" not in str(refused.value)
     with pytest.raises(SchemaRegistryError, match=r"--set schema_registry.url"):
         connect_serdes([serde], {})
     with pytest.raises(SchemaRegistryError, match="not connected"):

@@ -1,0 +1,236 @@
+"""Secrets come from variables or a file, and can be read nowhere else."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sqlite3
+import subprocess
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from itertools import chain
+from pathlib import Path
+from threading import Event, Thread
+
+import dagster as dg
+import fastavro
+import polars as pl
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from tests.databases import Database, PostgresqlServer
+from tests.integration import guarded_shop
+from tests.integration.guarded import LOGIN, guarded_broker, weir_run
+from tests.pipelines.publishing.requests_server import Answer, RequestsServer
+from tests.pipelines.serdes.registry_server import schema_registry
+from weir.dagster import WeirResource, driver_pipes, weir_assets
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.serdes.registry import SchemaRegistry, header
+from weir.state.commit.refused import Refused
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.dagster, pytest.mark.slow]
+
+NAMES = ("kafka", "control", "sql", "registry", "token")
+REFERENCE = f"{guarded_shop.__name__}:app"
+SUPERVISED = Supervised(
+    application=guarded_shop.app,
+    reference=REFERENCE,
+    topics={guarded_shop.TOPIC: dg.AssetKey(["kafka", guarded_shop.TOPIC])},
+)
+SCHEMA = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "amount", "type": "int"}]})
+ORDERS = 30
+HIDDEN = {name: f"hidden-{name}-{uuid.uuid4().hex}" for name in (*NAMES, "spark")} | {"kafka": LOGIN["sasl.password"]}
+WRONG = {name: f"mistyped-{name}-{uuid.uuid4().hex}" for name in NAMES}
+"""Who mistypes a secret has typed most of it."""
+
+
+class Neighbours:
+    """Two users of a database, a registry and a server, all of which ask for a secret, beside a broker that does."""
+
+    def __init__(self, bootstrap_servers: str, server: PostgresqlServer, database: Database, registry: str) -> None:
+        self.bootstrap_servers, self.registry = bootstrap_servers, registry
+        self.database, self._server = database, server
+        self.http = RequestsServer()
+
+    def produce(self) -> None:
+        properties = {"url": self.registry, "basic.auth.user.info": f"reader:{HIDDEN['registry']}"}
+        number = SchemaRegistry(properties).register(f"{guarded_shop.TOPIC}-value", SCHEMA, "AVRO")
+        producer = Producer({**LOGIN, "bootstrap.servers": self.bootstrap_servers})
+        for amount in range(ORDERS):
+            encoded = io.BytesIO()
+            fastavro.schemaless_writer(encoded, json.loads(SCHEMA), {"amount": amount})
+            producer.produce(guarded_shop.TOPIC, header(number) + encoded.getvalue(), "ann", timestamp=1_000)
+        producer.flush()
+
+    def settings(self, secrets: Mapping[str, str]) -> dict[str, str]:
+        """All that are text, by name."""
+        return {
+            "bootstrap_servers": self.bootstrap_servers,
+            "control_url": self._server.url_of("keeper", secrets["control"], self.database.name),
+            "sql_url": self._server.url_of("seller", secrets["sql"], self.database.name),
+            "schema_registry.url": self.registry,
+            "schema_registry.basic.auth.user.info": f"reader:{secrets['registry']}",
+            **{f"kafka.{name}": value for name, value in {**LOGIN, "sasl.password": secrets["kafka"]}.items()},
+        }
+
+    def delivered(self) -> int:
+        """How many orders the server has taken, all of them with the right token."""
+        requests = self.http.delivered()
+        assert {request.headers["Authorization"] for request in requests} <= {f"Bearer {HIDDEN['token']}"}
+        return sum(len(request.rows) for request in requests)
+
+
+@pytest.fixture
+def neighbours(tmp_path_factory) -> Iterator[Neighbours]:
+    server = PostgresqlServer()
+    try:
+        for user, name in (("keeper", "control"), ("seller", "sql")):
+            server.add_user(user, HIDDEN[name])
+        with (
+            guarded_broker(tmp_path_factory.mktemp("guarded")) as bootstrap_servers,
+            server.database("shop") as database,
+            schema_registry(f"reader:{HIDDEN['registry']}") as registry,
+        ):
+            KafkaAdmin(bootstrap_servers, LOGIN).create_topic(guarded_shop.TOPIC, 1)
+            yield Neighbours(bootstrap_servers, server, database, registry.url)
+    finally:
+        server.close()
+
+
+@contextmanager
+def command_lines() -> Iterator[set[str]]:
+    """The arguments of all processes that are there at some time during the block, as ``ps`` shows them."""
+    seen: set[str] = set()
+    has_ended = Event()
+
+    def look() -> None:
+        while not has_ended.wait(0.02):
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):
+                    seen.add(" ".join(process.cmdline()))
+
+    thread = Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        has_ended.set()
+        thread.join()
+
+
+def texts_of(folder: Path) -> Iterator[tuple[str, str]]:
+    """Everything that files say, by their paths: also what Parquet or Dagster compresses."""
+    for path in folder.rglob("*"):
+        if not path.is_file():
+            continue
+        content = path.read_bytes()
+        yield str(path), content.decode(errors="replace")
+        if path.suffix == ".parquet":
+            yield str(path), repr(pl.read_parquet(path, hive_partitioning=False).rows())
+        elif content.startswith(b"SQLite format 3"):
+            yield str(path), "\n".join(cells_of(path))
+
+
+def cells_of(path: Path) -> Iterator[str]:
+    with closing(sqlite3.connect(path)) as database:
+        for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for cell in chain.from_iterable(database.execute(f'SELECT * FROM "{table}"')):
+                if isinstance(cell, bytes):
+                    with suppress(zlib.error):
+                        cell = zlib.decompress(cell)
+                    cell = cell.decode(errors="replace")
+                yield str(cell)
+
+
+def shows_it(text: str) -> list[str]:
+    return [name for secrets in (HIDDEN, WRONG) for name, secret in secrets.items() if secret in text]
+
+
+def materialized(
+    neighbours: Neighbours,
+    instance: dg.DagsterInstance,
+    folder: Path,
+    monkeypatch,
+    *wrong: str,
+    selection: dg.AssetSelection | None = None,
+) -> dg.ExecuteInProcessResult:
+    """A run of Dagster, for which every setting is a variable."""
+    secrets = HIDDEN | {name: WRONG[name] for name in wrong}
+    settings = neighbours.settings(secrets)
+    if "registry" in wrong:
+        login = settings.pop("schema_registry.basic.auth.user.info")
+        settings["schema_registry.url"] = neighbours.registry.replace("//", f"//{login}@")
+        monkeypatch.delenv("WEIR_SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO", raising=False)
+    for name, value in settings.items():
+        variable = "SHOP_CONTROL_URL" if name == "control_url" else f"WEIR_{name.replace('.', '_').upper()}"
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(guarded_shop.TOKEN, f"Bearer {secrets['token']}")
+    definitions = weir_assets(guarded_shop.app, REFERENCE)
+    return dg.materialize(
+        [*definitions.assets, *definitions.asset_checks],
+        selection=selection or dg.AssetSelection.assets(SUPERVISED.ingest, *SUPERVISED.tables.values()),
+        instance=instance,
+        resources={
+            "weir": WeirResource(dir=str(folder), slots=2, control_url=dg.EnvVar("SHOP_CONTROL_URL")),
+            "pipes": driver_pipes(),
+        },
+        raise_on_error=False,
+    )
+
+
+def run(neighbours: Neighbours, folder: Path, monkeypatch, *wrong: str) -> subprocess.CompletedProcess[str]:
+    """A run of the command line, for which everything but the token is in ``weir.toml``."""
+    secrets = HIDDEN | {name: WRONG[name] for name in wrong}
+    settings = neighbours.settings(secrets)
+    lines = [f"{name} = '{settings[name]}'" for name in ("control_url", "sql_url")]
+    lines += ["[spark]", f"'hadoop.fs.s3a.secret.key' = '{secrets['spark']}'", "[schema_registry]"]
+    lines += [f"'{name}' = '{settings[f'schema_registry.{name}']}'" for name in ("url", "basic.auth.user.info")]
+    monkeypatch.setenv(guarded_shop.TOKEN, f"Bearer {secrets['token']}")
+    login = LOGIN | {"sasl.password": secrets["kafka"]}
+    return weir_run(folder, neighbours.bootstrap_servers, login, REFERENCE, "\n".join(lines), ("--debug",))
+
+
+def test_no_secret_stands_in_a_command_line_log_message_or_file(tmp_path, neighbours, monkeypatch, capfd):
+    """Runs of Dagster and of the command line end well, or fail with a traceback since one secret is wrong. The server
+    repeats the token that it refuses."""
+    folder, home, said = tmp_path / ".weir", tmp_path / "dagster", list[str]()
+    home.mkdir()
+    monkeypatch.setenv(guarded_shop.URL, neighbours.http.url)
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+    with dg.DagsterInstance.local_temp(str(home)) as instance, command_lines() as seen:
+        neighbours.produce()
+        for wrong in (("kafka",), ("control", "registry", "sql")):
+            assert not materialized(neighbours, instance, folder, monkeypatch, *wrong).success, wrong
+        assert materialized(neighbours, instance, folder, monkeypatch).success
+        checks = dg.AssetSelection.checks_for_assets(SUPERVISED.ingest)
+        assert not materialized(neighbours, instance, folder, monkeypatch, "control", selection=checks).success
+        assert neighbours.delivered() == ORDERS
+        neighbours.produce()
+        failed = run(neighbours, tmp_path, monkeypatch, "kafka")
+        said.append(failed.stdout + failed.stderr)
+        assert (failed.returncode, "Traceback" in failed.stderr) == (1, True), failed.stderr
+        echo = f"I do not know Bearer {WRONG['token']}, {WRONG['token']}"
+        neighbours.http.next += [Answer(401, body=echo.encode())] * (ORDERS // 10)
+        done = run(neighbours, tmp_path, monkeypatch, "control", "token")  # a run goes on without a control database
+        said.append(done.stdout + done.stderr)
+        assert done.returncode == 0, done.stderr
+        assert neighbours.delivered() == ORDERS
+    assert len(neighbours.database.rows("sold")) == 2 * ORDERS
+    refused = Refused(folder / "warehouse" / guarded_shop.app.id, "told", guarded_shop.app.id).all()
+    assert refused["rows"].sum() == ORDERS
+    assert all("answered 401" in reason and "I do not know" in reason for reason in refused["reason"])
+    texts = {"terminal": "".join((*said, *capfd.readouterr()))}
+    for path, text in (*texts_of(folder), *texts_of(home)):
+        texts[path] = texts.get(path, "") + text
+    of_dagster = "".join(text for path, text in texts.items() if path.startswith(str(home)))
+    for error in ("refused the login", "the schema registry at", "ControlDatabaseError: ", "keeper:***@"):
+        assert error in of_dagster
+    assert {"guarded_shop.log", "spark.log", "guarded_shop.json", "runs.db"} <= {Path(path).name for path in texts}
+    assert any("org.apache.spark.deploy.SparkSubmit" in line for line in seen)
+    assert [line for line in seen if shows_it(line)] == []
+    assert {path: shown for path, text in texts.items() if (shown := shows_it(text))} == {}
