@@ -251,8 +251,9 @@ class EpochRunner:
             if is_disk_full(error):
                 if store is not None:
                     store.spare()
-                for path in self._written:  # the next attempt needs the room
-                    path.unlink(missing_ok=True)
+                if store is None or store.stored_receipt(plan.plan_hash) is None:  # else the epoch counts
+                    for path in self._written:  # the next attempt needs the room
+                        path.unlink(missing_ok=True)
                 what = f"task {self._topology.task_name(plan.task)}"
                 folders = [self._folder, Path(self._settings.state_folder)]
                 return _refusal(plan, ReceiptStatus.DISK_FULL, str(disk_full(error, what, folders)))

@@ -14,7 +14,7 @@ from tests.pipelines.spark.sales import application, sales
 from weir.pipelines.tasks import epoch as module
 from weir.pipelines.tasks.epoch import EpochRunner
 from weir.pipelines.tasks.plan import OffsetRange, ReceiptStatus, TaskPlan
-from weir.state.engine import environment
+from weir.state.engine import environment, task_store
 from weir.state.types import StateId, TaskId
 
 PLAN = TaskPlan(
@@ -83,6 +83,21 @@ def test_a_disk_that_fills_while_files_are_written_is_waited_for(place, monkeypa
     assert "free some space" in refused.error
     assert not list(place.warehouse.rglob("*.parquet")), "the next attempt needs the room of what was written"
     assert runner(place).run(PLAN).status is ReceiptStatus.DONE
+
+
+def test_a_disk_that_fills_once_an_epoch_is_written_takes_none_of_its_files(place, monkeypatch):
+    """The plan comes again, and is answered with the receipt that names them."""
+
+    def full(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as filled:
+        filled.setattr(task_store, "prove_sound", full)
+        assert runner(place).run(PLAN).status is ReceiptStatus.DISK_FULL
+    receipt = runner(place).run(PLAN)
+    assert receipt.status is ReceiptStatus.DONE
+    assert receipt.files
+    assert all((place.warehouse / place.application.id / file.table / file.path).exists() for file in receipt.files)
 
 
 def test_waiting_for_space_proves_nothing_against_a_store(place, monkeypatch):
