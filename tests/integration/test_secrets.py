@@ -207,7 +207,7 @@ def test_no_secret_stands_in_a_command_line_log_message_or_file(tmp_path, neighb
         for wrong in (("kafka",), ("control", "registry", "sql")):
             assert not materialized(neighbours, instance, folder, monkeypatch, *wrong).success, wrong
         assert materialized(neighbours, instance, folder, monkeypatch).success
-        checks = dg.AssetSelection.checks_for_assets(SUPERVISED.ingest)
+        checks = dg.AssetSelection.checks_for_assets(SUPERVISED.ingest, *SUPERVISED.tables.values())
         assert not materialized(neighbours, instance, folder, monkeypatch, "control", selection=checks).success
         assert neighbours.delivered() == ORDERS
         neighbours.produce()
