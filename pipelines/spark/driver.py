@@ -71,6 +71,8 @@ QUIET_REPORT_EVERY_S = 5.0
 """While nothing waits and nothing changes; heartbeats come without reports."""
 HURRY_S = 1.0
 """How long an epoch may still take once somebody has asked for something, if what it waits for may be left."""
+CLOSING_S = 5.0
+"""How long the closing of processors may take at a stop; a run that ends by itself waits for it."""
 LATE_SHARE = 0.2
 """How late a commit may be for an epoch that is about to end, as a share of the interval: it would have to wait for the
 next one."""
@@ -165,6 +167,8 @@ class Driver:
         self._stop_request: RequestRow | None = None
         self._requests: list[RequestRow] = []
         """Requests that are not answered yet."""
+        self._closing_s: float | None = None
+        """How long to wait for processors that are being closed; None while none are."""
         self._stop = Event()
         """Tells the run to end."""
         self._asking = ThreadPoolExecutor(1, "topics")
@@ -278,10 +282,14 @@ class Driver:
         self._report("working", now=True)
 
     def _is_patient(self) -> bool:
-        """Whether to wait for what may be left: until a commit is late, or somebody has asked for something."""
+        """Whether to wait for what may be left: until a commit is late, or somebody has asked for something; longer
+        while processors are closed, since what they forward belongs to the last commit."""
         now_s = time.monotonic()
         self._take_requests()
-        if not (self._requests or self._stop_request or self._stop.is_set()):
+        is_asked = bool(self._requests or self._stop_request or self._stop.is_set())
+        if self._closing_s is not None:
+            return now_s < self._clock.epoch + (CLOSING_S if is_asked else self._closing_s)
+        if not is_asked:
             self._clock.asked = None
             due_s = self._beat.due_s + LATE_SHARE * self._interval_s
             return now_s < max(due_s, self._clock.epoch + LEAST_SHARE * self._interval_s)
@@ -534,7 +542,9 @@ class Driver:
         if (result := self._take_up()) is not None:
             self._react(result, stop)
         self._clock.epoch = time.monotonic()
+        self._closing_s = CLOSING_S if reason == "stopped" else math.inf
         coordinator.close_processors(self._ends, self._limits, time.time_ns() // 1_000_000)
+        self._closing_s = None
         if coordinator.has_uncommitted or any(task.current != task.committed for task in coordinator.tasks.values()):
             self._commit(reason.replace("stopped", "stop"))
             self._take_up()

@@ -99,9 +99,8 @@ def test_a_slow_sink_holds_up_nothing_until_its_outbox_is_full_and_gets_all_in_o
             place.produce(*[f"{part}-{number}" for number in range(100)])
             wait_for(lambda: place.table() == place.sent, "the ingest goes on", LIMIT_S, every_s=0.2)
         assert server.delivered() == []
-        wait_for(
-            lambda: place.asked("sink", "list")[0]["waiting_rows"] == 500, "all of them wait", LIMIT_S, every_s=0.3
-        )
+        waiting = lambda: [sink["waiting_rows"] for sink in place.asked("sink", "list")]
+        wait_for(lambda: waiting() == [500], "all of them wait", LIMIT_S, every_s=0.3)
 
         place.produce(*[random.Random(number).randbytes(1_000).hex() for number in range(200)])
         wait_for(lambda: place.asked("status")["state"] == "waiting", "reading stops", LIMIT_S, every_s=0.3)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import polars as pl
@@ -23,9 +23,10 @@ from tests.orchestration.readings import minutes, running
 from tests.pipelines.spark.inline import Topics
 from tests.pipelines.spark.threads import ThreadedPlace, WorkerKilledError
 from tests.waiting import wait_for
-from weir import Application, Count, Json, StreamsBuilder, String, Sum
+from weir import Application, Count, Json, Processor, Record, StreamsBuilder, String, Sum
 from weir.orchestration.sensors.stalled import stall_reason
 from weir.orchestration.thresholds import Thresholds
+from weir.pipelines.spark import driver as driver_module
 from weir.pipelines.spark.control import ControlPanel
 from weir.state.commit.log import COMMITS, commits_above
 from weir.state.commit.tables import file_actions, read_table
@@ -243,6 +244,44 @@ def test_a_stop_does_not_wait_for_a_call_and_the_next_run_repeats_it(tmp_path, g
     there.used[-1].driver_dies()
     finish(there)
     assert gate.calls[HELD] == 2
+
+
+class Farewell(Processor[str, Click, str, str]):
+    """Forwards how many records it has seen once it is closed, and takes its time for that."""
+
+    def init(self, context):
+        self.context, self.seen = context, 0
+
+    def process(self, record):
+        self.seen += 1
+
+    def close(self):
+        GATE.is_in.set()
+        assert GATE.opened.wait(100)
+        self.context.forward(Record("all", str(self.seen), datetime(1970, 1, 1, tzinfo=UTC)))
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_what_is_forwarded_at_the_end_belongs_to_the_last_commit_however_long_closing_takes(
+    tmp_path, gate, monkeypatch, is_stopped
+):
+    monkeypatch.setattr(driver_module, "HURRY_S", 0.05)
+
+    def closing(builder: StreamsBuilder) -> None:
+        fast = builder.stream("fast", key=String("user"), value=Json(Click))
+        fast.process(Farewell, name="farewell").to_delta("seen")
+
+    there = place(tmp_path, closing)
+    run, stop = there.begin(until_caught_up=not is_stopped)
+    if is_stopped:
+        wait_for(lambda: there.positions("fast") == [RECORDS], "all is committed")
+        stop.set()
+    wait_for(gate.is_in.is_set, "it is being closed")
+    time.sleep(0.3)
+    assert not run.done()
+    gate.opened.set()
+    assert run.result(60).reason == ("stopped" if is_stopped else "caught_up")
+    assert read_table(there.warehouse / "shop" / "seen")["value"].to_list() == [str(RECORDS)]
 
 
 def test_requests_are_answered_and_a_pause_begins_while_a_call_is_held_up(tmp_path, gate):
