@@ -8,20 +8,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import polars as pl
 
 from bench.memory import peak_memory
+from bench.one_task import task_of
 from weir import BufferConfig, StreamsBuilder, String, Suppressed
 from weir.pipelines.tasks.order import Arrivals, Part, Turns, with_keys
-from weir.pipelines.tasks.processor import TaskProcessor
-from weir.state.engine.task_store import TaskStore
-from weir.state.errors import MapFullError
-from weir.state.types import StateId
+from weir.state.types import IsolationLevel
 
 HELD = "held-store"
 KEYS, EPOCH_RECORDS = 10_000_000, 100_000
@@ -36,33 +32,12 @@ def main(keys: int) -> None:
         .suppress(Suppressed.until_time_limit(timedelta(days=1), BufferConfig.unbounded()).with_name("held"))
         .to_delta("out")
     )
-    sub_topology = builder.build().sub_topologies[0]
-    processor, clocks, held = TaskProcessor(sub_topology), dict[str, int](), 0
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="held-keys-") as folder, peak_memory(os.getpid()) as peak:
-        store = TaskStore.create(Path(folder, "store"), "0_0", [spec.name for spec in sub_topology.stores])
-        for epoch, first in enumerate(range(0, keys, EPOCH_RECORDS), 1):
-            state, expected = StateId(1, epoch), StateId(1, epoch - 1) if epoch > 1 else None
-            while True:
-                try:
-                    with store.session() as session:
-                        output = processor.run(
-                            _turns(_records(first, min(EPOCH_RECORDS, keys - first))), session, clocks, 0
-                        )
-                        store.apply(
-                            session,
-                            state=state,
-                            expected=expected,
-                            generation=1,
-                            plan_hash=str(state),
-                            make_receipt=lambda _: b"",
-                        )
-                    break
-                except MapFullError:
-                    store.grow()
-            store.settle(generation=1, expected=state, committed=state)
-            clocks, held = output.clocks, output.metrics.buffers[HELD][0]
-        store.close()
+    with task_of(builder) as task, peak_memory(os.getpid()) as peak:
+        for first in range(0, keys, EPOCH_RECORDS):
+            task.run(_turns(_records(first, min(EPOCH_RECORDS, keys - first))), 0)
+        with task.store.reader(IsolationLevel.READ_COMMITTED) as view:
+            held = view.count(HELD)
     print(
         json.dumps({"held": held, "seconds": round(time.monotonic() - started, 1), "peak_bytes": peak.rss_anon_bytes})
     )
