@@ -56,18 +56,19 @@ def writing(path: Path, what: str, needed: int) -> Iterator[None]:
     Raises:
         DiskFullError: There is no room, for ``what`` and its ``needed`` bytes.
     """
-    try:
-        yield
-    except Exception as error:
-        if not is_disk_full(error):
+    with telling(what, path.parent, needed):
+        try:
+            yield
+        except Exception as error:
+            if is_disk_full(error):
+                path.unlink(missing_ok=True)
             raise
-        path.unlink(missing_ok=True)
-        raise disk_full(error, what, [path.parent], needed) from error
 
 
 @contextmanager
-def telling(what: str, folder: Path) -> Iterator[None]:
-    """Within the block ``what`` is written below ``folder``; the error of a full disk becomes a sentence.
+def telling(what: str, folder: Path, needed: int | None = None) -> Iterator[None]:
+    """Within the block ``what``, which may need so many bytes, is written below ``folder``; the error of a full disk
+    becomes a sentence.
 
     Raises:
         DiskFullError: There is no room.
@@ -77,7 +78,7 @@ def telling(what: str, folder: Path) -> Iterator[None]:
     except Exception as error:
         if not is_disk_full(error):
             raise
-        raise disk_full(error, what, [folder]) from error
+        raise disk_full(error, what, [folder], needed) from error
 
 
 def require_room(where: Path, what: str, needed: int) -> None:

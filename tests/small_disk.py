@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from weir.state.full_disk import free_bytes
+
 FILLER = "filler"
 _BLOCK = 1 << 20
 
@@ -21,15 +23,10 @@ class SmallDisk:
 
     folder: Path
 
-    @property
-    def free_bytes(self) -> int:
-        disk = os.statvfs(self.folder)
-        return disk.f_bavail * disk.f_frsize
-
     def fill(self, leave: int = 0) -> None:
         """Leave so many bytes free."""
         with (self.folder / FILLER).open("ab", buffering=0) as file:
-            while (size := min(_BLOCK, self.free_bytes - leave)) > 0:
+            while (size := min(_BLOCK, free_bytes(self.folder) - leave)) > 0:
                 file.write(bytes(size))
 
     def clear(self) -> None:
