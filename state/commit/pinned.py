@@ -52,7 +52,7 @@ def pinned(warehouse: Path, application: str, names: Iterable[str]) -> Pinned | 
             epoch, through = min((epoch, through), _before_missing(log, log_files, name, held))
     return Pinned(
         epoch=epoch,
-        tables={name: _through(app_folder / name, table, application, through) for name, table in tables.items()},
+        tables={name: as_of(app_folder / name, table, application, through) for name, table in tables.items()},
     )
 
 
@@ -66,10 +66,19 @@ def _before_missing(log: Path, log_files: pl.DataFrame, name: str, held: int) ->
     return epoch, version
 
 
-def _through(folder: Path, table: DeltaTable, application: str, version: int) -> DeltaTable:
+def as_of(folder: Path, table: DeltaTable, application: str, version: int) -> DeltaTable:
     """The table before the first commit after the transaction ``version``."""
+    step, too_new = 1, table.version() + 1
     while _transaction(table, application) > version:
-        table = DeltaTable(folder, version=table.version() - 1)
+        too_new = table.version()
+        table = DeltaTable(folder, version=max(too_new - step, 0))
+        step *= 2
+    while (between := (table.version() + too_new) // 2) > table.version():
+        found = DeltaTable(folder, version=between)
+        if _transaction(found, application) > version:
+            too_new = between
+        else:
+            table = found
     return table
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 
 from weir.state.commit.files import write_file
-from weir.state.commit.pinned import Pinned, pinned
+from weir.state.commit.pinned import Pinned, as_of, pinned
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import AppendTable
@@ -63,6 +64,19 @@ def die(step: str) -> None:
         raise KeyboardInterrupt
 
 
+def test_a_table_may_be_many_commits_ahead_of_another(tmp_path):
+    """To a reader that opens one table a while after the next."""
+    driver = Committer(tmp_path, "app", SPECS, fingerprint="f")
+    driver.claim()
+    for epoch in range(1, 31):
+        driver.commit(record(tmp_path, epoch, ["a"]))
+    folder, newest = tmp_path / "app" / "a", DeltaTable(tmp_path / "app" / "a")
+    for ahead in range(30):
+        table = as_of(folder, newest, "app", newest.transaction_version("app") - ahead)
+        assert sorted(pl.read_delta(table)["_epoch"]) == list(range(1, 31 - ahead))
+    driver.close()
+
+
 @pytest.mark.slow
 def test_beside_a_driver_all_tables_have_the_rows_of_one_commit(tmp_path):
     driver, done = Committer(tmp_path, "app", SPECS, fingerprint="f"), threading.Event()
@@ -71,7 +85,7 @@ def test_beside_a_driver_all_tables_have_the_rows_of_one_commit(tmp_path):
 
     def commits() -> None:
         epoch = 1
-        while not done.is_set():
+        while not done.wait(0.005):
             epoch += 1
             driver.commit(record(tmp_path, epoch))
 
