@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 import numpy as np
 import polars as pl
@@ -40,9 +41,26 @@ def renamed(frame: pl.DataFrame, name: Callable[[str], str]) -> pl.DataFrame:
     return framed([column.alias(name(column.name)) for column in frame.get_columns()])
 
 
-def repeated(name: str, value: int, count: int, dtype: type[np.integer]) -> pl.Series:
+def where(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
+    """The rows where ``mask``, which has no nulls, is true."""
+    return frame if mask.all() else frame.filter(mask)
+
+
+def parted(frame: pl.DataFrame, mask: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows where ``mask``, which has no nulls, is true, and those where it is false."""
+    if mask.all():
+        return frame, frame[:0]
+    return (frame.filter(mask), frame.filter(~mask)) if mask.any() else (frame[:0], frame)
+
+
+def repeated(name: str, value: int, count: int, dtype: type[np.integer | np.bool_]) -> pl.Series:
     """A column of one value."""
-    return pl.Series(name, np.full(count, value, dtype))
+    return _single(value, dtype).new_from_index(0, count).alias(name)  # type: ignore[arg-type]
+
+
+@lru_cache(1024)
+def _single(value: int, dtype: type[np.integer | np.bool_]) -> pl.Series:
+    return pl.Series(np.full(1, value, dtype))
 
 
 def running_max(times: np.ndarray, at_least: int | None) -> np.ndarray:

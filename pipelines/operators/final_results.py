@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from weir.pipelines.operators.aggregation import next_close_ms, write_states
@@ -17,7 +18,7 @@ from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import PLACE, Fold
 from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.operators.windows import TimeWindows
-from weir.state.frames import picked
+from weir.state.frames import parted, picked, repeated, where
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
@@ -52,17 +53,22 @@ class FinalResults:
         parts = []
         if rows.height:
             groups = self.fold.group(rows, by)
-            is_closing = groups.get_column("window_start").to_physical() < closed_before
-            still_open, closing = groups.filter(~is_closing), groups.filter(is_closing)
+            is_closing = groups.get_column("window_start").cast(pl.Int64) < closed_before
+            closing, still_open = parted(groups, is_closing)
             keys = store.encode(picked(still_open, by))
-            stored = pl.concat([store.fetch(keys), self._stored(closing, closed, by)])
-            states = self.fold.merge(pl.concat([still_open, closing]), stored, rows)
+            stored = store.fetch(keys)
+            if closing.height:
+                stored = pl.concat([stored, self._stored(closing, closed, by)])
+                groups = pl.concat([still_open, closing])
+            states = self.fold.merge(groups, stored, rows)
             write_states(store, self.fold, keys, states[: len(keys)])
-            if keeps:
-                write_states(store, self.fold, store.encode(picked(closing, by)), states[len(keys) :])
-            parts.append(states[len(keys) :].filter(~pl.col("_deleted")))
-            if closed.height:
-                closed = closed.join(closing, on=by, how="anti", nulls_equal=True)
+            if closing.height:
+                final = states[len(keys) :]
+                if keeps:
+                    write_states(store, self.fold, store.encode(picked(closing, by)), final)
+                parts.append(where(final, ~final.get_column("_deleted")))
+                if closed.height:
+                    closed = closed.join(closing, on=by, how="anti", nulls_equal=True)
         if closed.height:
             parts.append(closed)
         if not any(part.height for part in parts):
@@ -109,11 +115,9 @@ class FinalResults:
     def _results(self, parts: list[pl.DataFrame], stream_time: pl.Series, places: pl.DataFrame) -> pl.DataFrame:
         by = list(self.store.key)
         columns = [*by, *self.fold.state, "_ts"]
-        states = pl.concat([part.select(columns) for part in parts])
+        states = pl.concat([picked(part, columns) for part in parts if part.height])
         states = states.sort("window_start", *by[:-2], nulls_last=False)
-        ends = states.get_column("window_end")
-        distinct = ends.unique(maintain_order=True)
-        closer = stream_time.search_sorted(distinct.to_physical() + self.windows.grace_ms, side="left")
-        closers = pl.DataFrame([distinct]).hstack(places[closer])
-        results = states.join(closers, on="window_end", how="left", maintain_order="left")
-        return self.fold.finish(results.with_columns(pl.lit(False).alias("_deleted")))
+        closes_ms = states.get_column("window_end").cast(pl.Int64).to_numpy() + self.windows.grace_ms
+        closer = places[np.searchsorted(stream_time.to_numpy(), closes_ms)]
+        gone = repeated("_deleted", False, states.height, np.bool_)
+        return self.fold.finish(states.hstack(closer).hstack([gone]))

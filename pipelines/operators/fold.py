@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import polars as pl
 
 from weir.pipelines.errors import UserFunctionError
@@ -21,13 +22,16 @@ from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.operators.states import ColumnStates, FunctionStates, States
 from weir.pipelines.operators.time_limit import check_time
 from weir.pipelines.serdes.row_type import RowType
-from weir.state.frames import picked, renamed, without
+from weir.state.frames import picked, renamed, repeated, with_series, without
 from weir.state.own_code import failures
 
 PLACE = ("_partition", "_offset")
 """The place of the record that caused a row."""
 BEGINS = "_begins"
 """Optional: whether a row and the next of its group are one update, which keeps its time across a deleted state."""
+
+
+_OF_GROUPS = (pl.col("_ts").max(), *(pl.col(name).last() for name in PLACE))
 
 
 class Fold(Protocol):
@@ -79,7 +83,7 @@ class ColumnFold:
 
     def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         partials = [partial for accumulator in self.accumulators for partial in accumulator.partial]
-        groups = rows.group_by(by).agg(*partials, pl.col("_ts").max(), pl.col(PLACE).last())
+        groups = rows.group_by(by).agg(*partials, *_OF_GROUPS)
         packed = [
             accumulator.pack(groups.get_column(accumulator.name)).alias(accumulator.name)
             for accumulator in self.accumulators
@@ -88,11 +92,10 @@ class ColumnFold:
         return groups.with_columns(packed) if packed else groups
 
     def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-        deleted = pl.lit(False).alias("_deleted")
-        if not stored.get_column("_found").any():
-            return groups.with_columns(deleted)
-        met = groups.hstack(_as_stored(stored))
-        return _without_stored(met.with_columns(*self._merges(), deleted))
+        deleted = repeated("_deleted", False, groups.height, np.bool_)
+        if stored.get_column("_found").any():
+            groups = _without_stored(groups.hstack(_as_stored(stored)).with_columns(*self._merges()))
+        return with_series(groups, deleted)
 
     def running(
         self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]

@@ -55,8 +55,10 @@ class KeyType:
     def to_objects(self, rows: pl.DataFrame) -> list[Any]:
         """One key per row; None where all key columns are null."""
         names = list(self.row_type.columns)
-        absent = rows.select(pl.all_horizontal(pl.col(names).is_null())).to_series()
-        keys = self.row_type.to_objects(rows, absent if absent.any() else None)
+        absent = None
+        if all(rows.get_column(name).null_count() for name in names):
+            absent = rows.select(pl.all_horizontal(pl.col(names).is_null())).to_series()
+        keys = self.row_type.to_objects(rows, absent)
         if not self.is_windowed:
             return keys
         starts, ends = (as_datetimes(rows.get_column(name)).to_list() for name in ("window_start", "window_end"))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from weir.pipelines.operators.epoch import Epoch, has_key, has_value
 from weir.pipelines.operators.joiner import Joiner, renamed
 from weir.pipelines.operators.table_view import TableView, look_up
 from weir.pipelines.operators.versioned import look_up_as_of
-from weir.state.frames import without
+from weir.state.frames import framed, picked, repeated, where, without
 from weir.state.types import StoreSpec
 
 
@@ -37,11 +38,9 @@ class StreamTableJoin:
         rows = has_value(rows, epoch)
         if not self.is_left:
             rows = has_key(rows, list(self.joiner.key_columns), epoch)
-        asked = rows.select(
-            *(pl.col(name).alias(known) for name, known in zip(self.joiner.key_columns, self.table_key, strict=True)),
-            "_ts",
-            "_offset",
-        )
+        names = zip(self.joiner.key_columns, self.table_key, strict=True)
+        asked = picked(rows, ("_ts", "_offset"))
+        asked = framed([*(rows.get_column(name).alias(known) for name, known in names), *asked.get_columns()])
         if self.versions is None:
             found = look_up(without(asked, "_ts"), self.table, updates, epoch, is_written_first=self.is_written_first)
         else:
@@ -49,6 +48,6 @@ class StreamTableJoin:
                 asked, self.table, self.versions, updates, epoch, is_written_first=self.is_written_first
             )
         gone = found.get_column("_deleted")
-        pairs = rows.hstack([*renamed(found, asked, self.joiner.right_names), gone.alias("_right_gone")])
-        pairs = pairs.with_columns(_left_gone=pl.lit(False))
-        return self.joiner.join(pairs if self.is_left else pairs.filter(~gone))
+        present = repeated("_left_gone", False, rows.height, np.bool_)
+        pairs = rows.hstack([*renamed(found, asked, self.joiner.right_names), gone.alias("_right_gone"), present])
+        return self.joiner.join(pairs if self.is_left else where(pairs, ~gone))

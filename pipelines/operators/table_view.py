@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import polars as pl
 
 from weir.pipelines.operators.closing import at_turns
 from weir.pipelines.operators.epoch import Epoch, Operator
-from weir.state.frames import picked, with_series, without
+from weir.state.frames import picked, repeated, with_series, without
 from weir.state.stores.specs import BOOKKEEPING, SHOWN
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
@@ -48,11 +49,14 @@ class StoredTable:
 
     def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         store = TypedStore(self.store, epoch.before)
-        rows = keys.hstack(store.fetch(store.encode(keys)))
-        rows = rows.with_columns(
-            _partition=pl.lit(0, pl.Int32), _offset=pl.lit(BEFORE_ALL_TURNS, pl.Int64), _deleted=~pl.col("_found")
+        found = store.fetch(store.encode(keys))
+        rows = keys.hstack(without(found, "_found")).hstack(
+            [
+                repeated("_partition", 0, keys.height, np.int32),
+                repeated("_offset", BEFORE_ALL_TURNS, keys.height, np.int64),
+                (~found.get_column("_found")).alias("_deleted"),
+            ]
         )
-        rows = without(rows, "_found")
         return self.finish(rows) if self.finish else rows
 
     def live(self, asked: pl.DataFrame, epoch: Epoch, *, is_written_first: bool) -> pl.Series | None:
@@ -122,7 +126,9 @@ def look_up(
     visible. A null key finds nothing.
     """
     keys = [name for name in asked.columns if name != "_offset"]
-    distinct = picked(asked, keys).unique(maintain_order=True).filter(pl.any_horizontal(pl.col(keys).is_not_null()))
+    distinct = picked(asked, keys).unique(maintain_order=True)
+    if all(column.null_count() for column in distinct.get_columns()):
+        distinct = distinct.filter(pl.any_horizontal(pl.col(keys).is_not_null()))
     numbered = distinct.with_row_index("_id")
     ids = numbers_of(picked(asked, keys), numbered)
     rows = table.before(distinct, epoch)
@@ -147,9 +153,11 @@ def look_up(
 
 def _without_expired(met: pl.DataFrame, live: pl.Series | None) -> pl.DataFrame:
     """``met`` with ``_deleted`` true, and nulls, where nothing was found or it is not ``live``."""
-    gone = pl.col("_deleted").fill_null(True)
+    gone = met.get_column("_deleted")
+    if gone.null_count():
+        gone = gone.fill_null(True)
     if live is None or live.all():
-        return met.with_columns(gone)
+        return with_series(met, gone)
     values = [
         pl.when(live).then(pl.col(name)).alias(name) for name in met.columns if name not in ("_offset", "_deleted")
     ]

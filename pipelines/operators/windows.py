@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import polars as pl
 
 from weir.pipelines.arguments import duration_text, not_negative_ms, positive_ms, to_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.shapes import LAST_TIME_MS, TIME
+from weir.state.frames import parted, with_series
 
 WINDOW_COLUMNS = {"window_start": TIME, "window_end": TIME}
 NO_END_MS = LAST_TIME_MS
@@ -110,21 +112,18 @@ class TimeWindows:
 
         Both have ``window_start`` and ``window_end``. A row is late if its window is closed at the record's own turn.
         """
-        times = rows.get_column("_ts")
-        newest = times - times % self.advance_ms
-        oldest_open = self.closed_before(0) + stream_time
-        if self.advance_ms == self.size_ms:
-            starts = newest
-        else:
-            first = (times - self.size_ms) // self.advance_ms * self.advance_ms + self.advance_ms
-            offsets = pl.int_ranges(first.clip(lower_bound=0), newest + 1, self.advance_ms, eager=True)
-            repeats = pl.int_range(rows.height, eager=True).repeat_by(offsets.list.len()).explode()
-            rows, oldest_open, starts = rows[repeats], oldest_open[repeats], offsets.explode()
-        is_open = starts >= oldest_open
-        rows = rows.with_columns(
-            starts.cast(TIME).alias("window_start"), (starts + self.size_ms).cast(TIME).alias("window_end")
-        )
-        return (rows, rows.clear()) if is_open.all() else (rows.filter(is_open), rows.filter(~is_open))
+        times = rows.get_column("_ts").to_numpy()
+        starts = times - times % self.advance_ms
+        oldest_open = stream_time.to_numpy() + self.closed_before(0)
+        if self.advance_ms != self.size_ms:
+            first = np.maximum((times - self.size_ms) // self.advance_ms * self.advance_ms + self.advance_ms, 0)
+            counts = (starts - first) // self.advance_ms + 1
+            repeats = np.repeat(np.arange(rows.height), counts)
+            places = np.arange(len(repeats)) - np.repeat(np.cumsum(counts) - counts, counts)
+            rows, oldest_open, starts = rows[repeats], oldest_open[repeats], first[repeats] + places * self.advance_ms
+        bounds = {"window_start": starts, "window_end": starts + self.size_ms}
+        rows = with_series(rows, *(pl.Series(name, times).cast(TIME) for name, times in bounds.items()))
+        return parted(rows, pl.Series(starts >= oldest_open))
 
 
 @dataclass(frozen=True, kw_only=True)

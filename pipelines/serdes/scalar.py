@@ -90,12 +90,11 @@ class _Number(_Scalar):
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         width = self.stored.itemsize
-        sizes, bad, readable = items.bin.size(), dict[int, str](), items
-        if {sizes.min(), sizes.max()} - {width, None}:
+        numbers, bad = items.bin.reinterpret(dtype=self.read, endianness="big"), dict[int, str]()
+        if numbers.null_count() > items.null_count():
+            sizes = items.bin.size()
             wrong = (sizes != width).fill_null(False)
             bad = {index: f"expected {width} bytes, found {sizes[index]}" for index in wrong.arg_true().to_list()}
-            readable = items.set(wrong, None)
-        numbers = readable.bin.reinterpret(dtype=self.read, endianness="big")
         return DecodedColumns([numbers.cast(self.dtype).alias(next(iter(row_type.columns)))], absent_rows(items), bad)
 
 

@@ -316,10 +316,17 @@ def kind_of(value: Any) -> str:
     return f"{type(value).__name__} beyond 64 bits" if is_large else type(value).__name__
 
 
+_PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
+
+
 def as_datetimes(times: pl.Series) -> pl.Series:
     """The column with times that Python can hold: one after the year 9999, such as the end of a window, becomes
     ``datetime.max`` in UTC, one before the year 1 ``datetime.min``. Other columns are returned as they are."""
-    if not isinstance(times.dtype, pl.Datetime) or is_datetime(times).all():
+    if not isinstance(times.dtype, pl.Datetime):
+        return times
+    known, per_ms = times.drop_nulls() if times.null_count() else times, _PER_MS[times.dtype.time_unit]
+    numbers = known.cast(pl.Int64).to_numpy()
+    if not len(numbers) or (numbers.min() // per_ms >= FIRST_TIME_MS and numbers.max() // per_ms <= LAST_TIME_MS):
         return times
     bounds = pl.Series([datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
     lowest, highest = bounds.cast(pl.Datetime("us", "UTC"))

@@ -497,7 +497,7 @@ class EpochRunner:
             until_time_ms=until_ms if source.timestamp.is_records_own else None,
             is_strict=plan.is_strict,
         )
-        if not (raw.frame["offset"].diff().drop_nulls() > 0).all():
+        if not (np.diff(raw.frame.get_column("offset").to_numpy()) > 0).all():
             raise RuntimeError(f"{topic}-{partition} was read out of order after offset {wanted.start}; start again")
         if topic in self._sub_topology(plan.task).sought_topics or topic in plan.sought:
             check_placement(raw, self._settings.partition_counts[plan.task.sub_topology])

@@ -286,5 +286,5 @@ def _columns(number: int, part: Part, begin: int, input_number: int) -> tuple[np
 def _gathered(frame: pl.DataFrame, rows: np.ndarray) -> pl.DataFrame:
     """The rows at ``rows``; a slice where they follow one another."""
     if len(rows) == rows[-1] - rows[0] + 1 and bool(np.all(rows[1:] > rows[:-1])):
-        return frame[int(rows[0]) : int(rows[-1]) + 1]
+        return frame if len(rows) == frame.height else frame[int(rows[0]) : int(rows[-1]) + 1]
     return frame[pl.Series(rows.astype(np.uint32))]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -57,11 +58,11 @@ class RecordType:
     value: RowType
     is_windowed: bool = False
 
-    @property
+    @cached_property
     def key_columns(self) -> pl.Schema:
         return pl.Schema({**self.key.columns, **(WINDOW_COLUMNS if self.is_windowed else {})})
 
-    @property
+    @cached_property
     def columns(self) -> pl.Schema:
         return pl.Schema({**self.key_columns, **self.value.columns})
 

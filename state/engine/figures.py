@@ -25,8 +25,8 @@ class Values:
     @classmethod
     def over(cls, values: np.ndarray) -> Values:
         """All of an array."""
-        if not len(values):
-            return cls()
+        if len(values) < 2:
+            return cls.of(float(values[0])) if len(values) else cls()
         return cls(
             count=len(values), total=float(values.sum()), least=float(values.min()), greatest=float(values.max())
         )

@@ -29,6 +29,7 @@ AFTER_FLAGS = b"\x03"
 END, ESCAPED = b"\x00", b"\x00\xff"
 """Text followed by another component ends with a zero byte. Next to other columns, a zero byte within text is followed
 by 0xff; a key of a single text column is the plain text."""
+_PRESENT, _END = pl.Series([PRESENT]), pl.Series([END])
 _SIGN = np.uint64(1 << 63)
 TIME_BYTES = 8
 DECIMAL_BYTES, DECIMAL_SIGN = 16, 1 << 127
@@ -79,16 +80,15 @@ class KeyCodec:
         """The key columns of each key, in order."""
         if not keys:
             return pl.DataFrame(schema=self.schema)
-        body = pl.Series("key", keys, dtype=pl.Binary)
         columns: dict[str, pl.Series] = {}
         for name in self._before:
-            columns[name] = _numbers(body.bin.slice(0, TIME_BYTES), self.schema[name])
-            body = body.bin.slice(TIME_BYTES)
+            columns[name] = _numbers([key[:TIME_BYTES] for key in keys], self.schema[name])
+            keys = [key[TIME_BYTES:] for key in keys]
         for name in reversed(self._after):
-            columns[name] = _numbers(body.bin.tail(TIME_BYTES), self.schema[name])
-            body = _middle(body, 0, TIME_BYTES)
-        columns |= self._decode_body(body)
-        return pl.DataFrame([columns[name].alias(name) for name in self.schema])
+            columns[name] = _numbers([key[-TIME_BYTES:] for key in keys], self.schema[name])
+            keys = [key[:-TIME_BYTES] for key in keys]
+        columns |= self._decode_body(pl.Series("key", keys, dtype=pl.Binary))
+        return framed([columns[name].alias(name) for name in self.schema])
 
     def window_upper(self, start_ms: int) -> bytes:
         """The exclusive upper bound of all keys with ``window_start < start_ms`` (window stores only)."""
@@ -122,15 +122,16 @@ class KeyCodec:
             return columns
         texts = self._columns[first:last]
         middle = _middle(body, left, right + self._has_end[last - 1])
-        if not (self._is_escaped and middle.bin.contains(ESCAPED).any()):
-            if len(texts) == 1:
-                return columns | {texts[0][0]: _text_column(middle, texts[0][1])}
-            if all(dtype == pl.String for _, dtype in texts):
-                fields = middle.cast(pl.String).str.split_exact("\x00", len(texts) - 1).struct.unnest()
-                return columns | {
-                    name: _text_column(field.cast(pl.Binary), pl.String())
-                    for (name, _), field in zip(texts, fields, strict=True)
-                }
+        if len(texts) == 1:
+            text, has_escapes = _texts(middle)
+            if not (self._is_escaped and has_escapes):
+                return columns | {texts[0][0]: text.cast(texts[0][1])}
+        elif all(dtype == pl.String for _, dtype in texts) and not middle.bin.contains(ESCAPED).any():
+            fields = middle.cast(pl.String).str.split_exact("\x00", len(texts) - 1).struct.unnest()
+            return columns | {
+                name: _texts(field.cast(pl.Binary))[0].cast(pl.String)
+                for (name, _), field in zip(texts, fields, strict=True)
+            }
         rows = [self._parse(key, first, last) for key in _middle(body, left, right).to_list()]
         for (name, dtype), values in zip(texts, zip(*rows, strict=True), strict=True):
             columns[name] = pl.Series(name, values, dtype=pl.Binary if is_text(dtype) else None)
@@ -218,11 +219,15 @@ class RowCodec:
         if len(packed) != count * row.itemsize:
             raise self._format_error(f"{count} rows take {len(packed)} bytes, not {count * row.itemsize}")
         rows = np.frombuffer(packed, row)
-        columns = []
-        for index, (name, dtype) in enumerate(self.schema.items()):
-            column = pl.Series(name, np.ascontiguousarray(rows[f"c{index}"])).cast(dtype)
-            is_null = (rows["_nulls"][:, index // 8] >> np.uint8(index % 8)) & 1
-            columns.append(column.set(pl.Series(is_null.astype(bool)), None) if is_null.any() else column)
+        columns = [
+            pl.Series(name, np.ascontiguousarray(rows[f"c{index}"])).cast(dtype)
+            for index, (name, dtype) in enumerate(self.schema.items())
+        ]
+        if (nulls := rows["_nulls"]).any():
+            for index, column in enumerate(columns):
+                is_null = (nulls[:, index // 8] >> np.uint8(index % 8)) & 1
+                if is_null.any():
+                    columns[index] = column.set(pl.Series(is_null.astype(bool)), None)
         return framed(columns)
 
     def _unpack_objects(self, packed: bytes, count: int) -> pl.DataFrame:
@@ -324,21 +329,17 @@ def _text_part(column: pl.Series, has_end: bool, is_escaped: bool) -> pl.Series:
             [None if value is None else value.replace(END, ESCAPED) for value in text.to_list()], dtype=pl.Binary
         )
     end = END if has_end else b""
-    part = pl.Series([PRESENT]) + text + pl.Series([end])
+    part = _PRESENT + text + _END if has_end else _PRESENT + text
     return part.fill_null(pl.lit(NULL + end)) if part.null_count() else part
 
 
-def _without_flags(part: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """What follows the flag in components, and which of them are null."""
+def _texts(part: pl.Series) -> tuple[pl.Series, bool]:
+    """The bytes of text components without end markers, null or not, and whether any may have escapes."""
     of = pl.col(part.name).bin
-    found = part.to_frame().select(of.slice(1), of.starts_with(NULL).alias("_is_null"))
-    return found.to_series(0), found.to_series(1)
-
-
-def _text_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """The text of components that have neither an end marker nor escapes."""
-    text, is_null = _without_flags(part)
-    return (text.set(is_null, None) if is_null.any() else text).cast(dtype)
+    text, is_null, has_escapes = part.to_frame().select(
+        of.slice(1), of.starts_with(NULL).alias("_is_null"), of.contains(ESCAPED).any().alias("_has_escapes")
+    )
+    return text.set(is_null, None) if is_null.any() else text, has_escapes[0]
 
 
 def _fixed_part(column: pl.Series) -> np.ndarray:
@@ -349,8 +350,9 @@ def _fixed_part(column: pl.Series) -> np.ndarray:
 
 
 def _fixed_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
-    number, is_null = _without_flags(part)
-    column = _numbers(number, dtype)
+    parts = part.to_list()
+    column = _numbers([key[1:] for key in parts], dtype)
+    is_null = pl.Series([key[:1] == NULL for key in parts], dtype=pl.Boolean)
     return column.set(is_null, None) if is_null.any() else column
 
 
@@ -376,9 +378,9 @@ def _number_bytes(column: pl.Series) -> np.ndarray:
     return bits.astype(">u8").view(np.uint8).reshape(-1, 8)
 
 
-def _numbers(part: pl.Series, dtype: pl.DataType) -> pl.Series:
+def _numbers(parts: list[bytes], dtype: pl.DataType) -> pl.Series:
     """The inverse of ``_number_bytes``."""
-    packed = b"".join(part.to_list())
+    packed = b"".join(parts)
     if dtype == pl.Boolean:
         return pl.Series(np.frombuffer(packed, np.uint8) == 1)
     if isinstance(dtype, pl.Decimal):
