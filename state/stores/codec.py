@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from decimal import Decimal
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import msgspec
@@ -80,14 +80,12 @@ class KeyCodec:
         """The key columns of each key, in order."""
         if not keys:
             return pl.DataFrame(schema=self.schema)
-        columns: dict[str, pl.Series] = {}
+        cut, columns = _Cut(keys), dict[str, pl.Series]()
         for name in self._before:
-            columns[name] = _numbers([key[:TIME_BYTES] for key in keys], self.schema[name])
-            keys = [key[TIME_BYTES:] for key in keys]
+            columns[name] = _numbers(cut.left(TIME_BYTES), self.schema[name])
         for name in reversed(self._after):
-            columns[name] = _numbers([key[-TIME_BYTES:] for key in keys], self.schema[name])
-            keys = [key[:-TIME_BYTES] for key in keys]
-        columns |= self._decode_body(pl.Series("key", keys, dtype=pl.Binary))
+            columns[name] = _numbers(cut.right(TIME_BYTES), self.schema[name])
+        columns |= self._decode_rest(cut)
         return framed([columns[name].alias(name) for name in self.schema])
 
     def window_upper(self, start_ms: int) -> bytes:
@@ -105,37 +103,36 @@ class KeyCodec:
     def _times(self, frame: pl.DataFrame, names: Sequence[str]) -> list[pl.Series | np.ndarray]:
         return [_number_bytes(frame[name].cast(self.schema[name])) for name in names]
 
-    def _decode_body(self, body: pl.Series) -> dict[str, pl.Series]:
+    def _decode_rest(self, cut: _Cut) -> dict[str, pl.Series]:
         """Cut columns of fixed width off both ends; what is left in the middle is text, or is parsed row by row."""
         columns: dict[str, pl.Series] = {}
-        left, first, last = 0, 0, len(self._columns)
+        first, last = 0, len(self._columns)
         while first < last and is_fixed_key(self._columns[first][1]):
             name, dtype = self._columns[first]
-            columns[name] = _fixed_column(body.bin.slice(left, 1 + width(dtype)), dtype)
-            left, first = left + 1 + width(dtype), first + 1
-        right = 0
+            columns[name], first = _fixed_column(cut.left(1 + width(dtype)), dtype), first + 1
         while first < last and is_fixed_key(self._columns[last - 1][1]):
             name, dtype = self._columns[last - 1]
-            right, last = right + 1 + width(dtype), last - 1
-            columns[name] = _fixed_column(_middle(body, body.bin.size() - right, right - 1 - width(dtype)), dtype)
+            columns[name], last = _fixed_column(cut.right(1 + width(dtype)), dtype), last - 1
         if first == last:
             return columns
         texts = self._columns[first:last]
-        middle = _middle(body, left, right + self._has_end[last - 1])
-        if len(texts) == 1:
-            text, has_escapes = _texts(middle)
-            if not (self._is_escaped and has_escapes):
-                return columns | {texts[0][0]: text.cast(texts[0][1])}
-        elif all(dtype == pl.String for _, dtype in texts) and not middle.bin.contains(ESCAPED).any():
-            fields = middle.cast(pl.String).str.split_exact("\x00", len(texts) - 1).struct.unnest()
-            return columns | {
-                name: _texts(field.cast(pl.Binary))[0].cast(pl.String)
-                for (name, _), field in zip(texts, fields, strict=True)
-            }
-        rows = [self._parse(key, first, last) for key in _middle(body, left, right).to_list()]
+        middle = cut.middle(self._has_end[last - 1])
+        if not (self._is_escaped and middle.bin.contains(ESCAPED).any()):
+            if len(texts) == 1:
+                return columns | {texts[0][0]: _text_column(middle, texts[0][1])}
+            if all(dtype == pl.String for _, dtype in texts):
+                fields = middle.cast(pl.String).str.split_exact("\x00", len(texts) - 1).struct.unnest()
+                return columns | {
+                    name: _text_column(field.cast(pl.Binary), pl.String())
+                    for (name, _), field in zip(texts, fields, strict=True)
+                }
+        rows = [self._parse(key, first, last) for key in cut.middle().to_list()]
         for (name, dtype), values in zip(texts, zip(*rows, strict=True), strict=True):
-            columns[name] = pl.Series(name, values, dtype=pl.Binary if is_text(dtype) else None)
-            columns[name] = columns[name].cast(dtype) if is_text(dtype) else _fixed_column(columns[name], dtype)
+            columns[name] = (
+                pl.Series(name, values, dtype=pl.Binary).cast(dtype)
+                if is_text(dtype)
+                else _fixed_column(_rows_of(values), dtype)
+            )
         return columns
 
     def _parse(self, key: bytes, first: int, last: int) -> list[bytes | None]:
@@ -333,13 +330,11 @@ def _text_part(column: pl.Series, has_end: bool, is_escaped: bool) -> pl.Series:
     return part.fill_null(pl.lit(NULL + end)) if part.null_count() else part
 
 
-def _texts(part: pl.Series) -> tuple[pl.Series, bool]:
-    """The bytes of text components without end markers, null or not, and whether any may have escapes."""
+def _text_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """The text of components that have neither an end marker nor escapes."""
     of = pl.col(part.name).bin
-    text, is_null, has_escapes = part.to_frame().select(
-        of.slice(1), of.starts_with(NULL).alias("_is_null"), of.contains(ESCAPED).any().alias("_has_escapes")
-    )
-    return text.set(is_null, None) if is_null.any() else text, has_escapes[0]
+    text, is_null = part.to_frame().select(of.slice(1), of.starts_with(NULL).alias("_is_null"))
+    return (text.set(is_null, None) if is_null.any() else text).cast(dtype)
 
 
 def _fixed_part(column: pl.Series) -> np.ndarray:
@@ -349,11 +344,10 @@ def _fixed_part(column: pl.Series) -> np.ndarray:
     return np.concatenate([flags[:, None], _number_bytes(column)], axis=1)
 
 
-def _fixed_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
-    parts = part.to_list()
-    column = _numbers([key[1:] for key in parts], dtype)
-    is_null = pl.Series([key[:1] == NULL for key in parts], dtype=pl.Boolean)
-    return column.set(is_null, None) if is_null.any() else column
+def _fixed_column(part: np.ndarray, dtype: pl.DataType) -> pl.Series:
+    """The column of components with their flags; shape (rows, width with the flag)."""
+    column, is_null = _numbers(part[:, 1:], dtype), part[:, 0] == NULL[0]
+    return column.set(pl.Series(is_null), None) if is_null.any() else column
 
 
 def _number_bytes(column: pl.Series) -> np.ndarray:
@@ -378,18 +372,14 @@ def _number_bytes(column: pl.Series) -> np.ndarray:
     return bits.astype(">u8").view(np.uint8).reshape(-1, 8)
 
 
-def _numbers(parts: list[bytes], dtype: pl.DataType) -> pl.Series:
+def _numbers(part: np.ndarray, dtype: pl.DataType) -> pl.Series:
     """The inverse of ``_number_bytes``."""
-    packed = b"".join(parts)
     if dtype == pl.Boolean:
-        return pl.Series(np.frombuffer(packed, np.uint8) == 1)
+        return pl.Series(part[:, 0] == 1)
     if isinstance(dtype, pl.Decimal):
-        numbers = [
-            int.from_bytes(packed[at : at + DECIMAL_BYTES], "big") - DECIMAL_SIGN
-            for at in range(0, len(packed), DECIMAL_BYTES)
-        ]
+        numbers = [int.from_bytes(row, "big") - DECIMAL_SIGN for row in map(bytes, part)]
         return pl.Series([unscaled(number, dtype) for number in numbers], dtype=dtype)
-    bits = np.frombuffer(packed, ">u8").astype(np.uint64)
+    bits = np.ascontiguousarray(part).view(">u8").ravel().astype(np.uint64)
     if dtype == pl.UInt64:
         return pl.Series(bits)
     if dtype.is_float():
@@ -397,10 +387,46 @@ def _numbers(parts: list[bytes], dtype: pl.DataType) -> pl.Series:
     return pl.Series((bits ^ _SIGN).view(np.int64)).cast(_physical(dtype)).cast(dtype)
 
 
-def _middle(body: pl.Series, left: int | pl.Series, right: int) -> pl.Series:
-    """Each value without its first ``left`` and its last ``right`` bytes."""
-    if isinstance(left, int) and left == right == 0:
-        return body
-    frame = pl.DataFrame({"body": body})
-    start = pl.lit(left)
-    return frame.select(pl.col("body").bin.slice(start, pl.col("body").bin.size() - start - right)).to_series()
+class _Cut:
+    """Keys, at least one, of which components of fixed width are cut off at both ends; shape (rows, width)."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys, self._left, self._right = keys, 0, 0
+
+    @cached_property
+    def _bytes(self) -> np.ndarray:
+        """The keys one after another."""
+        return np.frombuffer(b"".join(self._keys), np.uint8)
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where each key begins and ends."""
+        ends = np.cumsum(np.fromiter(map(len, self._keys), np.int64, len(self._keys)))
+        return np.concatenate([[0], ends[:-1]]), ends
+
+    def left(self, width: int) -> np.ndarray:
+        """The next component from the left."""
+        self._left += width
+        return self._at(self._places[0] + self._left - width, width)
+
+    def right(self, width: int) -> np.ndarray:
+        """The next component from the right."""
+        self._right += width
+        return self._at(self._places[1] - self._right, width)
+
+    def middle(self, without: int = 0) -> pl.Series:
+        """What is left of each key, less ``without`` bytes at its end."""
+        body, left, right = pl.Series("middle", self._keys, dtype=pl.Binary), self._left, self._right + without
+        if left == right == 0:
+            return body
+        part = pl.col("middle").bin
+        return body.to_frame().select(part.slice(left, part.size() - left - right)).to_series()
+
+    def _at(self, starts: np.ndarray, width: int) -> np.ndarray:
+        found: np.ndarray = np.lib.stride_tricks.sliding_window_view(self._bytes, width)[starts]
+        return found
+
+
+def _rows_of(parts: Sequence[bytes]) -> np.ndarray:
+    """Parts of one width as rows; shape (parts, width)."""
+    return np.frombuffer(b"".join(parts), np.uint8).reshape(len(parts), -1)
