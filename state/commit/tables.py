@@ -199,25 +199,32 @@ def scan_table(table: DeltaTable) -> pl.LazyFrame:
     """All rows of a table as stored.
 
     ``pl.scan_delta`` looks for the files under the table's URL, and finds none where that escapes characters of the
-    folder's path, such as spaces; then their real paths are scanned.
+    folder's path, such as spaces. It also fails where files of other writers, such as Spark's OPTIMIZE, have the
+    partition in their path, and those written here have it as a column. Then the files are scanned by their real paths.
     """
-    escaped = urlsplit(table.table_uri).path
-    if (root := unquote(escaped)) == escaped:
+    escaped, partitions = urlsplit(table.table_uri).path, table.metadata().partition_columns
+    root, paths = unquote(escaped), [path.removeprefix(escaped) for path in table.file_uris()]
+    apart = [bool(partitions) and path.lstrip("/").startswith(f"{partitions[0]}=") for path in paths]
+    if root == escaped and (all(apart) or not any(apart)):
         return pl.scan_delta(table)
     if "deletionVectors" in (table.protocol().reader_features or ()):
         raise ValueError(f"{root} has deletion vectors, which are not read in folders like this; rename the folder")
-    schema, partitions = pl.scan_delta(table).collect_schema(), table.metadata().partition_columns
-    paths = [root + path.removeprefix(escaped) for path in table.file_uris()]
-    if not paths:
-        return pl.LazyFrame(schema=schema)
-    return pl.scan_parquet(
-        paths,
-        hive_schema={name: schema[name] for name in partitions} or None,
-        hive_partitioning=bool(partitions),
-        missing_columns="insert",
-        extra_columns="ignore",
-        cast_options=WIDER,
-    ).select(list(schema))
+    schema = pl.scan_delta(table).collect_schema()
+    hive_schema = {name: schema[name] for name in partitions}
+    within = {name: dtype for name, dtype in schema.items() if name not in hive_schema}
+    scans = [
+        pl.scan_parquet(
+            [root + path for path, is_one in zip(paths, apart, strict=True) if is_one is is_apart],
+            schema=within if is_apart else schema,
+            hive_schema=hive_schema if is_apart else None,
+            hive_partitioning=is_apart,
+            missing_columns="insert",
+            extra_columns="ignore",
+            cast_options=WIDER,
+        ).select(list(schema))
+        for is_apart in sorted(set(apart))
+    ]
+    return pl.concat(scans) if scans else pl.LazyFrame(schema=schema)
 
 
 def read_rows(folder: Path, version: int | None = None) -> pl.DataFrame:
