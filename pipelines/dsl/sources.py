@@ -15,10 +15,10 @@ from weir.pipelines.operators.aggregates import expression_dtype
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampExtractor, is_time
 from weir.pipelines.serdes.windowed import WindowedSerde
+from weir.pipelines.topic_names import TOPIC_NAME, is_topic_name
 from weir.pipelines.topology.nodes import Node, RecordType, SeveralTopicsNode, SourceNode
 
 MOST_PRIORITY = 1000
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 Topics = str | re.Pattern[str] | Sequence[str]
@@ -121,9 +121,9 @@ def _check_name(topic: object) -> None:
             f'the topic is {topic!r}; pass its name, for example "orders" (only stream(...) reads several, given as '
             'a list or as re.compile("orders-.*"))'
         )
-    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+    if not is_topic_name(topic):
         raise TopologyError(
-            f"{topic!r} is not a valid Kafka topic name; use up to 249 letters, digits, dots, dashes and underscores, "
+            f"{topic!r} is not a valid Kafka topic name; use {TOPIC_NAME}, "
             f"or to read all topics that match it, stream(re.compile({topic!r}), ...)"
         )
 
