@@ -604,8 +604,8 @@ class TopologyTestDriver:
     def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None, headers: Headers) -> None:
         source = self._global_topics.get(topic) or self._topology.source(topic)
         piped = (
-            encode_part(topic, "key", source.key_serde, key),
-            encode_part(topic, "value", source.value_serde, value),
+            encode_part(topic, "key", source.key_serde, source.key, key),
+            encode_part(topic, "value", source.value_serde, source.value, value),
             self._now_ms if time_ms is None else time_ms,
             self._offsets[topic],
             headers,

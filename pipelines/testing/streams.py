@@ -13,7 +13,8 @@ import polars as pl
 from weir.pipelines.arguments import not_negative_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.headers import HEADERS, Headers, checked_headers, headers_of
-from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.serdes.serde import Serde, decoded
 from weir.pipelines.testing.stores import dictionaries, values_of
 from weir.pipelines.topology.nodes import RecordType
 
@@ -34,22 +35,28 @@ def time_to_ms(time: datetime) -> int:
     return (time - _EPOCH) // timedelta(milliseconds=1)
 
 
-def encode_part(topic: str, part: str, serde: Serde, item: Any) -> bytes | None:
+def encode_part(topic: str, part: str, serde: Serde, row_type: RowType, item: Any) -> bytes | None:
     """The bytes of a record's key or value, which ``part`` names; bytes are passed on as they are.
 
     Raises:
-        TypeError: The object does not fit the serde.
+        TypeError: The serde cannot write the object, or could not read what it writes.
     """
     if isinstance(item, bytes):
         return item
+
+    def misfit(reason: object) -> TypeError:
+        return TypeError(
+            f"topic {topic!r}, {part} ({', '.join(row_type.columns)}): {item!r} does not fit: {reason}; pass an object "
+            "that fits, or the bytes that the topic would hold"
+        )
+
     try:
-        return serde.encode(item)
+        encoded = serde.encode(item)
     except (TypeError, ValueError, OverflowError, AttributeError) as error:  # of the libraries below serdes, too
-        columns = ", ".join(serde.row_type(part).columns)
-        raise TypeError(
-            f"topic {topic!r}, {part} ({columns}): {item!r} does not fit: {error}; pass an object that "
-            "fits, or the bytes that the topic would hold"
-        ) from error
+        raise misfit(error) from error
+    if encoded is not None and (bad := decoded(serde, pl.Series([encoded]), row_type).bad):
+        raise misfit(bad[0])
+    return encoded
 
 
 class TestInputTopic:
@@ -82,8 +89,8 @@ class TestInputTopic:
         ``headers=True``, as in a run.
 
         Raises:
-            TypeError: The key or the value does not fit the topic's serde, or the headers are no pairs.
-            BadInputError: The record cannot be read, and the application has ``on_error="fail"``.
+            TypeError: An object does not fit the topic's serde, whatever ``on_error`` says, or the headers are no pairs.
+            BadInputError: The record, piped as bytes, cannot be read, or has no valid time, and the application has ``on_error="fail"``.
 
         Examples:
             >>> builder = StreamsBuilder()

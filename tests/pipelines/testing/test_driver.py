@@ -108,10 +108,15 @@ def test_bad_input_stops_the_run_or_goes_to_the_dead_letters(key, value, timesta
     [
         (3, Click("x"), r"topic 'clicks', key \(user\): 3 does not fit: String\('user'\) takes str, found 3 \(int\);"),
         ("a", object(), r"topic 'clicks', value \(page\): <object .*> does not fit: .*; pass an object that"),
+        ("a", {"pages": "x"}, r"value \(page\): {'pages': 'x'} does not fit: .* missing required field `page`; pass an"),
+        ("a", NumberedClick(3), r"value \(page\): NumberedClick\(page=3\) does not fit: Expected `str`, got `int`"),
     ],
 )
-def test_an_object_that_its_serde_cannot_write_is_refused_naming_topic_column_and_expected_type(key, value, words):
-    with TopologyTestDriver(application(on_error="dead_letter")) as driver:
+@pytest.mark.parametrize("on_error", ["fail", "continue", "dead_letter"])
+def test_an_object_that_does_not_fit_its_serde_is_refused_naming_topic_column_and_expected_type(
+    key, value, words, on_error
+):
+    with TopologyTestDriver(application(on_error=on_error)) as driver:
         with pytest.raises(TypeError, match=words):
             driver.create_input_topic("clicks").pipe_input(key, value, timestamp_ms=1)
         assert (driver.counts["records_in"], driver.dead_letters) == (0, [])
