@@ -22,7 +22,7 @@ import polars as pl
 
 from weir.pipelines.application import Application
 from weir.pipelines.arguments import not_negative_ms
-from weir.pipelines.errors import BadInputError, TopologyError
+from weir.pipelines.errors import BadInputError, OperatorError, ProcessingError, TopologyError
 from weir.pipelines.on_error import ErrorHandling
 from weir.pipelines.processors.list_store import ListStore
 from weir.pipelines.serdes.headers import Headers, headers_column
@@ -60,6 +60,7 @@ from weir.state.stores.typed import TypedStore
 from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
 _GENERATION = 1
+__tracebackhide__ = True  # pytest shows the test's own lines
 MOCK_REGISTRY = {"url": "mock://tests"}
 
 
@@ -172,7 +173,8 @@ class _Task:
 
 
 class TopologyTestDriver:
-    """Runs an application's topology in memory; closing the driver, or leaving its ``with`` block, stops it.
+    """Runs an application's topology in memory; closing the driver, or leaving its ``with`` block, stops it: what it
+    has sent can still be read, and whatever else is asked of it raises ``RuntimeError``.
 
     Examples:
         >>> builder = StreamsBuilder()
@@ -216,7 +218,7 @@ class TopologyTestDriver:
         self._offsets: Counter[str] = Counter()
         self._piped: dict[str, list[tuple[Any, ...]]] = {}
         """Of the epoch that is next, by topic: key, value, time, offset and headers of each record."""
-        self._is_one_epoch = False
+        self._is_one_epoch = self._is_closed = False
         self._partition_times: dict[str, int] = {}
         self._outputs = {
             sink.table: (sink.record, deque[pl.DataFrame]()) for sink in self._topology.sinks if sink.sink is None
@@ -268,7 +270,13 @@ class TopologyTestDriver:
     def _free(self) -> None:
         for task in self._tasks.values():
             task.close()
-        self._tasks = {}
+        self._tasks, self._is_closed = {}, True
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError(
+                "the driver is closed: make another TopologyTestDriver, or use this one within its `with` block"
+            )
 
     def restart(self, *, killed: bool = False) -> None:
         """Go on as the next run does: with the stores, timers and clocks of the last epoch, and with new processors.
@@ -294,6 +302,7 @@ class TopologyTestDriver:
             ...     driver.get_list_store("cents_of").get("ann")
             [1, 2, 1]
         """
+        self._require_open()
         if not killed:
             self._run({index: [] for index in self._tasks}, stops=True)
         for task in self._tasks.values():
@@ -316,6 +325,7 @@ class TopologyTestDriver:
             ...     driver.create_output_table("customers").read_key_values_to_list()
             [('ann', 2)]
         """
+        self._require_open()
         if self._is_one_epoch:
             raise RuntimeError("one_epoch() is within another one; end that block first")
         self._is_one_epoch = True
@@ -403,6 +413,7 @@ class TopologyTestDriver:
             ...     [record.timestamp.minute for record in driver.create_output_table("all_orders").read_records()]
             [0, 5]
         """
+        self._require_open()
         topics = (*self._topology.topics(), *self._global_topics)
         if topic not in topics:
             raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(topics)}")
@@ -489,6 +500,7 @@ class TopologyTestDriver:
             True
             1
         """
+        self._require_open()
         self._now_ms += not_negative_ms(duration, "duration")
         for index in self._tasks:
             self._run({index: []})
@@ -509,6 +521,7 @@ class TopologyTestDriver:
             ...     driver.create_output_table("hours").read_value()
             1
         """
+        self._require_open()
         self._run({index: [] for index in self._tasks}, end_time_ms=time_to_ms(to))
 
     def get_key_value_store(self, name: str) -> ReadOnlyKeyValueStore:
@@ -588,6 +601,7 @@ class TopologyTestDriver:
             ...     driver.get_list_store("cents_of").get("ann")
             [500, 700]
         """
+        self._require_open()
         known = {
             declared.name: (task, declared)
             for task in self._tasks.values()
@@ -602,6 +616,7 @@ class TopologyTestDriver:
         return ReadOnlyListStore(partial(self._read, task, declared.spec()), RecordType(key=key, value=value))
 
     def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None, headers: Headers) -> None:
+        self._require_open()
         source = self._global_topics.get(topic) or self._topology.source(topic)
         piped = (
             encode_part(topic, "key", source.key_serde, source.key, key),
@@ -667,13 +682,17 @@ class TopologyTestDriver:
         while waiting:
             index, task = next((index, task) for index, task in self._tasks.items() if index in waiting)
             order = task.sub_topology.inputs.index
-            output, dead = task.run(
-                sorted(waiting.pop(index), key=lambda part: order(part.input)),
-                self._now_ms,
-                raws,
-                end_time_ms=end_time_ms,
-                stops=stops,
-            )
+            try:
+                output, dead = task.run(
+                    sorted(waiting.pop(index), key=lambda part: order(part.input)),
+                    self._now_ms,
+                    raws,
+                    end_time_ms=end_time_ms,
+                    stops=stops,
+                )
+            except ProcessingError as error:  # it says which node and record, so Weir's own lines say nothing more
+                is_of_expression = isinstance(error, OperatorError)  # with the words of its cause, a call by Weir
+                raise error.with_traceback(None) from None if is_of_expression else error.__cause__
             self._put_aside(dead)
             self._counts.update(output.counts)
             counts = Counter(output.counts) + Counter(dropped.pop(index, {}))
@@ -705,6 +724,7 @@ class TopologyTestDriver:
 
     def _view(self, name: str, kind: StoreKind) -> tuple[Callable[[], pl.DataFrame], RecordType]:
         """How to read a store, and the type of the records that it holds."""
+        self._require_open()
         for task in self._tasks.values():
             for node in task.sub_topology.nodes:
                 for store in node.stores:
@@ -723,6 +743,7 @@ class TopologyTestDriver:
         )
 
     def _read(self, task: _Task, spec: StoreSpec) -> pl.DataFrame:
+        self._require_open()
         with task.store.reader(IsolationLevel.READ_COMMITTED) as reader:
             typed = TypedStore(spec, reader)
             keys, rows = typed.scan()

@@ -18,6 +18,7 @@ from weir.pipelines.serdes.serde import Serde, decoded
 from weir.pipelines.testing.stores import dictionaries, values_of
 from weir.pipelines.topology.nodes import RecordType
 
+__tracebackhide__ = True  # pytest shows the test's own lines
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -89,8 +90,10 @@ class TestInputTopic:
         ``headers=True``, as in a run.
 
         Raises:
-            TypeError: An object does not fit the topic's serde, whatever ``on_error`` says, or the headers are no pairs.
-            BadInputError: The record, piped as bytes, cannot be read, or has no valid time, and the application has ``on_error="fail"``.
+            TypeError: An object does not fit the topic's serde, whatever ``on_error`` says, or the headers are no
+                pairs.
+            BadInputError: The bytes cannot be read or the time is invalid, and the application has
+                ``on_error="fail"``.
 
         Examples:
             >>> builder = StreamsBuilder()

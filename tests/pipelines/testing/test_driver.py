@@ -2,8 +2,11 @@
 
 import tempfile
 import time
+import traceback
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -12,14 +15,17 @@ from weir import (
     Application,
     BadInputError,
     Count,
+    FixedKeyProcessor,
     JoinWindows,
     Json,
     Last,
+    OperatorError,
     SessionWindows,
     StreamsBuilder,
     String,
     TimeWindows,
     TopologyError,
+    UserFunctionError,
     Windowed,
 )
 from weir.pipelines.serdes.row_type import row_type_of
@@ -108,7 +114,7 @@ def test_bad_input_stops_the_run_or_goes_to_the_dead_letters(key, value, timesta
     [
         (3, Click("x"), r"topic 'clicks', key \(user\): 3 does not fit: String\('user'\) takes str, found 3 \(int\);"),
         ("a", object(), r"topic 'clicks', value \(page\): <object .*> does not fit: .*; pass an object that"),
-        ("a", {"pages": "x"}, r"value \(page\): {'pages': 'x'} does not fit: .* missing required field `page`; pass an"),
+        ("a", {"pages": "x"}, r"value \(page\): {'pages': 'x'} does not fit: .* missing required field `page`; pass"),
         ("a", NumberedClick(3), r"value \(page\): NumberedClick\(page=3\) does not fit: Expected `str`, got `int`"),
     ],
 )
@@ -120,6 +126,66 @@ def test_an_object_that_does_not_fit_its_serde_is_refused_naming_topic_column_an
         with pytest.raises(TypeError, match=words):
             driver.create_input_topic("clicks").pipe_input(key, value, timestamp_ms=1)
         assert (driver.counts["records_in"], driver.dead_letters) == (0, [])
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_after_its_end_a_driver_says_that_it_is_closed_and_what_it_has_sent_can_be_read(failed):
+    kept = pytest.raises(KeyError) if failed else nullcontext()
+    with kept, TopologyTestDriver(application()) as driver:
+        topic, store = driver.create_input_topic("clicks"), driver.get_key_value_store("pages")
+        topic.pipe_input("ann", Click("x"))
+        if failed:
+            raise KeyError
+    for use in (
+        lambda: topic.pipe_input("ann", Click("x")),
+        lambda: store.get("x"),
+        lambda: driver.create_input_topic("clicks"),
+        lambda: driver.get_key_value_store("pages"),
+        lambda: driver.get_window_store("pages"),
+        lambda: driver.get_session_store("pages"),
+        lambda: driver.get_versioned_store("pages"),
+        lambda: driver.get_list_store("pages"),
+        lambda: driver.advance_wall_clock_time(timedelta(1)),
+        lambda: driver.advance_stream_time(datetime(2026, 1, 1, tzinfo=UTC)),
+        driver.restart,
+        lambda: driver.one_epoch().__enter__(),
+    ):
+        with pytest.raises(RuntimeError, match="the driver is closed: make another TopologyTestDriver, or use"):
+            use()
+    driver.close()
+    assert driver.create_output_table("totals").get_queue_size() == 1
+    assert driver.counts["records_in"] == 1
+
+
+def length_of(value: Click) -> int:
+    raise ValueError(value.page)
+
+
+class Failing(FixedKeyProcessor[str, Click, int]):
+    def process(self, record):
+        raise ValueError(record.value.page)
+
+
+@pytest.mark.parametrize(
+    ("apply", "raised", "of_cause"),
+    [
+        (lambda clicks: clicks.map_values(length_of), UserFunctionError, ["length_of"]),
+        (lambda clicks: clicks.process_values(Failing), UserFunctionError, ["process"]),
+        (lambda clicks: clicks.map_values(n=pl.col("page").cast(pl.Int64)), OperatorError, []),
+    ],
+)
+def test_a_test_that_fails_shows_its_own_lines_and_those_of_the_program(apply, raised, of_cause):
+    """As pytest shows a traceback: without what hides itself."""
+    builder = StreamsBuilder()
+    apply(builder.stream("clicks", key=String("user"), value=Json(Click))).to_delta("out")
+    with TopologyTestDriver(Application("test", builder)) as driver, pytest.raises(raised) as failed:
+        driver.create_input_topic("clicks").pipe_input("ann", Click("x"))
+    assert [entry.path.name for entry in failed.traceback.filter(failed)] == [Path(__file__).name]
+    assert [frame.name for frame in traceback.extract_tb(cause_of(failed.value))][-1:] == of_cause
+
+
+def cause_of(error):
+    return None if error.__cause__ is None else error.__cause__.__traceback__
 
 
 def test_a_record_without_a_time_gets_that_of_the_wall_clock():
@@ -194,7 +260,7 @@ def test_nothing_touches_the_disk(monkeypatch, tmp_path):
         driver.create_input_topic("clicks").pipe_input("a", Click("x"), timestamp_ms=1)
         assert list(tmp_path.iterdir()) == []
     driver.close()
-    with pytest.raises(LookupError, match="no key-value store"):
+    with pytest.raises(RuntimeError, match="the driver is closed"):
         driver.get_key_value_store("pages")
 
 
