@@ -85,7 +85,8 @@ def add_source(
     """
     if pattern is None:
         _check_name(topic)
-    _check_serdes(topic, key, value)
+    for part, serde in (("key", key), ("value", value)):
+        check_serde(f"topic {topic!r}", part, serde)
     if not isinstance(priority, int) or isinstance(priority, bool) or not 1 <= priority <= MOST_PRIORITY:
         raise TopologyError(
             f"topic {topic!r}: priority is {priority!r}; it must be a whole number from 1 to {MOST_PRIORITY}"
@@ -128,13 +129,12 @@ def _check_name(topic: object) -> None:
         )
 
 
-def _check_serdes(topic: str, key: Serde, value: Serde) -> None:
-    """Raises ``TopologyError`` for anything but serdes."""
-    for part, serde in (("key", key), ("value", value)):
-        if isinstance(serde, type) or not hasattr(serde, "row_type"):
-            raise TopologyError(
-                f'topic {topic!r}: {part} is {serde!r}; pass a serde, for example String("name") or Json(YourDataclass)'
-            )
+def check_serde(where: str, part: str, serde: object) -> None:
+    """Raises ``TopologyError`` for anything but a serde."""
+    if isinstance(serde, type) or not hasattr(serde, "row_type"):
+        raise TopologyError(
+            f'{where}: {part} is {serde!r}; pass a serde, for example String("name") or Json(YourDataclass)'
+        )
 
 
 def _checked(topic: str, record: RecordType, timestamp: TimestampExtractor | None) -> TimestampExtractor:

@@ -38,7 +38,7 @@ def sql_table(
     if mode not in get_args(SqlMode):
         raise TopologyError(f'{where} got mode={mode!r}; pass "append" or "upsert"')
     for kind, text in (("table", table), ("schema", schema), *(("column", column) for column in record.columns)):
-        if text is not None:
+        if text is not None or kind == "table":
             _check_identifier(where, kind, text)
     return SqlTable(
         name=check_name("sink", table if name is None else name),

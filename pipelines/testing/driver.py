@@ -21,7 +21,7 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.application import Application
-from weir.pipelines.arguments import not_negative_ms
+from weir.pipelines.arguments import kind_of, not_negative_ms
 from weir.pipelines.errors import BadInputError, OperatorError, ProcessingError, TopologyError
 from weir.pipelines.on_error import ErrorHandling
 from weir.pipelines.processors.list_store import ListStore
@@ -202,8 +202,7 @@ class TopologyTestDriver:
         """
         if not isinstance(application, Application):
             raise TopologyError(
-                f"the driver runs an Application, but got a {type(application).__name__}; pass "
-                'Application("name", builder)'
+                f'the driver runs an Application, but got {kind_of(application)}; pass Application("name", builder)'
             )
         application = application.over(None, topics)
         for pattern in application.topology.open_patterns:
@@ -436,7 +435,8 @@ class TopologyTestDriver:
             [{'customer': 'bob', 'cents': 700}]
         """
         if table not in self._outputs:
-            raise LookupError(f"the topology does not write {table!r}; it writes {', '.join(self._outputs)}")
+            known = ", ".join(self._outputs) or "no tables"
+            raise LookupError(f"the topology does not write the table {table!r}; {self._other_call(table, known)}")
         return TestOutputTable(table, *self._outputs[table])
 
     def create_output_topic(self, topic: str) -> TestOutputTopic:
@@ -456,7 +456,8 @@ class TopologyTestDriver:
         topics = [sink.topic for sink in self._topology.outside_sinks if isinstance(sink, KafkaTopic)]
         known = [each for each in topics if isinstance(each, str)]
         if topic not in known and len(known) == len(topics):
-            raise LookupError(f"the topology does not write {topic!r}; it writes {', '.join(known) or 'no topics'}")
+            written = ", ".join(known) or "no topics"
+            raise LookupError(f"the topology does not write the topic {topic!r}; {self._other_call(topic, written)}")
         return TestOutputTopic(topic, self._sent[topic])
 
     def read_sink(self, name: str) -> list[dict[str, Any]]:
@@ -476,11 +477,24 @@ class TopologyTestDriver:
             [('ann', 500), ('bob', 700)]
         """
         if name not in self._rows_sent:
+            known = ", ".join(self._rows_sent) or "none"
             raise LookupError(
-                f"the topology has no sink {name!r} to read; it has {', '.join(self._rows_sent) or 'none'}"
+                f"the topology has no sink {name!r} of to_sql, to_http or to_sink; {self._other_call(name, known)}"
             )
         rows, self._rows_sent[name] = self._rows_sent[name], []
         return rows
+
+    def _other_call(self, name: str, known: str) -> str:
+        """The way out where a call does not read an output of this name, but reads the ``known`` ones."""
+        if name in self._outputs:
+            return f"it is a table: call create_output_table({name!r})"
+        if name in self._rows_sent:
+            return f"it is a sink: call read_sink({name!r})"
+        for sink in self._topology.outside_sinks:
+            if isinstance(sink, KafkaTopic) and name in (sink.name, sink.topic):
+                topic = repr(sink.topic) if isinstance(sink.topic, str) else "the name of one of its topics"
+                return f"it is a sink to Kafka: call create_output_topic({topic})"
+        return f"it has {known}"
 
     def advance_wall_clock_time(self, duration: timedelta) -> None:
         """Move the wall clock forward; event time stays where it is.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -127,8 +127,8 @@ class TestInputTopic:
             ...     driver.create_output_table("all_orders").get_queue_size()
             2
         """
-        for key, value in records:
-            self.pipe_input(key, value)
+        for record in records:
+            self.pipe_input(*_parts("pipe_key_value_list", record, "key", "value"))
 
     def pipe_value_list(self, values: Iterable[Any]) -> None:
         """Process values with null keys one after another, at the topic's time.
@@ -177,8 +177,16 @@ class TestInputTopic:
             ...     [record.timestamp.hour for record in driver.create_output_table("all_orders").read_records()]
             [9, 9]
         """
-        for key, value, time in records:
+        for record in records:
+            key, value, time = _parts("pipe_records", record, "key", "value", "time")
             self._pipe(key, value, time if isinstance(time, int) else time_to_ms(time), ())
+
+
+def _parts(call: str, record: object, *names: str) -> Sequence[Any]:
+    """The parts of one record of a list; raises ``TypeError`` unless it is a tuple or list of these."""
+    if isinstance(record, tuple | list) and len(record) == len(names):
+        return record
+    raise TypeError(f"{call} takes a list of ({', '.join(names)}), but one of its items is {record!r}")
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def test_a_row_has_the_columns_of_key_and_value_and_nested_ones_as_json(builder,
             {"number": "2", "customer": None, "lines": None, "notes": None, "_deleted": True},
         ]
         assert driver.read_sink("orders") == []
-        with pytest.raises(LookupError, match="the topology has no sink 'x' to read; it has orders"):
+        with pytest.raises(LookupError, match="no sink 'x' of to_sql, to_http or to_sink; it has orders"):
             driver.read_sink("x")
 
 
@@ -109,6 +109,7 @@ def test_windowed_keys_have_the_bounds_of_their_window(builder, orders):
         ({"url": "postgresql://host/shop?user=ann&password=secret"}, "with a password"),
         ({"url": "env:"}, 'or "env:NAME" for that of a variable'),
         ({"table": ""}, "the table '' is no name"),
+        ({"table": None, "name": "orders"}, "the table None is no name"),
         ({"table": "x" * 64}, "is longer than the 63 bytes that PostgreSQL takes; shorten it"),
         ({"schema": "é" * 32}, "is longer than the 63 bytes"),
         ({"table": "my orders"}, "the sink name 'my orders' is invalid"),

@@ -1,5 +1,6 @@
 """The test driver itself: what it reads and refuses, and that it leaves nothing behind."""
 
+import re
 import tempfile
 import time
 import traceback
@@ -70,6 +71,65 @@ def test_unknown_names_are_refused_naming_the_known_ones():
         ):
             with pytest.raises(LookupError, match=known):
                 look(name)
+
+
+def test_an_output_that_another_call_reads_is_read_by_that_call():
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
+    clicks.to_delta("table")
+    clicks.to("topic", name="to-topic")
+    clicks.to_sql("rows", url="env:SHOP")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        calls = {
+            "create_output_table": driver.create_output_table,
+            "create_output_topic": driver.create_output_topic,
+            "read_sink": driver.read_sink,
+        }
+        for name, way_out in (
+            ("table", "it is a table: call create_output_table('table')"),
+            ("topic", "it is a sink to Kafka: call create_output_topic('topic')"),
+            ("to-topic", "it is a sink to Kafka: call create_output_topic('topic')"),
+            ("rows", "it is a sink: call read_sink('rows')"),
+        ):
+            told = way_out.partition("call ")[2].partition("(")[0]
+            for call in calls.keys() - {told}:
+                with pytest.raises(LookupError, match=re.escape(way_out)):
+                    calls[call](name)
+        driver.create_output_table("table")
+        driver.create_output_topic("topic")
+        driver.read_sink("rows")
+
+    clicks.to(pl.col("page"), name="by-page")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        way_out = re.escape("it is a sink to Kafka: call create_output_topic(the name of one of its topics)")
+        for call in (driver.create_output_table, driver.read_sink):
+            with pytest.raises(LookupError, match=way_out):
+                call("by-page")
+        driver.create_output_topic("home")
+
+
+@pytest.mark.parametrize(
+    ("call", "record", "message"),
+    [
+        (
+            "pipe_key_value_list",
+            Click("x"),
+            r"takes a list of \(key, value\), but one of its items is Click\(page='x'\)",
+        ),
+        ("pipe_key_value_list", "ab", r"takes a list of \(key, value\), but one of its items is 'ab'"),
+        ("pipe_key_value_list", ("ann",), r"one of its items is \('ann',\)"),
+        (
+            "pipe_records",
+            ("ann", Click("x")),
+            r"pipe_records takes a list of \(key, value, time\), but one of its items",
+        ),
+    ],
+)
+def test_a_list_of_other_things_than_records_is_refused(call, record, message):
+    with TopologyTestDriver(application()) as driver:
+        with pytest.raises(TypeError, match=message):
+            getattr(driver.create_input_topic("clicks"), call)([record])
+        assert driver.counts["records_in"] == 0
 
 
 def test_after_bad_input_a_corrected_producer_or_schema_is_read():
