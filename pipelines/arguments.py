@@ -1,4 +1,4 @@
-"""Checks of what a program passes: durations and whole numbers."""
+"""Checks of what a program passes: durations and whole numbers; and how messages name what they got instead."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ def not_negative_ms(duration: timedelta, name: str) -> int:
 def duration_text(duration: timedelta) -> str:
     """For people: ``0:05:00`` or ``-0:05:00``."""
     return f"-{-duration}" if duration < timedelta(0) else str(duration)
+
+
+def kind_of(found: object) -> str:
+    """What a message says was passed: ``None``, ``the class Order``, ``an int``, ``a list``."""
+    if found is None:
+        return "None"
+    if isinstance(found, type):
+        return f"the class {found.__name__}"
+    name = type(found).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def whole_number(number: Any, name: str, least: int) -> int:

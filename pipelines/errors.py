@@ -173,8 +173,8 @@ class UserFunctionError(ProcessingError):
         return f"function {self.function!r}: {self.reason}"
 
     def __str__(self) -> str:
-        record = "a record" if self.record is None else f"the record of {self.record}"
-        text = f"{self.node}: function {self.function!r} failed on {record}: {self.reason}; correct the function"
+        at = "" if self.record is None else f" on the record of {self.record}"
+        text = f"{self.node}: function {self.function!r} failed{at}: {self.reason}; correct the function"
         if self.record is None:
             return text
         return f'{text}, or write Application(..., on_processing_error="dead_letter") to put such records aside'

@@ -102,7 +102,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "sink retry x x": SINK_REFUSED,
         "sink discard x x": SINK_REFUSED,
     },
-    "pipelines/cli/status.py _print_sink": {"sink skip x x": SINK_REFUSED},
+    "pipelines/cli/sink.py skipping": {"sink skip x x": SINK_REFUSED},
     "pipelines/publishing/publisher.py MarkLostError": {"sink resume x x": SINK_ANEW},
     "pipelines/publishing/publisher.py OtherOutboxError": {
         "another id": TWO_FOLDERS + "of_two_folders_with_one_application_the_older_one_stops_publishing",

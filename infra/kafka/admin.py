@@ -173,6 +173,20 @@ class KafkaAdmin:
         known = self.topics()
         return {topic: known[topic] for topic in topics if topic in known}
 
+    def require_topic(self, topic: str) -> None:
+        """Return if a topic exists. A cluster that creates topics by itself begins to: it is there at a later call.
+
+        Raises:
+            UnknownTopicError: It does not exist.
+            BrokerUnreachableError: No broker answered in time.
+        """
+        try:
+            found = self._client.list_topics(topic, timeout=self.time_limit_s).topics[topic]
+        except KafkaException as error:
+            raise self._translated(error, topic) from None
+        if found.error is not None:
+            raise self._translated(KafkaException(found.error), topic)
+
     def partition_count(self, topic: str) -> int:
         """The number of partitions of a topic.
 

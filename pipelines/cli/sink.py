@@ -46,21 +46,15 @@ def list_sinks(
     import msgspec
     import polars as pl
 
-    from weir.pipelines.operations.sinks import sinks_of, sinks_of_program
+    from weir.pipelines.operations.sinks import known_sinks
 
     settings = load_settings(directory)
-    found = sinks_of(settings, application)
+    found = known_sinks(settings, application)
     if as_json:
         print_json([msgspec.to_builtins(each) for each in found])
         return
     if not found:
-        with_sinks = sinks_of_program(settings, application)
-        told = (
-            f"nothing is known yet of the sinks {', '.join(with_sinks)}: {application} has not begun to publish"
-            if with_sinks
-            else f"{application} has no sinks outside the warehouse"
-        )
-        notices.print(told, markup=False, soft_wrap=True)
+        notices.print(f"{application} has no sinks outside the warehouse", markup=False, soft_wrap=True)
         return
     now_s = time.time()
     print_table(
@@ -81,7 +75,14 @@ def list_sinks(
         )
     )
     for each in found:
+        if each.awaits == "skip":
+            console.print(f"{each.sink}: {skipping(application, each.sink)}", markup=False, soft_wrap=True)
         print_refusals(each, f"{each.sink}: ")
+
+
+def skipping(application: str, sink: str) -> str:
+    """The way out where a sink waits for somebody to skip a row."""
+    return f"see `weir sink skip {application} {sink}`"
 
 
 def print_refusals(state: SinkState, prefix: str) -> None:

@@ -70,6 +70,7 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
         _print_quarantine(entry["quarantine"])
     if entry["committed_epoch"] is None:
         console.print("  nothing committed yet")
+        _print_sinks(entry)
         return
     reason = f" ({entry['commit_reason']})" if entry.get("commit_reason") else ""
     pace = f", {entry['records_per_s']:,.0f} records/s" if entry["records_per_s"] else ""
@@ -103,8 +104,7 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
         )
     if entry.get("rows_between_tasks"):
         console.print(f"  committed rows that wait between tasks: {entry['rows_between_tasks']:,}", soft_wrap=True)
-    for sink in entry["sinks"]:
-        _print_sink(sink, entry["application"])
+    _print_sinks(entry)
     for restore in entry.get("restores", ()):
         console.print(f"  restore under way: task {restore['task']}: {restore['reason']}", markup=False, soft_wrap=True)
     if entry.get("stores"):
@@ -129,12 +129,17 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
         print_table(rows if entry["is_running"] else rows.with_columns(status=pl.lit(entry["state"])))
 
 
+def _print_sinks(entry: dict[str, Any]) -> None:
+    for sink in entry["sinks"]:
+        _print_sink(sink, entry["application"])
+
+
 def _print_sink(plain: dict[str, Any], application: str) -> None:
     import time
 
     import msgspec
 
-    from weir.pipelines.cli.sink import print_refusals
+    from weir.pipelines.cli.sink import print_refusals, skipping
     from weir.pipelines.operations.text import counted, megabytes
     from weir.pipelines.publishing.state import SinkState
 
@@ -146,7 +151,7 @@ def _print_sink(plain: dict[str, Any], application: str) -> None:
             f"({megabytes(sink.waiting_bytes)}, for {sink.lag_s(time.time()):,.1f} s)"
         )
     aside = f"; {counted(sink.refused_rows, 'refused row')} aside" if sink.refused_rows else ""
-    decide = f"; see `weir sink skip {application} {sink.sink}`" if sink.awaits == "skip" else ""
+    decide = f"; {skipping(application, sink.sink)}" if sink.awaits == "skip" else ""
     console.print(
         f"  sink {sink.sink} ({sink.target}): {sink.summary}{decide}{waits}{aside}", markup=False, soft_wrap=True
     )

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
-from weir.pipelines.arguments import positive_ms, whole_number
+from weir.pipelines.arguments import kind_of, positive_ms, whole_number
 from weir.pipelines.dsl.graph import check_name
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.sinks.batched import BatchedSink
@@ -42,19 +42,21 @@ def own_sink(sink: Any) -> Sink:
     """The sink that a program passes; raises ``TopologyError`` if it is something else."""
     if isinstance(sink, Sink):
         return sink
-    found = f"the class {sink.__name__}" if isinstance(sink, type) else f"a {type(sink).__name__}"
-    raise TopologyError(f"to_sink got {found}; pass an object of a class that is derived from weir.Sink")
+    raise TopologyError(f"to_sink got {kind_of(sink)}; pass an object of a class that is derived from weir.Sink")
 
 
-def http_endpoint(
-    url: Any, *, method: Any, headers: Mapping[str, str], format: Any, timeout: timedelta
-) -> HttpEndpoint:
+def http_endpoint(url: Any, *, method: Any, headers: Any, format: Any, timeout: timedelta) -> HttpEndpoint:
     """The endpoint; raises ``TopologyError`` if an argument is invalid."""
     if not isinstance(method, str) or not _METHOD.fullmatch(method):
         raise TopologyError(f'to_http got method={method!r}; pass one in capitals, for example "PUT"')
     if format not in get_args(BodyFormat):
         known = " or ".join(f'"{each}"' for each in get_args(BodyFormat))
         raise TopologyError(f"to_http got format={format!r}; pass {known}")
+    if not isinstance(headers, Mapping):
+        raise TopologyError(
+            f"to_http got {kind_of(headers)} as its headers; pass a dictionary, for example "
+            '{"Authorization": "env:NAME"}'
+        )
     for name, value in headers.items():
         if not (isinstance(name, str) and _TOKEN.fullmatch(name) and isinstance(value, str) and is_header_value(value)):
             raise TopologyError(f"to_http got the header {name!r}, whose name or value HTTP does not allow")

@@ -49,9 +49,9 @@ def connect(graph: Graph, processor: Any, stores: Any) -> None:
     """
     processors = {node.name: node for node in graph.nodes if isinstance(node, ProcessorNode)}
     if processor not in processors:
-        known = ", ".join(map(repr, processors)) or "none"
+        known = f"the processors are {', '.join(map(repr, processors))}" if processors else "it has no processors"
         raise TopologyError(
-            f"there is no processor {processor!r} to connect to a store; the processors are {known}; name one with "
+            f"the topology has no processor {processor!r} to connect to a store; {known}; name one with "
             'process(..., name="..."), or add it first'
         )
     node = processors[processor]

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.dsl.graph import check_name, user_function
+from weir.pipelines.dsl.sources import check_serde
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.aggregates import expression_dtype
 from weir.pipelines.operators.functions import KeyType
@@ -40,6 +41,10 @@ def kafka_topic(
     if isinstance(topic, str):
         chosen = check_name("topic", topic)
         name = topic if name is None else name
+    elif not isinstance(topic, pl.Expr) and not callable(topic):
+        raise TopologyError(
+            f"to() got {topic!r} for the topic; pass its name, or a polars expression or a function that names it"
+        )
     elif name is None:
         what = "an expression" if isinstance(topic, pl.Expr) else "a function"
         raise TopologyError(f'to() with {what} for the topic needs a name for the sink; add name="..."')
@@ -49,6 +54,14 @@ def kafka_topic(
     else:
         function = user_function(topic, f"the sink {name!r}", "key", "value")
         chosen = TopicFunction(function=function, key=record.key_type, value=record.value)
+    if partition is not None and not isinstance(partition, pl.Expr):
+        raise TopologyError(
+            f"the sink {name!r}: partition is {partition!r}; pass a polars expression for its number, for example "
+            'col("shard")'
+        )
+    for part, serde in (("key", key), ("value", value)):
+        if serde is not None:
+            check_serde(f"the sink {name!r}", part, serde)
     if partition is not None:
         _check_expression("partition", partition, record, pl.Int64(), "a whole number")
     if record.is_windowed and key is None:

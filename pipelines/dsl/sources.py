@@ -15,10 +15,10 @@ from weir.pipelines.operators.aggregates import expression_dtype
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampExtractor, is_time
 from weir.pipelines.serdes.windowed import WindowedSerde
+from weir.pipelines.topic_names import TOPIC_NAME, is_topic_name
 from weir.pipelines.topology.nodes import Node, RecordType, SeveralTopicsNode, SourceNode
 
 MOST_PRIORITY = 1000
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 Topics = str | re.Pattern[str] | Sequence[str]
@@ -85,7 +85,8 @@ def add_source(
     """
     if pattern is None:
         _check_name(topic)
-    _check_serdes(topic, key, value)
+    for part, serde in (("key", key), ("value", value)):
+        check_serde(f"topic {topic!r}", part, serde)
     if not isinstance(priority, int) or isinstance(priority, bool) or not 1 <= priority <= MOST_PRIORITY:
         raise TopologyError(
             f"topic {topic!r}: priority is {priority!r}; it must be a whole number from 1 to {MOST_PRIORITY}"
@@ -121,20 +122,19 @@ def _check_name(topic: object) -> None:
             f'the topic is {topic!r}; pass its name, for example "orders" (only stream(...) reads several, given as '
             'a list or as re.compile("orders-.*"))'
         )
-    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+    if not is_topic_name(topic):
         raise TopologyError(
-            f"{topic!r} is not a valid Kafka topic name; use up to 249 letters, digits, dots, dashes and underscores, "
+            f"{topic!r} is not a valid Kafka topic name; use {TOPIC_NAME}, "
             f"or to read all topics that match it, stream(re.compile({topic!r}), ...)"
         )
 
 
-def _check_serdes(topic: str, key: Serde, value: Serde) -> None:
-    """Raises ``TopologyError`` for anything but serdes."""
-    for part, serde in (("key", key), ("value", value)):
-        if isinstance(serde, type) or not hasattr(serde, "row_type"):
-            raise TopologyError(
-                f'topic {topic!r}: {part} is {serde!r}; pass a serde, for example String("name") or Json(YourDataclass)'
-            )
+def check_serde(where: str, part: str, serde: object) -> None:
+    """Raises ``TopologyError`` for anything but a serde."""
+    if isinstance(serde, type) or not hasattr(serde, "row_type"):
+        raise TopologyError(
+            f'{where}: {part} is {serde!r}; pass a serde, for example String("name") or Json(YourDataclass)'
+        )
 
 
 def _checked(topic: str, record: RecordType, timestamp: TimestampExtractor | None) -> TimestampExtractor:

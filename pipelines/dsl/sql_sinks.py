@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -11,6 +12,8 @@ from weir.pipelines.sinks.sql import SqlMode, SqlTable
 from weir.pipelines.topology.nodes import RecordType
 
 _DATABASES = ("postgresql", "sqlite")
+_PASSWORD = re.compile(r"^[^/]*:[^/]+@|[?&](ssl)?password=[^&]")
+"""In what follows the scheme of a URL: that of its login, which may have an @, or a parameter."""
 _LONGEST_NAME_BYTES = 63
 """PostgreSQL cuts longer names off."""
 
@@ -35,7 +38,7 @@ def sql_table(
     if mode not in get_args(SqlMode):
         raise TopologyError(f'{where} got mode={mode!r}; pass "append" or "upsert"')
     for kind, text in (("table", table), ("schema", schema), *(("column", column) for column in record.columns)):
-        if text is not None:
+        if text is not None or kind == "table":
             _check_identifier(where, kind, text)
     return SqlTable(
         name=check_name("sink", table if name is None else name),
@@ -86,10 +89,22 @@ def _url(where: str, url: Any) -> str | None:
     """The URL; its text is never shown, since it may have a password."""
     text = "" if url is None else str(url)
     scheme, separator, rest = text.partition("://")
-    is_variable = text.startswith("env:") and len(text) > len("env:")
-    if url is None or is_variable or (separator and rest and scheme.partition("+")[0] in _DATABASES):
+    if url is None or (text.startswith("env:") and len(text) > len("env:")):
         return text or None
-    raise TopologyError(
-        f"{where} got a url= for neither PostgreSQL nor a file of SQLite; pass one such as "
-        '"postgresql://user@host/database" or "sqlite:////folder/file.db", or "env:NAME" for that of a variable'
-    )
+    database = scheme.partition("+")[0]
+    if not separator or not rest or database not in _DATABASES:
+        raise TopologyError(
+            f"{where} got a url= for neither PostgreSQL nor a file of SQLite; pass one such as "
+            '"postgresql://user@host/database" or "sqlite:////folder/file.db", or "env:NAME" for that of a variable'
+        )
+    if database == "sqlite" and not rest.startswith("//"):
+        raise TopologyError(
+            f"{where} got a url= for SQLite without the whole path of a file, but a run may have another current "
+            'folder; pass it with four slashes, for example "sqlite:////folder/file.db"'
+        )
+    if database == "postgresql" and _PASSWORD.search(rest):
+        raise TopologyError(
+            f"{where} got a url= with a password; leave it out, and pass the variable of the run that has the whole "
+            'URL instead: url="env:NAME"'
+        )
+    return text

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 import polars as pl
 
-from weir.pipelines.arguments import whole_number
+from weir.pipelines.arguments import kind_of, whole_number
 from weir.pipelines.dsl.batched_sinks import batched, http_endpoint, own_sink
 from weir.pipelines.dsl.graph import Graph, check_name
 from weir.pipelines.dsl.grouped import repartition
@@ -272,8 +272,7 @@ class StreamOperations:
         """
         if not isinstance(other, StreamOperations):
             raise TopologyError(
-                f"merge got a {type(other).__name__}; pass a stream, for example builder.stream(...) or "
-                "table.to_stream()"
+                f"merge got {kind_of(other)}; pass a stream, for example builder.stream(...) or table.to_stream()"
             )
         self._graph.check_meets(self._node, other._graph, other._node)
         return self._then(
@@ -413,7 +412,9 @@ class StreamOperations:
             ...     [(row["user"], row["page"]) for row in driver.read_sink("hook")]
             [('ann', '/docs')]
         """
-        endpoint = http_endpoint(url, method=method, headers=headers or {}, format=format, timeout=timeout)
+        endpoint = http_endpoint(
+            url, method=method, headers={} if headers is None else headers, format=format, timeout=timeout
+        )
         self._add_sink(batched(self._node.record, endpoint, name=name, max_records=max_records, max_bytes=max_bytes))
 
     def to_sink(self, sink: Sink, *, name: str, max_records: int = 500, max_bytes: int = 1 << 20) -> None:

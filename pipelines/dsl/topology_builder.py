@@ -16,7 +16,7 @@ from weir.pipelines.errors import TopologyError
 from weir.pipelines.processors.stores import StoreDeclaration
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.timestamps import TimestampExtractor
-from weir.pipelines.topology.nodes import Node, TableSinkNode
+from weir.pipelines.topology.nodes import Node, SourceNode, TableSinkNode
 from weir.pipelines.topology.processors import ProcessorNode
 
 
@@ -218,6 +218,13 @@ class TopologyBuilder:
             self._graph.check_meets(parent._node, parent._graph, parent._node)
             parent = parent.name
         if parent not in self._graph.streams:
+            for node in self._graph.nodes:
+                if isinstance(node, SourceNode) and node.topic == parent and node.name in self._graph.streams:
+                    raise TopologyError(
+                        f"{name!r} names the topic {parent!r} as its parent; name the node that reads it, "
+                        f"{node.name!r}, or pass its stream",
+                        places=[node.place],
+                    )
             known = ", ".join(map(repr, self._graph.streams)) or "none"
             raise TopologyError(
                 f"{name!r} names the parent {parent!r}, which is no stream of this topology; its streams are {known}; "

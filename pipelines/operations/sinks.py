@@ -30,12 +30,20 @@ def sinks_of(settings: Settings, application: str) -> Sequence[SinkState]:
     return msgspec.convert(list(status.sinks) if status else [], list[SinkState])
 
 
-def sinks_of_program(settings: Settings, application: str) -> list[str]:
-    """The sinks of the program that last started as the application; none if it cannot be loaded."""
+def known_sinks(settings: Settings, application: str) -> list[SinkState]:
+    """``sinks_of``, and those of the program that no run has told of yet; none of these if it cannot be loaded.
+
+    Raises:
+        OperationError: The folder does not know the application.
+    """
+    told = list(sinks_of(settings, application))
     try:
-        return [sink.name for sink in registered_application(settings, application).topology.outside_sinks]
+        declared = registered_application(settings, application).topology.outside_sinks
     except (OperationError, ApplicationLoadError, TopologyError):
-        return []
+        return told
+    names = {state.sink for state in told}
+    untold = (sink for sink in declared if sink.name not in names)
+    return [*told, *(SinkState(sink=sink.name, target=str(sink), has_begun=False) for sink in untold)]
 
 
 def decide(settings: Settings, application: str, sink: str, action: Action) -> str:
@@ -63,7 +71,7 @@ def discard(settings: Settings, application: str, sink: str) -> int:
 
 
 def _require_sink(settings: Settings, application: str, sink: str) -> None:
-    names = [state.sink for state in sinks_of(settings, application)]
+    names = [state.sink for state in known_sinks(settings, application)]
     if sink not in names:
         raise OperationError(
             f"{application} has no sink {sink!r}; it has {', '.join(names) or 'none outside the warehouse'}"

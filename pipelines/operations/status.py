@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.errors import ApplicationLoadError, TopologyError, naming
@@ -17,6 +19,7 @@ from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.positions import committed_positions, committed_totals
 from weir.pipelines.operations.quarantine import quarantine_status
 from weir.pipelines.operations.registry import reference_of, registered_application
+from weir.pipelines.operations.sinks import known_sinks
 from weir.pipelines.tasks.run_metrics import THREAD
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
@@ -100,6 +103,7 @@ def application_detail(settings: Settings, database: ControlDatabase, applicatio
         "commit_reason": newest.reason if newest else None,
         "rows_between_tasks": sum(blob.rows - blob.taken for blob in newest.pending_blobs) if newest else 0,
         "tasks": tasks,
+        "sinks": [msgspec.to_builtins(sink) for sink in known_sinks(settings, application)],
         "stores": _stores(settings, newest, application),
         "restores": [
             {"task": task["task"], "reason": task["reason"]} for task in tasks if task["status"] == "restoring"

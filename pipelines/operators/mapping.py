@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from weir.pipelines.arguments import kind_of
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.operators.stateless import computed, reserved, with_tombstones
@@ -63,8 +64,9 @@ class MapPairs:
         records = Records(rows, self.key.names)
         for index, pair in enumerate(pairs):
             if not isinstance(pair, tuple) or len(pair) != 2:
-                kind = "None" if pair is None else f"a {type(pair).__name__}"
-                raise self.mapper.failed(f"it returned {kind}, which is not a pair of key and value", records, index)
+                raise self.mapper.failed(
+                    f"it returned {kind_of(pair)}, which is not a pair of key and value", records, index
+                )
         new_values = [value for _, value in pairs]
         return pl.DataFrame(
             [

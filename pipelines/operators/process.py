@@ -142,8 +142,7 @@ class Process(ABC):
     def _punctuate(self, punctuation: Punctuation, time_ms: int, running: Running, place: Sequence[int]) -> None:
         partition, offset = place
         running.cause(Cause(partition, offset, time_ms))
-        with self._guarded("a punctuation"):
-            running.punctuate(punctuation, time_ms)
+        running.punctuate(punctuation, time_ms, self._guarded)
 
     @property
     def _name(self) -> str:

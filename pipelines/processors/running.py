@@ -7,6 +7,7 @@ in its session, and the times at which punctuations are due next among its clock
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -152,7 +153,7 @@ class Running:
             made = "record.with_value(...)" if self.shape.is_fixed_key else "Record(key, value, timestamp)"
             raise TypeError(f"forward takes a {wanted.__name__}, but got {record!r}; pass {made}")
         self._columns()
-        if record.timestamp.tzinfo is None:
+        if getattr(record.timestamp, "tzinfo", None) is None:
             as_ms(record.timestamp)
         if record.headers:
             self._check_headers(record.headers)
@@ -203,9 +204,11 @@ class Running:
 
     def state_store(self, name: str) -> OpenStore:
         if name not in self.stores:
-            known = ", ".join(map(repr, self.stores)) or "none"
+            known = (
+                f"its stores are {', '.join(map(repr, self.stores))}" if self.stores else "no store is connected to it"
+            )
             raise LookupError(
-                f"{self.shape.node} has no store {name!r}; its stores are {known}; connect it with stores=[{name!r}] "
+                f"{self.shape.node} has no store {name!r}; {known}; connect it with stores=[{name!r}] "
                 "where the program adds the processor, or declare it in its class"
             )
         return self.stores[name]
@@ -238,8 +241,10 @@ class Running:
         timers = self._timers.get(punctuation)
         return None if timers is None else timers.next_ms()
 
-    def punctuate(self, punctuation: Punctuation, time_ms: int) -> None:
-        """Call what is scheduled up to ``time_ms``, by time."""
+    def punctuate(
+        self, punctuation: Punctuation, time_ms: int, guarded: Callable[[str], AbstractContextManager[None]]
+    ) -> None:
+        """Call what is scheduled up to ``time_ms``, by time, each within ``guarded`` of its name."""
         due = [each for each in self._schedules if each.punctuation is punctuation and each.next_ms <= time_ms]
         for each in sorted(due, key=lambda each: each.next_ms):
             if each.is_cancelled:
@@ -252,7 +257,8 @@ class Running:
                 each.next_ms += (1 + (time_ms - each.next_ms) // each.interval_ms) * each.interval_ms
                 if each.clock is not None:
                     self.clocks[each.clock] = each.next_ms
-            each.call(as_time(time_ms))
+            with guarded(getattr(each.call, "__name__", type(each.call).__name__)):
+                each.call(as_time(time_ms))
 
     def due_timers(self, punctuation: Punctuation, time_ms: int) -> list[tuple[Any, int]]:
         """Take out the timers up to ``time_ms``: keys and times, in order."""
@@ -302,10 +308,10 @@ class Running:
         if child is None:
             return None
         if child not in self.shape.children:
-            known = ", ".join(map(repr, self.shape.children)) or "no nodes"
+            known = ", ".join(map(repr, self.shape.children)) or "nothing"
             raise LookupError(
-                f"forward names the child {child!r}, but {known} follow; a processor has the name that process(..., "
-                'name="...") gives it, a sink that of builder.topology.add_sink("...", ...)'
+                f"forward names the child {child!r}, but the processor is followed by {known}; a processor has the "
+                'name that process(..., name="...") gives it, a sink that of builder.topology.add_sink("...", ...)'
             )
         return self.shape.children.index(child)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from weir.infra.kafka.admin import KafkaAdmin, KafkaAdminError
+from weir.infra.kafka.admin import KafkaAdmin, KafkaAdminError, UnknownTopicError
 from weir.infra.kafka.transactions import (
     Note,
     RecordRefusedError,
@@ -37,9 +37,12 @@ class KafkaConnection:
             SinkError: The brokers do not answer or refuse.
         """
         topic = sink.topic if isinstance(sink.topic, str) else marks_topic(application)
+        self._there = set[str]()
+        """The topics that have been seen to exist."""
         try:
+            self._admin = KafkaAdmin(properties["bootstrap.servers"], properties)
             if not isinstance(sink.topic, str):
-                KafkaAdmin(properties["bootstrap.servers"], properties).create_topic(topic, 1)
+                self._admin.create_topic(topic, 1)
             self._writer = TransactionalWriter(properties, id=f"{application}.{sink.name}", noted_at=(topic, 0))
         except TransactionError as error:
             raise _sink_error(error) from error
@@ -59,6 +62,8 @@ class KafkaConnection:
 
     def publish(self, rows: pl.DataFrame, published: Published) -> None:
         outbox, mark = published
+        if not rows.is_empty():
+            self._require(rows.get_column("topic").unique().to_list())
         try:
             self._writer.write(rows, Note(mark.epoch, f"{mark.rows} {outbox}"))
         except TransactionError as error:
@@ -66,6 +71,19 @@ class KafkaConnection:
 
     def close(self) -> None:
         self._writer.close()
+
+    def _require(self, topics: Sequence[str]) -> None:
+        """See whether topics exist, since the writer would wait for half a minute for one that does not."""
+        for topic in topics:
+            if topic in self._there:
+                continue
+            try:
+                self._admin.require_topic(topic)
+            except UnknownTopicError as error:
+                raise RefusedRowsError(str(error)) from error
+            except KafkaAdminError as error:
+                raise SinkError(str(error)) from error
+            self._there.add(topic)
 
 
 def _sink_error(error: TransactionError) -> SinkError:

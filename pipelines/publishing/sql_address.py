@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Engine, NullPool, create_engine, event
@@ -33,7 +34,8 @@ def address_of(sink: SqlTable, default: str) -> URL:
     """The URL of a sink's database; ``default`` is that of the settings.
 
     Raises:
-        SinkAddressError: There is none, or it is no URL of PostgreSQL or of a file of SQLite.
+        SinkAddressError: There is none, it is no URL of PostgreSQL or of a file of SQLite, or the file's folder is
+            missing.
     """
     text: str | None = default if sink.url is None else sink.url
     if text and text.startswith("env:"):
@@ -58,6 +60,8 @@ def address_of(sink: SqlTable, default: str) -> URL:
             sink.name,
             "its URL is for neither PostgreSQL nor a file of SQLite; it begins with postgresql:// or sqlite:////",
         )
+    if url.get_backend_name() == "sqlite":
+        _check_file(sink, Path(url.database or ""))
     return url.set(drivername=_DRIVERS[url.get_backend_name()])
 
 
@@ -89,6 +93,20 @@ def engine_of(sink: SqlTable, url: URL, *, known_as: str, writes: bool = True) -
         raise SinkAddressError(
             sink.name, "PostgreSQL needs psycopg; run `pip install 'weir-streams[postgresql]'`"
         ) from None
+
+
+def _check_file(sink: SqlTable, file: Path) -> None:
+    if not file.is_absolute():
+        raise SinkAddressError(
+            sink.name,
+            f"its URL has not the whole path of the file {str(file)!r}; give it with four slashes, as in "
+            "sqlite:////folder/file.db",
+        )
+    if not file.parent.is_dir():
+        raise SinkAddressError(
+            sink.name,
+            f"the folder {str(file.parent)!r} of its file of SQLite does not exist; create it, or correct the URL",
+        )
 
 
 def _is_in_memory(url: URL) -> bool:

@@ -38,6 +38,8 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
     sink: str
     target: str
     """Where its rows go, as ``describe`` shows it."""
+    has_begun: bool = True
+    """Whether a run has told of it; otherwise the program alone is known."""
     epoch: int = 0
     """The newest epoch that the outside system has rows of."""
     waiting_rows: int = 0
@@ -60,6 +62,8 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def summary(self) -> str:
         """What it is doing, for people."""
+        if not self.has_begun:
+            return "not started yet"
         if self.error:
             return f"waits: {self.error}"
         doing = "publishing" if self.waiting_rows else "all is published"

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from weir.pipelines.errors import UserFunctionError
+from weir.pipelines.errors import OperatorError, UserFunctionError
 from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.serdes.column_bytes import bytes_of
 from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE
@@ -17,6 +17,7 @@ from weir.pipelines.serdes.scalar import Boolean, Bytes, Float64, Int64, String
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.shapes import Scalar
 from weir.pipelines.sinks.shown import shown
+from weir.pipelines.topic_names import TOPIC_NAME, is_topic_name
 
 BY_KEY = -1
 """The partition of a record whose key decides, as in Java's producer."""
@@ -38,9 +39,9 @@ class TopicFunction:
         values = self.value.to_objects(rows, rows.get_column("_deleted"))
         found = self.function.over(zip(self.key.to_objects(rows), values, strict=True), records)
         for index, topic in enumerate(found):
-            if not isinstance(topic, str) or not topic:
+            if not is_topic_name(topic):
                 raise self.function.failed(
-                    f"it returned {topic!r} for the topic, which has to be its name", records, index
+                    f"it returned {topic!r} for the topic, which has to be a name of {TOPIC_NAME}", records, index
                 )
         return pl.Series("topic", found, pl.String())
 
@@ -104,9 +105,9 @@ class KafkaTopic:
             case str():
                 return f"topic: {self.topic}"
             case TopicFunction():
-                return f"extractor class: {self.topic.function.name}"
+                return f"topic: by {self.topic.function.name}"
             case _:
-                return "extractor class: expression"
+                return "topic: by expression"
 
     def _topics(self, rows: pl.DataFrame) -> pl.Expr | pl.Series:
         match self.topic:
@@ -115,7 +116,17 @@ class KafkaTopic:
             case TopicFunction():
                 return self.topic.of(rows)
             case _:
-                return self.topic.alias("topic")
+                return self._topics_by(self.topic, rows)
+
+    def _topics_by(self, expression: pl.Expr, rows: pl.DataFrame) -> pl.Series:
+        topics = rows.with_columns(topic=expression).get_column("topic")
+        for topic in topics.unique(maintain_order=True):
+            if not is_topic_name(topic):
+                raise OperatorError(
+                    f"the sink {self.name!r}",
+                    f"the expression for the topic gives {topic!r}, which has to be a name of {TOPIC_NAME}",
+                )
+        return topics
 
     def _keys(self, rows: pl.DataFrame) -> pl.Series:
         if (

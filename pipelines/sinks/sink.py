@@ -39,7 +39,8 @@ class Sink(Protocol):
         """What leaves for the rows of a stream: ``columns``, one row each, in order.
 
         Raises:
-            UserFunctionError: A serde cannot write a key or value.
+            UserFunctionError: A serde cannot write a key or value, or a function names no topic.
+            OperatorError: An expression names no topic.
         """
         ...
 

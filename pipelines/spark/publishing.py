@@ -113,8 +113,8 @@ class Publishers:
             if state.waiting_rows:
                 reason = f" ({state.error})" if state.error else ""
                 log.warning(
-                    "%s rows still wait for sink %r%s; the next run publishes them",
-                    state.waiting_rows,
+                    "sink %r: not yet published, but left to the next run: %s%s",
                     state.sink,
+                    f"{state.waiting_rows:,} row{'s' * (state.waiting_rows != 1)}",
                     reason,
                 )

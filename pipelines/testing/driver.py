@@ -21,8 +21,8 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.application import Application
-from weir.pipelines.arguments import not_negative_ms
-from weir.pipelines.errors import BadInputError, TopologyError
+from weir.pipelines.arguments import kind_of, not_negative_ms
+from weir.pipelines.errors import BadInputError, OperatorError, ProcessingError, TopologyError
 from weir.pipelines.on_error import ErrorHandling
 from weir.pipelines.processors.list_store import ListStore
 from weir.pipelines.serdes.headers import Headers, headers_column
@@ -60,6 +60,7 @@ from weir.state.stores.typed import TypedStore
 from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
 _GENERATION = 1
+__tracebackhide__ = True  # pytest shows the test's own lines
 MOCK_REGISTRY = {"url": "mock://tests"}
 
 
@@ -172,7 +173,8 @@ class _Task:
 
 
 class TopologyTestDriver:
-    """Runs an application's topology in memory; closing the driver, or leaving its ``with`` block, stops it.
+    """Runs an application's topology in memory; closing the driver, or leaving its ``with`` block, stops it: what it
+    has sent can still be read, and whatever else is asked of it raises ``RuntimeError``.
 
     Examples:
         >>> builder = StreamsBuilder()
@@ -200,8 +202,7 @@ class TopologyTestDriver:
         """
         if not isinstance(application, Application):
             raise TopologyError(
-                f"the driver runs an Application, but got a {type(application).__name__}; pass "
-                'Application("name", builder)'
+                f'the driver runs an Application, but got {kind_of(application)}; pass Application("name", builder)'
             )
         application = application.over(None, topics)
         for pattern in application.topology.open_patterns:
@@ -216,7 +217,7 @@ class TopologyTestDriver:
         self._offsets: Counter[str] = Counter()
         self._piped: dict[str, list[tuple[Any, ...]]] = {}
         """Of the epoch that is next, by topic: key, value, time, offset and headers of each record."""
-        self._is_one_epoch = False
+        self._is_one_epoch = self._is_closed = False
         self._partition_times: dict[str, int] = {}
         self._outputs = {
             sink.table: (sink.record, deque[pl.DataFrame]()) for sink in self._topology.sinks if sink.sink is None
@@ -268,7 +269,13 @@ class TopologyTestDriver:
     def _free(self) -> None:
         for task in self._tasks.values():
             task.close()
-        self._tasks = {}
+        self._tasks, self._is_closed = {}, True
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError(
+                "the driver is closed: make another TopologyTestDriver, or use this one within its `with` block"
+            )
 
     def restart(self, *, killed: bool = False) -> None:
         """Go on as the next run does: with the stores, timers and clocks of the last epoch, and with new processors.
@@ -294,6 +301,7 @@ class TopologyTestDriver:
             ...     driver.get_list_store("cents_of").get("ann")
             [1, 2, 1]
         """
+        self._require_open()
         if not killed:
             self._run({index: [] for index in self._tasks}, stops=True)
         for task in self._tasks.values():
@@ -316,6 +324,7 @@ class TopologyTestDriver:
             ...     driver.create_output_table("customers").read_key_values_to_list()
             [('ann', 2)]
         """
+        self._require_open()
         if self._is_one_epoch:
             raise RuntimeError("one_epoch() is within another one; end that block first")
         self._is_one_epoch = True
@@ -403,6 +412,7 @@ class TopologyTestDriver:
             ...     [record.timestamp.minute for record in driver.create_output_table("all_orders").read_records()]
             [0, 5]
         """
+        self._require_open()
         topics = (*self._topology.topics(), *self._global_topics)
         if topic not in topics:
             raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(topics)}")
@@ -425,7 +435,8 @@ class TopologyTestDriver:
             [{'customer': 'bob', 'cents': 700}]
         """
         if table not in self._outputs:
-            raise LookupError(f"the topology does not write {table!r}; it writes {', '.join(self._outputs)}")
+            known = ", ".join(self._outputs) or "no tables"
+            raise LookupError(f"the topology does not write the table {table!r}; {self._other_call(table, known)}")
         return TestOutputTable(table, *self._outputs[table])
 
     def create_output_topic(self, topic: str) -> TestOutputTopic:
@@ -445,7 +456,8 @@ class TopologyTestDriver:
         topics = [sink.topic for sink in self._topology.outside_sinks if isinstance(sink, KafkaTopic)]
         known = [each for each in topics if isinstance(each, str)]
         if topic not in known and len(known) == len(topics):
-            raise LookupError(f"the topology does not write {topic!r}; it writes {', '.join(known) or 'no topics'}")
+            written = ", ".join(known) or "no topics"
+            raise LookupError(f"the topology does not write the topic {topic!r}; {self._other_call(topic, written)}")
         return TestOutputTopic(topic, self._sent[topic])
 
     def read_sink(self, name: str) -> list[dict[str, Any]]:
@@ -465,11 +477,24 @@ class TopologyTestDriver:
             [('ann', 500), ('bob', 700)]
         """
         if name not in self._rows_sent:
+            known = ", ".join(self._rows_sent) or "none"
             raise LookupError(
-                f"the topology has no sink {name!r} to read; it has {', '.join(self._rows_sent) or 'none'}"
+                f"the topology has no sink {name!r} of to_sql, to_http or to_sink; {self._other_call(name, known)}"
             )
         rows, self._rows_sent[name] = self._rows_sent[name], []
         return rows
+
+    def _other_call(self, name: str, known: str) -> str:
+        """The way out where a call does not read an output of this name, but reads the ``known`` ones."""
+        if name in self._outputs:
+            return f"it is a table: call create_output_table({name!r})"
+        if name in self._rows_sent:
+            return f"it is a sink: call read_sink({name!r})"
+        for sink in self._topology.outside_sinks:
+            if isinstance(sink, KafkaTopic) and name in (sink.name, sink.topic):
+                topic = repr(sink.topic) if isinstance(sink.topic, str) else "the name of one of its topics"
+                return f"it is a sink to Kafka: call create_output_topic({topic})"
+        return f"it has {known}"
 
     def advance_wall_clock_time(self, duration: timedelta) -> None:
         """Move the wall clock forward; event time stays where it is.
@@ -489,6 +514,7 @@ class TopologyTestDriver:
             True
             1
         """
+        self._require_open()
         self._now_ms += not_negative_ms(duration, "duration")
         for index in self._tasks:
             self._run({index: []})
@@ -509,6 +535,7 @@ class TopologyTestDriver:
             ...     driver.create_output_table("hours").read_value()
             1
         """
+        self._require_open()
         self._run({index: [] for index in self._tasks}, end_time_ms=time_to_ms(to))
 
     def get_key_value_store(self, name: str) -> ReadOnlyKeyValueStore:
@@ -588,6 +615,7 @@ class TopologyTestDriver:
             ...     driver.get_list_store("cents_of").get("ann")
             [500, 700]
         """
+        self._require_open()
         known = {
             declared.name: (task, declared)
             for task in self._tasks.values()
@@ -602,10 +630,11 @@ class TopologyTestDriver:
         return ReadOnlyListStore(partial(self._read, task, declared.spec()), RecordType(key=key, value=value))
 
     def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None, headers: Headers) -> None:
+        self._require_open()
         source = self._global_topics.get(topic) or self._topology.source(topic)
         piped = (
-            encode_part(topic, "key", source.key_serde, key),
-            encode_part(topic, "value", source.value_serde, value),
+            encode_part(topic, "key", source.key_serde, source.key, key),
+            encode_part(topic, "value", source.value_serde, source.value, value),
             self._now_ms if time_ms is None else time_ms,
             self._offsets[topic],
             headers,
@@ -667,13 +696,17 @@ class TopologyTestDriver:
         while waiting:
             index, task = next((index, task) for index, task in self._tasks.items() if index in waiting)
             order = task.sub_topology.inputs.index
-            output, dead = task.run(
-                sorted(waiting.pop(index), key=lambda part: order(part.input)),
-                self._now_ms,
-                raws,
-                end_time_ms=end_time_ms,
-                stops=stops,
-            )
+            try:
+                output, dead = task.run(
+                    sorted(waiting.pop(index), key=lambda part: order(part.input)),
+                    self._now_ms,
+                    raws,
+                    end_time_ms=end_time_ms,
+                    stops=stops,
+                )
+            except ProcessingError as error:  # it says which node and record, so Weir's own lines say nothing more
+                is_of_expression = isinstance(error, OperatorError)  # with the words of its cause, a call by Weir
+                raise error.with_traceback(None) from None if is_of_expression else error.__cause__
             self._put_aside(dead)
             self._counts.update(output.counts)
             counts = Counter(output.counts) + Counter(dropped.pop(index, {}))
@@ -705,6 +738,7 @@ class TopologyTestDriver:
 
     def _view(self, name: str, kind: StoreKind) -> tuple[Callable[[], pl.DataFrame], RecordType]:
         """How to read a store, and the type of the records that it holds."""
+        self._require_open()
         for task in self._tasks.values():
             for node in task.sub_topology.nodes:
                 for store in node.stores:
@@ -723,6 +757,7 @@ class TopologyTestDriver:
         )
 
     def _read(self, task: _Task, spec: StoreSpec) -> pl.DataFrame:
+        self._require_open()
         with task.store.reader(IsolationLevel.READ_COMMITTED) as reader:
             typed = TypedStore(spec, reader)
             keys, rows = typed.scan()

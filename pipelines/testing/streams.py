@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,10 +13,12 @@ import polars as pl
 from weir.pipelines.arguments import not_negative_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.headers import HEADERS, Headers, checked_headers, headers_of
-from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.serdes.serde import Serde, decoded
 from weir.pipelines.testing.stores import dictionaries, values_of
 from weir.pipelines.topology.nodes import RecordType
 
+__tracebackhide__ = True  # pytest shows the test's own lines
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -34,22 +36,28 @@ def time_to_ms(time: datetime) -> int:
     return (time - _EPOCH) // timedelta(milliseconds=1)
 
 
-def encode_part(topic: str, part: str, serde: Serde, item: Any) -> bytes | None:
+def encode_part(topic: str, part: str, serde: Serde, row_type: RowType, item: Any) -> bytes | None:
     """The bytes of a record's key or value, which ``part`` names; bytes are passed on as they are.
 
     Raises:
-        TypeError: The object does not fit the serde.
+        TypeError: The serde cannot write the object, or could not read what it writes.
     """
     if isinstance(item, bytes):
         return item
+
+    def misfit(reason: object) -> TypeError:
+        return TypeError(
+            f"topic {topic!r}, {part} ({', '.join(row_type.columns)}): {item!r} does not fit: {reason}; pass an object "
+            "that fits, or the bytes that the topic would hold"
+        )
+
     try:
-        return serde.encode(item)
+        encoded = serde.encode(item)
     except (TypeError, ValueError, OverflowError, AttributeError) as error:  # of the libraries below serdes, too
-        columns = ", ".join(serde.row_type(part).columns)
-        raise TypeError(
-            f"topic {topic!r}, {part} ({columns}): {item!r} does not fit: {error}; pass an object that "
-            "fits, or the bytes that the topic would hold"
-        ) from error
+        raise misfit(error) from error
+    if encoded is not None and (bad := decoded(serde, pl.Series([encoded]), row_type).bad):
+        raise misfit(bad[0])
+    return encoded
 
 
 class TestInputTopic:
@@ -82,8 +90,10 @@ class TestInputTopic:
         ``headers=True``, as in a run.
 
         Raises:
-            TypeError: The key or the value does not fit the topic's serde, or the headers are no pairs.
-            BadInputError: The record cannot be read, and the application has ``on_error="fail"``.
+            TypeError: An object does not fit the topic's serde, whatever ``on_error`` says, or the headers are no
+                pairs.
+            BadInputError: The bytes cannot be read or the time is invalid, and the application has
+                ``on_error="fail"``.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -117,8 +127,8 @@ class TestInputTopic:
             ...     driver.create_output_table("all_orders").get_queue_size()
             2
         """
-        for key, value in records:
-            self.pipe_input(key, value)
+        for record in records:
+            self.pipe_input(*_parts("pipe_key_value_list", record, "key", "value"))
 
     def pipe_value_list(self, values: Iterable[Any]) -> None:
         """Process values with null keys one after another, at the topic's time.
@@ -167,8 +177,16 @@ class TestInputTopic:
             ...     [record.timestamp.hour for record in driver.create_output_table("all_orders").read_records()]
             [9, 9]
         """
-        for key, value, time in records:
+        for record in records:
+            key, value, time = _parts("pipe_records", record, "key", "value", "time")
             self._pipe(key, value, time if isinstance(time, int) else time_to_ms(time), ())
+
+
+def _parts(call: str, record: object, *names: str) -> Sequence[Any]:
+    """The parts of one record of a list; raises ``TypeError`` unless it is a tuple or list of these."""
+    if isinstance(record, tuple | list) and len(record) == len(names):
+        return record
+    raise TypeError(f"{call} takes a list of ({', '.join(names)}), but one of its items is {record!r}")
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def test_settings_that_make_no_sense_are_refused(id, settings, message):
         ("no_such_module_here:app", "no module 'no_such_module_here'"),
         ("made.nothing:app", "no module 'made.nothing'"),
         ("made.good:nope", "no 'nope'; it has app"),
-        ("made.good:other", "is a int, not an Application"),
+        ("made.good:other", "is an int, not an Application"),
         ("made.empty:app", r"no 'app'; define it as Application\(...\)"),
         ("made.broken:app", "imports 'not_there_at_all'"),
         (

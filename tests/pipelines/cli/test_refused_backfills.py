@@ -297,7 +297,7 @@ def test_a_backfill_of_rows_for_sinks_alone_is_published_when_it_is_swapped(term
     program = terminal.has("app", Application("clicks", builder))
     succeeded(terminal.run(program))
     known = succeeded(terminal.weir("sink list clicks")).text
-    assert "nothing is known yet of the sinks copies: clicks has not begun to publish" in known
+    assert "not started yet" in known
     refused(terminal.weir(f"backfill run clicks {SECOND} --publish"), "--publish belongs to the swap; add --swap")
     found = refused(
         terminal.weir(f"backfill run clicks {SECOND}", *SWAP), "it has nothing to swap, only rows for sinks"

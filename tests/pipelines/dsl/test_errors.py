@@ -236,7 +236,7 @@ def built():
         (lambda: TimeWindowed(String(), size=5), "the size of TimeWindowed is 5; pass a datetime.timedelta"),
         (lambda: TimeWindowed(String(), size=timedelta(0)), "the size of TimeWindowed is 0:00:00; it must be at least"),
         (lambda: String(5), r"String got the column name 5; pass text, .*String\("),
-        (lambda: Application("a", None), "got a NoneType as its builder; pass the StreamsBuilder that"),
+        (lambda: Application("a", None), "got None as its builder; pass the StreamsBuilder that"),
         (lambda: Application("a", built()), "got a Topology as its builder; pass the StreamsBuilder that"),
         (
             lambda: Application(5, StreamsBuilder()),

@@ -178,6 +178,11 @@ def test_topics_that_lead_into_one_store_need_equal_numbers_of_partitions():
     ("wrong", "message"),
     [
         (
+            lambda builder: builder.topology.add_processor("p", Pass, "numbers"),
+            "'p' names the topic 'numbers' as its parent; name the node that reads it, 'KSTREAM-SOURCE-0000000000', or "
+            "pass its stream",
+        ),
+        (
             lambda builder: builder.topology.add_processor("p", Pass, "nowhere"),
             "'p' names the parent 'nowhere', which is no stream of this topology; its streams are "
             "'KSTREAM-SOURCE-0000000000'; add the parent first, and of a table pass table.to_stream()",
@@ -229,7 +234,7 @@ def test_topics_that_lead_into_one_store_need_equal_numbers_of_partitions():
         ),
         (
             lambda builder: builder.add_state_store(COUNTS).topology.connect_processor_and_state_stores("p", "counts"),
-            "there is no processor 'p' to connect to a store; the processors are none; name one with "
+            "the topology has no processor 'p' to connect to a store; it has no processors; name one with "
             'process(..., name="..."), or add it first',
         ),
         (
@@ -288,6 +293,6 @@ def test_a_processor_without_its_store_is_told_how_to_get_it():
     numbers(builder, "others").process(Lacks, name="lacks")
     with pytest.raises(
         UserFunctionError,
-        match=r"lacks has no store 'counts'; its stores are none; connect it with stores=\['counts'\]",
+        match=r"lacks has no store 'counts'; no store is connected to it; connect it with stores=\['counts'\]",
     ):
         driver(builder).create_input_topic("others").pipe_input("ann", 1)

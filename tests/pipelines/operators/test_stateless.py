@@ -234,7 +234,7 @@ def returns_one(user: str, click: Click) -> list[tuple[str, int]]:
 
 def test_a_mapper_that_breaks_its_promise_is_named():
     for program, reason in (
-        (lambda s: s.map(returns_a_number), "a int, which is not a pair"),
+        (lambda s: s.map(returns_a_number), "an int, which is not a pair"),
         (lambda s: s.flat_map(returns_one), "'int' object is not iterable"),
     ):
         with (

@@ -110,9 +110,14 @@ ROWS = pl.DataFrame({"user": ["ann"], "value": [1], "_ts": [0]})
             r"has no time zone; use UTC, for example datetime\(2026, 1, 1, tzinfo=UTC\)",
         ),
         (
+            lambda self, record: self.context.forward(Record("ann", 1, 5)),
+            None,
+            r"5 is not a time; pass one, for example datetime\(2026, 1, 1, tzinfo=UTC\)",
+        ),
+        (
             lambda self, record: self.context.forward(record, "Other"),
             None,
-            "forward names the child 'Other', but 'KSTREAM-SINK-0000000001' follow; a processor has the name",
+            "names the child 'Other', but the processor is followed by 'KSTREAM-SINK-0000000001'; a processor has",
         ),
         (
             lambda self, record: self.context.forward(record),
@@ -193,6 +198,39 @@ ROWS = pl.DataFrame({"user": ["ann"], "value": [1], "_ts": [0]})
 def test_a_processor_is_told_what_it_does_wrong(action, base, message):
     with pytest.raises(UserFunctionError, match=message):
         result_of(processor(action, base or Processor[str, int, str, int]))
+
+
+def test_a_store_that_is_missing_in_init_is_named_without_a_record():
+    class Bare(Processor[str, int, str, int]):
+        def init(self, context):
+            context.state_store("held")
+
+        def process(self, record):
+            pass
+
+    with pytest.raises(UserFunctionError) as refused:
+        result_of(Bare)
+    assert str(refused.value).startswith("mine: function 'test_a_store_that_is_missing")
+    assert "Bare.init' failed: LookupError: mine has no store 'held'; no store is connected to it; connect it" in str(
+        refused.value
+    )
+
+
+def test_what_is_scheduled_is_named_when_it_fails():
+    class Reporting(Processor[str, int, str, int]):
+        def init(self, context):
+            context.schedule(SECOND, Punctuation.STREAM_TIME, self.report)
+
+        def report(self, now):
+            raise ValueError("no report")
+
+        def process(self, record):
+            pass
+
+    with pytest.raises(
+        UserFunctionError, match=r"Reporting\.report' failed: ValueError: no report; correct the function$"
+    ):
+        result_of(Reporting)
 
 
 def test_the_ways_out_work():

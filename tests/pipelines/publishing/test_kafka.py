@@ -270,6 +270,48 @@ def test_records_that_name_their_topics_are_published_once_and_the_marks_have_a_
     assert {name: received(broker, name, 1)["ann"] for name in names} == sent
 
 
+def test_a_row_whose_topic_is_not_there_waits_for_it_by_name_or_is_skipped(
+    shop, broker, topic, kafka_admin: KafkaAdmin, monkeypatch
+):
+    """One row of each of three topics that its record names: the first is there, the second is created later."""
+    monkeypatch.setattr(publisher, "FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(publisher, "LONGEST_WAIT_S", 0.2)
+    there = topic(1)
+    later, never = f"{there}-later", f"{there}-never"
+    sink = replace(shop.node.sink, topic=pl.col("order"), name="by-order")
+    rows = pl.DataFrame({"user": ["ann"] * 4, "order": [there, later, never, there], "_ts": 1, "_deleted": False})
+    spec = TableSpec(name=outbox_name("by-order"), schema=shop.spec.schema)
+    outgoing = sink.outgoing(rows).with_columns(_epoch=pl.lit(1, pl.Int64))
+    AppendTable.create(shop.folder, spec, APP).append(1, [write_file(shop.folder, spec, outgoing)])
+    waits = Publisher(
+        Outbox(shop.folder, "by-order", APP),
+        "by-order",
+        lambda: KafkaConnection(APP, sink, {"bootstrap.servers": broker}),
+        application=APP,
+        shown_key=sink.shown_key,
+        refused=Refused(shop.folder, "by-order", APP),
+    )
+    stop = Event()
+    thread = Thread(target=waits.run, args=(stop, Event()))
+    thread.start()
+    wait_for(lambda: waits.state.awaits == "skip", "it waits for a decision")
+    assert waits.state.published_rows == 1
+    assert waits.state.error.startswith("row 1 of epoch 1, key 'ann', topic '")
+    assert f": topic '{later}' does not exist at {broker}; create it" in waits.state.error
+    assert f"`weir kafka create {later}`" in waits.state.error
+
+    kafka_admin.create_topic(later, 1)
+    wait_for(lambda: f"topic '{never}' does not exist" in waits.state.error, "the next one waits")
+    waits.decide("skip")
+    wait_for(lambda: not waits.state.waiting_rows, "the row after it is published")
+    stop.set()
+    thread.join(30)
+    assert (waits.state.published_rows, waits.state.refused_rows) == (3, 1)
+    assert received(broker, there, 1) == {"ann": [there] * 2}
+    assert received(broker, later, 1) == {"ann": [later]}
+    assert never not in kafka_admin.topics()
+
+
 def test_headers_are_published_in_order_and_rows_of_before_there_were_any_have_none(tmp_path, topic, broker):
     """An outbox with a file that an earlier version wrote, one of a stream without headers, and one with them."""
     name, sent = topic(1), [[("b", b"\x00\xff"), ("a", None), ("b", b"")], [], [("ą", b"1")]]

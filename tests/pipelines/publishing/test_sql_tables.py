@@ -305,11 +305,11 @@ def test_decimals_are_never_rounded(tmp_path, postgresql, declared, is_taken):
 
 
 def test_a_database_that_does_not_answer_does_not_stop_the_start(tmp_path, caplog):
-    shop = SqlShop(tmp_path, "postgresql://ann:secret@127.0.0.1:1/shop")
-    check_sql_tables([shop.sink], "")
+    shop, url = SqlShop(tmp_path, None), "postgresql://ann:secret@127.0.0.1:1/shop"
+    check_sql_tables([shop.sink], url)
     assert "sink 'orders': the table orders is checked later: " in caplog.text
     with pytest.raises(SinkError, match=r"the database of the table orders: .*refused") as error:
-        SqlConnection("shop", shop.sink, "")
+        SqlConnection("shop", shop.sink, url)
     assert "secret" not in caplog.text + str(error.value) + repr(shop.sink) + str(shop.sink)
 
 
@@ -336,6 +336,22 @@ def test_a_url_for_another_database_is_refused_and_not_shown(tmp_path, url):
     with pytest.raises(SinkAddressError, match="its URL is for neither PostgreSQL nor a file of SQLite") as error:
         check_sql_tables([shop.sink], url)
     assert "secret" not in str(error.value)
+
+
+def test_a_file_of_sqlite_needs_its_whole_path_and_its_folder(tmp_path):
+    shop, folder = SqlShop(tmp_path, None), tmp_path / "missing"
+    with pytest.raises(SinkAddressError, match=r"not the whole path of the file 'shop\.db'; give it with four slashes"):
+        check_sql_tables([shop.sink], "sqlite:///shop.db")
+    url = f"sqlite:///{folder}/shop.db"
+    said = f"the folder {str(folder)!r} of its file of SQLite does not exist; create it, or correct the URL"
+    with pytest.raises(SinkAddressError, match=said):
+        check_sql_tables([shop.sink], url)
+    with pytest.raises(SinkError, match=said):  # gone during a run
+        SqlConnection("shop", shop.sink, url)
+    folder.mkdir()
+    check_sql_tables([shop.sink], url)
+    SqlConnection("shop", shop.sink, url).close()
+    check_sql_tables([shop.sink], f"sqlite:///{tmp_path}/shop.db")
 
 
 def test_without_psycopg_the_package_is_named(tmp_path, monkeypatch):

@@ -126,7 +126,7 @@ def test_the_driver_gives_rows_once_and_names_the_sinks_that_there_are(builder, 
         assert driver.read_sink("heavy") == []
         assert [row["user"] for row in driver.read_sink("own")] == ["ann"]
         assert driver.read_sink("own") == []
-        with pytest.raises(LookupError, match="no sink 'other' to read; it has heavy, own"):
+        with pytest.raises(LookupError, match="no sink 'other' of to_sql, to_http or to_sink; it has heavy, own"):
             driver.read_sink("other")
 
 
@@ -149,6 +149,11 @@ def test_describe_says_where_rows_go_and_how_often(builder, orders):
         ({"url": None}, "got the URL None"),
         ({"method": "post"}, """method='post'; pass one in capitals, for example "PUT\""""),
         ({"format": "csv"}, """format='csv'; pass "json" or "ndjson\""""),
+        (
+            {"headers": ["X-A"]},
+            'to_http got a list as its headers; pass a dictionary, for example {"Authorization": "env:',
+        ),
+        ({"headers": []}, "to_http got a list as its headers"),
         ({"headers": {"X-A": "b\n"}}, "the header 'X-A', whose name or value HTTP does not allow"),
         ({"headers": {"X A": "b"}}, "the header 'X A'"),
         ({"headers": {"X-A": "ł"}}, "the header 'X-A'"),

@@ -33,6 +33,11 @@ class Order:
     cents: int | None
 
 
+@dataclass(frozen=True)
+class Named:
+    item: str | None
+
+
 @pytest.fixture
 def builder():
     return StreamsBuilder()
@@ -98,7 +103,7 @@ def test_each_record_may_have_its_topic_and_its_partition(builder, orders):
     orders.to(pl.concat_str(pl.lit("of-"), col("item")), partition=col("cents") % 4, name="by_item")
     with TopologyTestDriver(Application("app", builder)) as driver:
         topic = driver.create_input_topic("orders", start=NINE, auto_advance=MINUTE)
-        topic.pipe_key_value_list([("ann", Order("tea", 6)), ("bob", Order("jam", None)), ("ann", None)])
+        topic.pipe_key_value_list([("ann", Order("tea", 6)), ("bob", Order("jam", None))])
         assert driver.create_output_topic("of-tea").read_records() == [TestRecord("ann", Order("tea", 6), NINE, 2)]
         assert driver.create_output_topic("of-jam").read_records() == [
             TestRecord("bob", Order("jam", None), NINE + MINUTE, None)
@@ -113,7 +118,7 @@ def test_a_function_of_key_and_value_may_name_the_topic(builder, orders):
     orders.to(of_item, name="by_item")
     counts = orders.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(MINUTE)).count("n").to_stream()
     counts.to(lambda key, n: f"{key.key}-{n}", key=TimeWindowed(String("customer"), size=MINUTE), name="counts")
-    assert "(extractor class: of_item)" in builder.build().describe()
+    assert "(topic: by of_item)" in builder.build().describe()
     with TopologyTestDriver(Application("app", builder)) as driver:
         topic = driver.create_input_topic("orders", start=NINE)
         topic.pipe_key_value_list([("ann", Order("tea", 6)), ("bob", Order("jam", None)), ("ann", None)])
@@ -123,7 +128,10 @@ def test_a_function_of_key_and_value_may_name_the_topic(builder, orders):
         assert [driver.create_output_topic(f"{name}-1").get_queue_size() for name in ("ann", "bob")] == [1, 1]
 
 
-@pytest.mark.parametrize("found", [None, "", 3])
+NO_NAMES = ["", "of tea", "tä", "x" * 250, "."]
+
+
+@pytest.mark.parametrize("found", [None, 3, *NO_NAMES])
 def test_a_function_that_names_no_topic_is_an_error_of_its_record(builder, orders, found):
     orders.to(lambda customer, order: "good" if customer == "ann" else found, name="by_item")
     assert builder.build().sub_topologies[0].calls_functions
@@ -133,7 +141,20 @@ def test_a_function_that_names_no_topic_is_an_error_of_its_record(builder, order
         assert driver.create_output_topic("good").get_queue_size() == 2
         (letter,) = driver.dead_letters
         assert letter.stage == "production"
-        assert f"it returned {found!r} for the topic" in letter.reason
+        assert f"it returned {found!r} for the topic, which has to be a name of up to 249 letters" in letter.reason
+
+
+@pytest.mark.parametrize("item", [None, *NO_NAMES])
+def test_an_expression_that_names_no_topic_is_an_error_of_its_record(builder, item):
+    orders = builder.stream("orders", key=String("customer"), value=Json(Named))
+    orders.to(col("item"), name="by_item")
+    with TopologyTestDriver(Application("app", builder, on_processing_error="dead_letter")) as driver:
+        topic = driver.create_input_topic("orders", start=NINE)
+        topic.pipe_key_value_list([("ann", Named("tea")), ("bob", Named(item)), ("ann", Named("tea"))])
+        assert driver.create_output_topic("tea").get_queue_size() == 2
+        (letter,) = driver.dead_letters
+        assert (letter.stage, letter.key) == ("production", b"bob")
+        assert f"the expression for the topic gives {item!r}, which has to be a name of up to 249" in letter.reason
 
 
 def test_windowed_keys_take_the_serde_that_the_program_names(builder, orders):
@@ -160,7 +181,11 @@ def test_windowed_keys_take_the_serde_that_the_program_names(builder, orders):
         ({"topic": col("item")}, 'needs a name for the sink; add name="..."'),
         ({"topic": of_item}, 'a function for the topic needs a name for the sink; add name="..."'),
         ({"topic": lambda order: "x", "name": "x"}, r"the sink 'x': function .*is called with \(key, value\)"),
-        ({"topic": 3, "name": "x"}, "the sink 'x' got 3; pass"),
+        ({"topic": 3, "name": "x"}, r"to\(\) got 3 for the topic; pass its name, or a polars expression or a function"),
+        ({"topic": None}, r"to\(\) got None for the topic; pass its name"),
+        ({"partition": "x"}, r"the sink 'all': partition is 'x'; pass a polars expression .*, for example col\("),
+        ({"key": str}, r"the sink 'all': key is <class 'str'>; pass a serde, for example String\("),
+        ({"value": String}, r"the sink 'all': value is <class .*String'>; pass a serde, for example String\("),
         ({"topic": col("cents"), "name": "x"}, "expression for the topic gives Int64; it has to give text"),
         ({"topic": ""}, "topic"),
     ],

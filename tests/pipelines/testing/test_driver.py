@@ -1,9 +1,13 @@
 """The test driver itself: what it reads and refuses, and that it leaves nothing behind."""
 
+import re
 import tempfile
 import time
+import traceback
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -12,14 +16,17 @@ from weir import (
     Application,
     BadInputError,
     Count,
+    FixedKeyProcessor,
     JoinWindows,
     Json,
     Last,
+    OperatorError,
     SessionWindows,
     StreamsBuilder,
     String,
     TimeWindows,
     TopologyError,
+    UserFunctionError,
     Windowed,
 )
 from weir.pipelines.serdes.row_type import row_type_of
@@ -66,6 +73,65 @@ def test_unknown_names_are_refused_naming_the_known_ones():
                 look(name)
 
 
+def test_an_output_that_another_call_reads_is_read_by_that_call():
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
+    clicks.to_delta("table")
+    clicks.to("topic", name="to-topic")
+    clicks.to_sql("rows", url="env:SHOP")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        calls = {
+            "create_output_table": driver.create_output_table,
+            "create_output_topic": driver.create_output_topic,
+            "read_sink": driver.read_sink,
+        }
+        for name, way_out in (
+            ("table", "it is a table: call create_output_table('table')"),
+            ("topic", "it is a sink to Kafka: call create_output_topic('topic')"),
+            ("to-topic", "it is a sink to Kafka: call create_output_topic('topic')"),
+            ("rows", "it is a sink: call read_sink('rows')"),
+        ):
+            told = way_out.partition("call ")[2].partition("(")[0]
+            for call in calls.keys() - {told}:
+                with pytest.raises(LookupError, match=re.escape(way_out)):
+                    calls[call](name)
+        driver.create_output_table("table")
+        driver.create_output_topic("topic")
+        driver.read_sink("rows")
+
+    clicks.to(pl.col("page"), name="by-page")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        way_out = re.escape("it is a sink to Kafka: call create_output_topic(the name of one of its topics)")
+        for call in (driver.create_output_table, driver.read_sink):
+            with pytest.raises(LookupError, match=way_out):
+                call("by-page")
+        driver.create_output_topic("home")
+
+
+@pytest.mark.parametrize(
+    ("call", "record", "message"),
+    [
+        (
+            "pipe_key_value_list",
+            Click("x"),
+            r"takes a list of \(key, value\), but one of its items is Click\(page='x'\)",
+        ),
+        ("pipe_key_value_list", "ab", r"takes a list of \(key, value\), but one of its items is 'ab'"),
+        ("pipe_key_value_list", ("ann",), r"one of its items is \('ann',\)"),
+        (
+            "pipe_records",
+            ("ann", Click("x")),
+            r"pipe_records takes a list of \(key, value, time\), but one of its items",
+        ),
+    ],
+)
+def test_a_list_of_other_things_than_records_is_refused(call, record, message):
+    with TopologyTestDriver(application()) as driver:
+        with pytest.raises(TypeError, match=message):
+            getattr(driver.create_input_topic("clicks"), call)([record])
+        assert driver.counts["records_in"] == 0
+
+
 def test_after_bad_input_a_corrected_producer_or_schema_is_read():
     written = b'{"page": 3}'
     with TopologyTestDriver(application()) as driver:
@@ -108,13 +174,78 @@ def test_bad_input_stops_the_run_or_goes_to_the_dead_letters(key, value, timesta
     [
         (3, Click("x"), r"topic 'clicks', key \(user\): 3 does not fit: String\('user'\) takes str, found 3 \(int\);"),
         ("a", object(), r"topic 'clicks', value \(page\): <object .*> does not fit: .*; pass an object that"),
+        ("a", {"pages": "x"}, r"value \(page\): {'pages': 'x'} does not fit: .* missing required field `page`; pass"),
+        ("a", NumberedClick(3), r"value \(page\): NumberedClick\(page=3\) does not fit: Expected `str`, got `int`"),
     ],
 )
-def test_an_object_that_its_serde_cannot_write_is_refused_naming_topic_column_and_expected_type(key, value, words):
-    with TopologyTestDriver(application(on_error="dead_letter")) as driver:
+@pytest.mark.parametrize("on_error", ["fail", "continue", "dead_letter"])
+def test_an_object_that_does_not_fit_its_serde_is_refused_naming_topic_column_and_expected_type(
+    key, value, words, on_error
+):
+    with TopologyTestDriver(application(on_error=on_error)) as driver:
         with pytest.raises(TypeError, match=words):
             driver.create_input_topic("clicks").pipe_input(key, value, timestamp_ms=1)
         assert (driver.counts["records_in"], driver.dead_letters) == (0, [])
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_after_its_end_a_driver_says_that_it_is_closed_and_what_it_has_sent_can_be_read(failed):
+    kept = pytest.raises(KeyError) if failed else nullcontext()
+    with kept, TopologyTestDriver(application()) as driver:
+        topic, store = driver.create_input_topic("clicks"), driver.get_key_value_store("pages")
+        topic.pipe_input("ann", Click("x"))
+        if failed:
+            raise KeyError
+    for use in (
+        lambda: topic.pipe_input("ann", Click("x")),
+        lambda: store.get("x"),
+        lambda: driver.create_input_topic("clicks"),
+        lambda: driver.get_key_value_store("pages"),
+        lambda: driver.get_window_store("pages"),
+        lambda: driver.get_session_store("pages"),
+        lambda: driver.get_versioned_store("pages"),
+        lambda: driver.get_list_store("pages"),
+        lambda: driver.advance_wall_clock_time(timedelta(1)),
+        lambda: driver.advance_stream_time(datetime(2026, 1, 1, tzinfo=UTC)),
+        driver.restart,
+        lambda: driver.one_epoch().__enter__(),
+    ):
+        with pytest.raises(RuntimeError, match="the driver is closed: make another TopologyTestDriver, or use"):
+            use()
+    driver.close()
+    assert driver.create_output_table("totals").get_queue_size() == 1
+    assert driver.counts["records_in"] == 1
+
+
+def length_of(value: Click) -> int:
+    raise ValueError(value.page)
+
+
+class Failing(FixedKeyProcessor[str, Click, int]):
+    def process(self, record):
+        raise ValueError(record.value.page)
+
+
+@pytest.mark.parametrize(
+    ("apply", "raised", "of_cause"),
+    [
+        (lambda clicks: clicks.map_values(length_of), UserFunctionError, ["length_of"]),
+        (lambda clicks: clicks.process_values(Failing), UserFunctionError, ["process"]),
+        (lambda clicks: clicks.map_values(n=pl.col("page").cast(pl.Int64)), OperatorError, []),
+    ],
+)
+def test_a_test_that_fails_shows_its_own_lines_and_those_of_the_program(apply, raised, of_cause):
+    """As pytest shows a traceback: without what hides itself."""
+    builder = StreamsBuilder()
+    apply(builder.stream("clicks", key=String("user"), value=Json(Click))).to_delta("out")
+    with TopologyTestDriver(Application("test", builder)) as driver, pytest.raises(raised) as failed:
+        driver.create_input_topic("clicks").pipe_input("ann", Click("x"))
+    assert [entry.path.name for entry in failed.traceback.filter(failed)] == [Path(__file__).name]
+    assert [frame.name for frame in traceback.extract_tb(cause_of(failed.value))][-1:] == of_cause
+
+
+def cause_of(error):
+    return None if error.__cause__ is None else error.__cause__.__traceback__
 
 
 def test_a_record_without_a_time_gets_that_of_the_wall_clock():
@@ -189,7 +320,7 @@ def test_nothing_touches_the_disk(monkeypatch, tmp_path):
         driver.create_input_topic("clicks").pipe_input("a", Click("x"), timestamp_ms=1)
         assert list(tmp_path.iterdir()) == []
     driver.close()
-    with pytest.raises(LookupError, match="no key-value store"):
+    with pytest.raises(RuntimeError, match="the driver is closed"):
         driver.get_key_value_store("pages")
 
 

@@ -1,0 +1,81 @@
+"""What is known of an application's sinks before a run has told of them, and which way out is shown."""
+
+import json
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from weir.infra.control import ControlDatabase, this_host
+from weir.infra.settings import Settings
+from weir.pipelines.cli.app import app
+from weir.pipelines.operations.registry import register
+from weir.pipelines.operations.sinks import known_sinks
+from weir.pipelines.publishing.state import SinkState
+
+PROGRAM = """
+from polars import col
+from weir import Application, StreamsBuilder, String
+
+def topic_of(user, order):
+    return order
+
+builder = StreamsBuilder()
+orders = builder.stream("orders", key=String("user"), value=String("order"))
+orders.to_sql("totals", url="env:SHOP_DATABASE")
+orders.to(topic_of, name="by-order")
+orders.to(col("order"), name="by-column")
+app = Application("shop", builder)
+"""
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch) -> Settings:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "shop_with_sinks.py").write_text(PROGRAM)
+    settings = Settings(dir=tmp_path / ".weir")
+    register(settings, "shop", "shop_with_sinks:app")
+    return settings
+
+
+def report(settings, *states):
+    database = ControlDatabase(settings.control_database_url)
+    database.acquire_lease("shop", owner="weir run", pid=1, host=this_host(), ttl_s=60, take_over=True)
+    database.report_sinks("shop", [msgspec.to_builtins(state) for state in states])
+
+
+def weir(*arguments):
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.split())
+
+
+def test_a_sink_that_no_run_has_told_of_is_shown_as_not_started(settings):
+    listed = weir("sink", "list", "shop")
+    assert [listed.count(word) for word in ("totals", "by-order", "not started yet")] == [2, 1, 3]
+    assert "sink totals (sql table: totals): not started yet" in weir("status", "shop")
+    report(settings, SinkState(sink="totals", target="sql table: totals", epoch=3))
+    assert [(state.sink, state.has_begun) for state in known_sinks(settings, "shop")] == [
+        ("totals", True),
+        ("by-order", False),
+        ("by-column", False),
+    ]
+    assert [entry["has_begun"] for entry in json.loads(weir("sink", "list", "shop", "--json"))] == [True, False, False]
+
+
+def test_topics_that_records_name_are_shown_as_the_program_says_it(settings):
+    status = weir("status", "shop")
+    assert "sink by-order (topic: by topic_of): " in status
+    assert "sink by-column (topic: by expression): " in status
+
+
+def test_a_sink_that_waits_for_a_decision_shows_the_command(settings):
+    report(settings, SinkState(sink="totals", target="sql table: totals", error="a value is missing", awaits="skip"))
+    for shown in (weir("status", "shop"), weir("sink", "list", "shop")):
+        assert "see `weir sink skip shop totals`" in shown
+
+
+def test_what_the_program_no_longer_has_is_shown_as_last_told(settings):
+    report(settings, SinkState(sink="gone", target="topic: gone", epoch=2))
+    assert "sink gone (topic: gone): all is published" in weir("status", "shop")

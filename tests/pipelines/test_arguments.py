@@ -1,0 +1,13 @@
+"""How messages name what they got."""
+
+import pytest
+
+from weir.pipelines.arguments import kind_of
+
+
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [(None, "None"), (5, "an int"), (object(), "an object"), ([], "a list"), (dict, "the class dict")],
+)
+def test_what_was_passed_is_named_in_english(found, name):
+    assert kind_of(found) == name
