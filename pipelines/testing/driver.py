@@ -48,7 +48,7 @@ from weir.pipelines.testing.stores import (
     ReadOnlyWindowStore,
     dictionaries,
 )
-from weir.pipelines.testing.streams import TestInputTopic, TestOutputTable, encode_part, time_to_ms
+from weir.pipelines.testing.streams import TestInputTopic, TestOutputTable, encode_part, misfit, time_to_ms
 from weir.pipelines.testing.topics import TestOutputTopic, TestRecord, records_of
 from weir.pipelines.topology.foreign_key import ResponseJoinNode
 from weir.pipelines.topology.nodes import Node, RecordType, SourceNode
@@ -217,6 +217,8 @@ class TopologyTestDriver:
         self._offsets: Counter[str] = Counter()
         self._piped: dict[str, list[tuple[Any, ...]]] = {}
         """Of the epoch that is next, by topic: key, value, time, offset and headers of each record."""
+        self._objects: dict[tuple[str, int], dict[str, Any]] = {}
+        """What was piped as their key and value, by topic and offset."""
         self._is_one_epoch = self._is_closed = False
         self._partition_times: dict[str, int] = {}
         self._outputs = {
@@ -332,7 +334,8 @@ class TopologyTestDriver:
             yield
             self._process_piped()
         finally:
-            self._is_one_epoch, self._piped = False, {}
+            self._is_one_epoch = False
+            self._forget_piped()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -639,16 +642,29 @@ class TopologyTestDriver:
             self._offsets[topic],
             headers,
         )
+        self._objects[topic, self._offsets[topic]] = {"key": key, "value": value}
         self._offsets[topic] += 1
-        if topic in self._global_topics:
-            self._global_tables.take(_raw(source, [piped]), self._now_ms)
-            return
         self._piped.setdefault(topic, []).append(piped)
-        if not self._is_one_epoch:
+        if topic in self._global_topics:
+            raw = _raw(source, self._piped.pop(topic))
+            for bad in decode_source(source, raw, now_ms=self._now_ms, partition_time_ms=UNKNOWN_MS).bad:
+                self._require_bytes(source, bad)
+            self._global_tables.take(raw, self._now_ms)
+        elif not self._is_one_epoch:
             try:
                 self._process_piped()
             finally:
-                self._piped = {}
+                self._forget_piped()
+
+    def _forget_piped(self) -> None:
+        self._piped, self._objects = {}, {}
+
+    def _require_bytes(self, source: SourceNode, bad: BadRecord) -> None:
+        """Raise ``TypeError`` if what cannot be read was piped as an object."""
+        part, _, reason = bad.reason.partition(": ")
+        item = self._objects[bad.topic, bad.offset].get(part, b"")
+        if not isinstance(item, bytes):
+            raise misfit(bad.topic, part, source.key if part == "key" else source.value, item, reason)
 
     def _process_piped(self) -> None:
         parts, dropped = defaultdict[int, list[Part]](list), defaultdict[int, Counter[str]](Counter)
@@ -661,6 +677,7 @@ class TopologyTestDriver:
             left_out = dropped[sub_topology.index]
             left_out["invalid_timestamps"] += len(decoded.skipped)
             for bad in decoded.bad:
+                self._require_bytes(source, bad)
                 match self._application.error_handling.decide(bad):
                     case "fail":
                         raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)

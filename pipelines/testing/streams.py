@@ -14,7 +14,7 @@ from weir.pipelines.arguments import not_negative_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.headers import HEADERS, Headers, checked_headers, headers_of
 from weir.pipelines.serdes.row_type import RowType
-from weir.pipelines.serdes.serde import Serde, decoded
+from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.testing.stores import dictionaries, values_of
 from weir.pipelines.topology.nodes import RecordType
 
@@ -40,24 +40,22 @@ def encode_part(topic: str, part: str, serde: Serde, row_type: RowType, item: An
     """The bytes of a record's key or value, which ``part`` names; bytes are passed on as they are.
 
     Raises:
-        TypeError: The serde cannot write the object, or could not read what it writes.
+        TypeError: The serde cannot write the object.
     """
     if isinstance(item, bytes):
         return item
-
-    def misfit(reason: object) -> TypeError:
-        return TypeError(
-            f"topic {topic!r}, {part} ({', '.join(row_type.columns)}): {item!r} does not fit: {reason}; pass an object "
-            "that fits, or the bytes that the topic would hold"
-        )
-
     try:
-        encoded = serde.encode(item)
+        return serde.encode(item)
     except (TypeError, ValueError, OverflowError, AttributeError) as error:  # of the libraries below serdes, too
-        raise misfit(error) from error
-    if encoded is not None and (bad := decoded(serde, pl.Series([encoded]), row_type).bad):
-        raise misfit(bad[0])
-    return encoded
+        raise misfit(topic, part, row_type, item, error) from error
+
+
+def misfit(topic: str, part: str, row_type: RowType, item: Any, reason: object) -> TypeError:
+    """The error about an object that the topic's serde cannot write, or could not read again."""
+    return TypeError(
+        f"topic {topic!r}, {part} ({', '.join(row_type.columns)}): {item!r} does not fit: {reason}; pass an object "
+        "that fits, or the bytes that the topic would hold"
+    )
 
 
 class TestInputTopic:
