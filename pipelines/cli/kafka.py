@@ -55,7 +55,7 @@ def _cluster(
     settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers)
     if settings.bootstrap_servers is None:
         require_writable(settings)
-    with broker_for(settings) as servers:
+    with broker_for(settings) as (servers, settings):
         yield KafkaAdmin(servers, settings.kafka), settings
 
 

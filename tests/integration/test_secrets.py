@@ -24,7 +24,8 @@ from confluent_kafka import Producer
 
 from tests.databases import Database, PostgresqlServer
 from tests.integration import guarded_shop
-from tests.integration.guarded import LOGIN, guarded_broker, weir_run
+from tests.integration.guarded import weir_run
+from tests.kafka_server import LOGIN, kafka_server
 from tests.pipelines.publishing.requests_server import Answer, RequestsServer
 from tests.pipelines.serdes.registry_server import schema_registry
 from weir.dagster import WeirResource, driver_pipes, weir_assets
@@ -92,7 +93,7 @@ def neighbours(tmp_path_factory) -> Iterator[Neighbours]:
         for user, name in (("keeper", "control"), ("seller", "sql")):
             server.add_user(user, HIDDEN[name])
         with (
-            guarded_broker(tmp_path_factory.mktemp("guarded")) as bootstrap_servers,
+            kafka_server(tmp_path_factory.mktemp("guarded"), with_login=True) as bootstrap_servers,
             server.database("shop") as database,
             schema_registry(f"reader:{HIDDEN['registry']}") as registry,
         ):
