@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from confluent_kafka import Consumer, TopicPartition
+
 from weir.infra.jars import jars
 from weir.infra.java import java_executable, shared_classes
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
@@ -66,6 +68,15 @@ def _open(properties: dict[str, str], port: int, controller_port: int) -> dict[s
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "PLAINTEXT",
     }
+
+
+def values_of(properties: dict[str, str], topic: str, count: int) -> list[bytes | None]:
+    """The first ``count`` values of partition 0, as a client with ``properties`` reads them."""
+    consumer = Consumer({**properties, "group.id": "reader", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values = [message.value() for message in consumer.consume(count, timeout=10)]
+    consumer.close()
+    return values
 
 
 def free_ports() -> tuple[int, int]:

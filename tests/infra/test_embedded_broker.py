@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
+from tests.kafka_server import values_of
 from tests.waiting import wait_for
 from weir.infra.jars import JarsError
 from weir.infra.java import class_archive
@@ -52,15 +53,6 @@ def processes_of(broker: EmbeddedBroker) -> list[int]:
     return [status[name] for name in ("pid", "kafka_pid") if name in status]
 
 
-def values_of(topic: str, broker: EmbeddedBroker, count: int) -> list[bytes]:
-    """The first ``count`` of partition 0, for whoever has read the file of client properties."""
-    consumer = Consumer({**read_properties(broker.files.client), "group.id": "reader", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    values = [message.value() for message in consumer.consume(count, timeout=10)]
-    consumer.close()
-    return values
-
-
 def start_user(settings) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-c", USER, str(settings.dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -95,7 +87,9 @@ def test_records_and_address_survive_a_kill_of_supervisor_and_kafka(settings, em
         wait_for(lambda: start_ticks(kafka) is None, "Kafka has ended with its supervisor", 5)
     with broker_for(settings) as (again, still_with_login):
         assert (again, still_with_login) == (first, with_login)
-        assert values_of("kept", embedded, 100) == [str(number).encode() for number in range(100)]
+        assert values_of(read_properties(embedded.files.client), "kept", 100) == [
+            str(number).encode() for number in range(100)
+        ]
 
 
 def test_kafka_that_dies_while_in_use_is_restarted_at_the_same_address(settings, embedded):
