@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 import struct
@@ -27,6 +28,7 @@ from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app
 
 SERVERS = "bootstrap.servers"
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 TOPIC, VALUES = "written-before", [b"%d" % number for number in range(10)]
 TOOL_LIMIT_S = 60
 DESCRIBE_CLUSTER = struct.pack(">hhih4sB", 60, 1, 7, 4, b"weir", 0) + struct.pack(">bbB", 0, 2, 0)
@@ -118,6 +120,18 @@ def test_kafkas_own_tools_take_the_file_for_java(guarded):
     )
     assert done.returncode == 0, done.stderr
     assert f"configs for topic {TOPIC} are" in done.stdout
+
+
+@pytest.mark.broker
+def test_the_example_of_the_page_about_settings_produces(guarded, tmp_path, monkeypatch):
+    [example] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    client = read_properties(guarded.client)
+    KafkaAdmin(client[SERVERS], client).create_topic("orders", 1)
+    (tmp_path / ".weir").mkdir()
+    (tmp_path / ".weir" / "kafka").symlink_to(guarded.folder)
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    assert values_of(client, "orders", 1) == [b'{"amount": 5, "country": "DE"}']
 
 
 @pytest.mark.broker

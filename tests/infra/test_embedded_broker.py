@@ -113,16 +113,18 @@ def test_start_keeps_it_up_until_stop(settings, embedded):
     assert embedded.stop() is True  # stopping again changes nothing
 
 
-def test_a_taken_port_is_replaced_by_another(settings, embedded):
-    with broker_for(settings) as (first, _):
+def test_a_taken_port_is_replaced_by_another_and_a_deleted_login_too(settings, embedded):
+    with broker_for(settings) as (first, earlier):
         pass
     wait_for(lambda: not embedded.is_supervised(), "the broker has ended")
+    embedded.files.client.unlink()
     with socket.socket() as thief:
         thief.bind(("127.0.0.1", int(first.rpartition(":")[2])))
         thief.listen()
         with broker_for(settings) as (second, with_login):
             assert second != first
             KafkaAdmin(second, with_login.kafka).check_reachable()
+            assert with_login.kafka["sasl.password"] != earlier.kafka["sasl.password"]
             assert read_properties(embedded.files.client)["bootstrap.servers"] == second
     assert f"127.0.0.1:{json.loads(embedded.files.ports.read_text())['port']}" == second
 
