@@ -17,12 +17,11 @@ from typing import Any
 
 import polars as pl
 
+from bench import cluster
 from bench.apps import COMMIT_INTERVAL
 from bench.events import SMALL_BYTES, event_frame, make_events
 from bench.processes import measure
 from weir import Application, StreamsBuilder, String, read_table
-from weir.infra.kafka.broker import broker_for
-from weir.infra.settings import Settings
 
 MOST = {1_000: 500, 10_000: 500, 50_000: 50}
 """How many customers there are, and the most events of a batch."""
@@ -53,12 +52,12 @@ def main(events: int) -> None:
 
 def _case(customers: int, events: int) -> dict[str, Any]:
     topic, reference = _topic(customers), f"bench.batches_to_delta:of_{customers}"
-    with tempfile.TemporaryDirectory() as folder, broker_for(Settings(dir=Path(folder, "broker"))) as servers:
-        make_events(servers, topic, events, SMALL_BYTES, partial(_frame, customers))
+    with tempfile.TemporaryDirectory() as folder, cluster.embedded(Path(folder, "broker")) as client:
+        make_events(client, topic, events, SMALL_BYTES, partial(_frame, customers))
         rates, peaks = [], []
         for run in range(RUNS):
             place = Path(folder, f"run-{run}")
-            command = [sys.executable, "-m", "bench.weir_side", reference, str(place), servers]
+            command = [sys.executable, "-m", "bench.weir_side", reference, str(place), str(client)]
             measured = measure(command, "the batches")
             written = read_table(place / "warehouse" / "batches" / "batches")
             assert (measured.records, written["records"].list.len().sum()) == (events, events)

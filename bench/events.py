@@ -7,6 +7,7 @@ numbers always give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ import numpy.typing as npt
 import polars as pl
 from confluent_kafka import Producer
 
+from bench import cluster
 from bench.processes import BenchError
-from weir.infra.kafka.admin import KafkaAdmin
 
 START_MS = 1_790_000_000_000
 KEYS = 50_000
@@ -92,22 +93,23 @@ def user_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
 
 
 def make_events(
-    bootstrap_servers: str,
+    client: Path,
     topic: str,
     events: int,
     event_bytes: int,
     frame: Callable[[int, int, int], pl.DataFrame] = event_frame,
 ) -> None:
-    """Create the topic and fill it with the first ``events`` events, as ``frame`` makes them.
+    """Create the topic and fill it with the first ``events`` events, as ``frame`` makes them. ``client`` is the file of
+    client properties.
 
     Raises:
         BenchError: The topic exists, or does not hold all events afterwards.
     """
-    admin = KafkaAdmin(bootstrap_servers)
+    admin = cluster.admin(client)
     if not admin.create_topic(topic, PARTITIONS, {"retention.ms": "-1"}):
         raise BenchError(f"topic {topic!r} already exists; give the bench another folder with --dir")
     settings: dict[str, Any] = {
-        "bootstrap.servers": bootstrap_servers,
+        **cluster.properties(client),
         "partitioner": "murmur2_random",  # Kafka's own default; librdkafka's differs
         "enable.idempotence": True,
         "compression.type": "lz4",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import subprocess
 import sys
 import tempfile
@@ -27,15 +28,13 @@ import numpy as np
 import polars as pl
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from bench import cluster
 from bench.apps import CACHE_BYTES, Event
 from bench.events import PARTITIONS, SMALL_BYTES, event_frame
 from bench.kafka_streams import KafkaStreamsPeer
 from bench.processes import ROOT, BenchError
 from weir import Application, Json, StreamsBuilder, String, Sum
-from weir.infra.kafka.admin import KafkaAdmin
-from weir.infra.kafka.broker import broker_for
 from weir.infra.process import end_with_parent
-from weir.infra.settings import Settings
 
 COMMIT_INTERVAL = timedelta(milliseconds=100)
 WARM_UP_S = 10.0
@@ -57,30 +56,30 @@ app = Application("freshness", sums, commit_interval=COMMIT_INTERVAL, uncommitte
 
 def main(rates: list[int], seconds: float, weir_alone: bool) -> None:
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder, broker_for(Settings(dir=Path(folder, "broker"))) as servers:
+    with tempfile.TemporaryDirectory() as folder, cluster.embedded(Path(folder, "broker")) as client:
         peer = None if weir_alone else KafkaStreamsPeer(Path(folder))
         for rate in rates:
             place = Path(folder, f"weir-{rate}")
-            _topics(servers)
+            _topics(client)
             command = [str(Path(sys.executable).with_name("weir")), "run", "bench.freshness:app", "--dir", str(place)]
-            command += ["--bootstrap-servers", servers, "--set", "slots=2", "--set", "snapshot_rows=0"]
-            with _running(command), _producing(servers, rate):
+            command += ["--set", "slots=2", "--set", "snapshot_rows=0"]
+            with _running(command, cluster.variables(client)), _producing(client, rate):
                 sides = {"weir": _seen_in_delta(place / "warehouse" / app.id / "totals", seconds)}
             if peer is not None:
-                _topics(servers)
+                _topics(client)
                 state = Path(folder, f"kafka-streams-{rate}")
                 state.mkdir()
                 with (
-                    _running(peer.command("sum_live", servers, IN, OUT, str(state))),
-                    _producing(servers, rate),
+                    _running(peer.command("sum_live", client, IN, OUT, str(state)), {}),
+                    _producing(client, rate),
                 ):
-                    sides["kafka_streams"] = _seen_in_topic(servers, seconds)
+                    sides["kafka_streams"] = _seen_in_topic(client, seconds)
             found[f"{rate}"] = sides
     print(json.dumps(found, indent=2))
 
 
-def _topics(servers: str) -> None:
-    admin = KafkaAdmin(servers)
+def _topics(client: Path) -> None:
+    admin = cluster.admin(client)
     for topic in (IN, OUT):
         if topic in admin.topics():
             admin.delete_topic(topic)
@@ -89,10 +88,16 @@ def _topics(servers: str) -> None:
 
 
 @contextmanager
-def _running(command: list[str]) -> Iterator[None]:
+def _running(command: list[str], variables: dict[str, str]) -> Iterator[None]:
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command, stdout=errors, stderr=errors, text=True, cwd=ROOT, preexec_fn=end_with_parent()
+            command,
+            stdout=errors,
+            stderr=errors,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **variables},
+            preexec_fn=end_with_parent(),
         )
         try:
             yield
@@ -106,8 +111,8 @@ def _running(command: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _producing(servers: str, rate: int) -> Iterator[None]:
-    producer = multiprocessing.get_context("spawn").Process(target=_produce, args=(servers, rate), daemon=True)
+def _producing(client: Path, rate: int) -> Iterator[None]:
+    producer = multiprocessing.get_context("spawn").Process(target=_produce, args=(client, rate), daemon=True)
     producer.start()
     try:
         yield
@@ -116,8 +121,8 @@ def _producing(servers: str, rate: int) -> Iterator[None]:
         producer.join()
 
 
-def _produce(servers: str, rate: int) -> None:
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 1, "partitioner": "murmur2_random"})
+def _produce(client: Path, rate: int) -> None:
+    producer = Producer({**cluster.properties(client), "linger.ms": 1, "partitioner": "murmur2_random"})
     events = event_frame(0, EVENTS, SMALL_BYTES).select("key", "value").rows()
     began, sent = time.monotonic(), 0
     while True:
@@ -161,11 +166,11 @@ def _seen_in_delta(table: Path, seconds: float) -> dict[str, Any]:
     return _figures(np.concatenate(ages)) | {"commit_every_ms": round(float(np.median(np.diff(commits))), 1)}
 
 
-def _seen_in_topic(servers: str, seconds: float) -> dict[str, Any]:
+def _seen_in_topic(client: Path, seconds: float) -> dict[str, Any]:
     """Consume the results, and how old they were when they came."""
     consumer = Consumer(
         {
-            "bootstrap.servers": servers,
+            **cluster.properties(client),
             "group.id": "freshness",
             "isolation.level": "read_committed",
             "fetch.wait.max.ms": 10,

@@ -18,11 +18,9 @@ from typing import Any, cast
 from confluent_kafka import Producer
 from polars import col
 
+from bench import cluster
 from weir import StreamsBuilder, String
-from weir.infra.kafka.admin import KafkaAdmin
-from weir.infra.kafka.broker import broker_for
 from weir.infra.kafka.reader import PartitionReader
-from weir.infra.settings import Settings
 from weir.pipelines.serdes.source import decode_source
 from weir.pipelines.tasks.order import Arrivals, Part, with_keys
 from weir.pipelines.tasks.processor import TaskProcessor
@@ -33,9 +31,9 @@ HEADERS: list[tuple[str, str | bytes | None]] = [(name, b"0123456789abcdef") for
 VALUE = "v" * 57
 
 
-def produce(servers: str, topic: str, records: int, headers: list[tuple[str, str | bytes | None]]) -> None:
-    KafkaAdmin(servers).create_topic(topic, 1)
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 2 * records})
+def produce(client: Path, topic: str, records: int, headers: list[tuple[str, str | bytes | None]]) -> None:
+    cluster.admin(client).create_topic(topic, 1)
+    producer = Producer({**cluster.properties(client), "linger.ms": 20, "queue.buffering.max.messages": 2 * records})
     for number in range(records):
         producer.produce(topic, VALUE, f"user-{number % 1_000:06}", headers=headers)
         if number % 10_000 == 0:
@@ -43,7 +41,7 @@ def produce(servers: str, topic: str, records: int, headers: list[tuple[str, str
     producer.flush()
 
 
-def cost_us(servers: str, topic: str, records: int, **asked: bool) -> float:
+def cost_us(client: Path, topic: str, records: int, **asked: bool) -> float:
     """``asked`` is ``headers=True`` for a program that asks for them."""
     builder = StreamsBuilder()
     stream = builder.stream(topic, key=String("user"), value=String("text"), **cast(Any, asked))
@@ -53,7 +51,7 @@ def cost_us(servers: str, topic: str, records: int, **asked: bool) -> float:
     processor = TaskProcessor(sub_topology)
     store = MemoryStore("0_0", [], {})
     options: dict[str, Any] = {"with_headers": True} if asked else {}
-    reader = PartitionReader({"bootstrap.servers": servers}, topic, 0, **options)
+    reader = PartitionReader(cluster.properties(client), topic, 0, **options)
     began = time.process_time()
     position = 0
     while position < records:
@@ -71,16 +69,16 @@ def cost_us(servers: str, topic: str, records: int, **asked: bool) -> float:
 def main(records: int) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="headers-") as made,
-        broker_for(Settings(dir=Path(made, "weir"))) as servers,
+        cluster.embedded(Path(made, "broker")) as client,
     ):
-        produce(servers, "none", records, [])
-        produce(servers, "three", records, HEADERS)
+        produce(client, "none", records, [])
+        produce(client, "three", records, HEADERS)
         found: dict[str, list[float]] = {}
         for _ in range(ROUNDS):
             for topic in ("none", "three"):
-                found.setdefault(f"{topic}, not asked for", []).append(cost_us(servers, topic, records))
+                found.setdefault(f"{topic}, not asked for", []).append(cost_us(client, topic, records))
                 if "--plain" not in sys.argv:
-                    found.setdefault(f"{topic}, asked for", []).append(cost_us(servers, topic, records, headers=True))
+                    found.setdefault(f"{topic}, asked for", []).append(cost_us(client, topic, records, headers=True))
     print(json.dumps({name: round(min(costs), 2) for name, costs in found.items()}, indent=2))
 
 

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 from confluent_kafka import Producer
 
+from bench import cluster
 from bench.freshness import IN, app, sums
 from bench.memory import process_tree
 from bench.processes import ROOT, BenchError
 from weir import Application
-from weir.infra.kafka.admin import KafkaAdmin
-from weir.infra.kafka.broker import broker_for
 from weir.infra.process import end_with_parent
-from weir.infra.settings import Settings
 from weir.state.commit.protocol import newest_commit
 
 PARTITIONS, RECORDS, SLOTS = 4, 1_000, 2
@@ -47,34 +46,34 @@ slow_app = Application("idle", sums, commit_interval=timedelta(seconds=5))
 
 
 def main(seconds: float) -> None:
-    with tempfile.TemporaryDirectory() as folder, broker_for(Settings(dir=Path(folder, "broker"))) as servers:
-        _fill(servers)
+    with tempfile.TemporaryDirectory() as folder, cluster.embedded(Path(folder, "broker")) as client:
+        _fill(client)
         found = {
             f"commit interval {application.commit_interval.total_seconds():g} s": _of_run(
-                name, application, Path(folder, name), servers, seconds
+                name, application, Path(folder, name), client, seconds
             )
             for name, application in (("freshness:app", app), ("idle:slow_app", slow_app))
         }
         bare = Path(folder, "bare")
         bare.mkdir()
         command = [sys.executable, "-c", BARE, str(bare), str(SLOTS)]
-        with _running(command) as pid:
+        with _running(command, {}) as pid:
             _wait_for(Path(bare, "ready").exists)
             found["bare Spark context"] = _shares(pid, seconds)
     print(json.dumps(found, indent=2))
 
 
-def _fill(servers: str) -> None:
-    KafkaAdmin(servers).create_topic(IN, PARTITIONS)
-    producer = Producer({"bootstrap.servers": servers})
+def _fill(client: Path) -> None:
+    cluster.admin(client).create_topic(IN, PARTITIONS)
+    producer = Producer(cluster.properties(client))
     for number in range(RECORDS):
         producer.produce(IN, json.dumps({"user": f"u{number}", "amount": 1}).encode(), f"u{number}".encode())
     producer.flush()
 
 
-def _of_run(name: str, application: Application, folder: Path, servers: str, seconds: float) -> dict[str, float]:
+def _of_run(name: str, application: Application, folder: Path, client: Path, seconds: float) -> dict[str, float]:
     command = [str(Path(sys.executable).with_name("weir")), "run", f"bench.{name}", "--dir", str(folder)]
-    command += ["--bootstrap-servers", servers, "--set", f"slots={SLOTS}"]
+    command += ["--set", f"slots={SLOTS}"]
 
     def has_caught_up() -> bool:
         commit = newest_commit(folder / "warehouse", application.id)
@@ -83,7 +82,7 @@ def _of_run(name: str, application: Application, folder: Path, servers: str, sec
         read = commit.topics[IN].positions.values() if IN in commit.topics else ()
         return sum(read) == RECORDS
 
-    with _running(command) as pid:
+    with _running(command, cluster.variables(client)) as pid:
         _wait_for(has_caught_up)
         return _shares(pid, seconds)
 
@@ -120,9 +119,14 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def _running(command: Sequence[str]) -> Iterator[int]:
+def _running(command: Sequence[str], variables: Mapping[str, str]) -> Iterator[int]:
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=ROOT, preexec_fn=end_with_parent()
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        preexec_fn=end_with_parent(),
     )
     try:
         yield process.pid

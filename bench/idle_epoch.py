@@ -1,9 +1,9 @@
 """How long an epoch takes with a due punctuation in every task and no input, the minimum duration of an epoch, and how
 long one with ``RECORDS`` records.
 
-``python -m bench.idle_epoch REFERENCE DIR BOOTSTRAP`` runs in a folder where the application has caught up, and adds to
-its only topic. The two kinds of epochs take turns, with a commit after each pair. Prints one JSON object: their medians
-in ms, and the number of epochs of each kind.
+``python -m bench.idle_epoch REFERENCE DIR CLIENT`` runs in a folder where the application has caught up, and adds to
+its only topic; CLIENT is the broker's file of client properties. The two kinds of epochs take turns, with a commit
+after each pair. Prints one JSON object: their medians in ms, and the number of epochs of each kind.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from bench import cluster
 from bench.events import SMALL_BYTES, event_frame
 from bench.weir_side import SLOTS
-from weir.infra.kafka.admin import KafkaAdmin
-from weir.infra.settings import Settings
 from weir.infra.spark.session import slot_context
 from weir.pipelines.application import load_application
 from weir.pipelines.spark.brokers import Brokers
@@ -38,15 +37,16 @@ EPOCHS, WARM_UP, RECORDS = 200, 20, 1_000
 
 
 def main(arguments: Sequence[str]) -> None:
-    reference, folder, bootstrap_servers = arguments
-    settings = Settings(dir=Path(folder), bootstrap_servers=bootstrap_servers, slots=SLOTS)
-    application, admin = load_application(reference), KafkaAdmin(bootstrap_servers)
+    reference, folder, client = arguments
+    settings = cluster.settings(Path(client), Path(folder), slots=SLOTS)
+    kafka = cluster.properties(Path(client))
+    application, admin = load_application(reference), cluster.admin(Path(client))
     topology = application.topology
     counts = admin.partition_counts(topology.topics())
     tasks = [TaskId(index, p) for index, count in topology.partition_counts(counts).items() for p in range(count)]
     worker = WorkerSettings(
         reference=reference,
-        kafka={"bootstrap.servers": bootstrap_servers},
+        kafka=kafka,
         tasks=TaskSettings(
             application_folder=str(settings.warehouse / application.id),
             state_folder=str(settings.state_dir / application.id),
@@ -59,11 +59,11 @@ def main(arguments: Sequence[str]) -> None:
     )
     slots = SlotPool(spark, SLOTS, worker, spread(tasks, SLOTS, {}))
     coordinator = Coordinator(application, settings.warehouse, committer, slots)
-    coordinator.start(counts, Brokers(settings, bootstrap_servers, application))
+    coordinator.start(counts, Brokers(settings, admin.bootstrap_servers, application))
     (topic,) = counts
     places = [(topic, partition) for partition in range(counts[topic])]
     limits = Limits(max_records=RECORDS, max_bytes=1 << 20, max_skew_ms=None)
-    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    producer = Producer(kafka)
     events = event_frame(0, RECORDS * (WARM_UP + EPOCHS), SMALL_BYTES).select("key", "value", "timestamp")
 
     def epoch_s(records: int) -> float:

@@ -6,18 +6,20 @@ import contextlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from bench import cluster
 from bench.apps import CACHE_BYTES
 from bench.events import PARTITIONS
 from bench.processes import BenchError, Measured, measure
 from weir.infra.jars import JarsError, fetch
 from weir.infra.java import MissingJavaError, java_executable
-from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.files import JAVA_CLIENT
 
 SOURCE = Path(__file__).parent / "java" / "KafkaStreamsPeer.java"
 THREADS = 2
@@ -45,28 +47,32 @@ class KafkaStreamsPeer:
         if done.returncode:
             raise BenchError(f"Kafka Streams cannot run: {SOURCE.name} does not compile:\n{done.stderr}")
 
-    def run(self, job: str, bootstrap_servers: str, topic: str, output: str) -> Measured:
+    def run(self, job: str, client: Path, topic: str, output: str) -> Measured:
         """Read ``topic`` to its end and write to the topic ``output``, which also names the application.
 
         The job ``restore`` restores the state of an earlier run with the same ``output`` into an empty folder.
         """
-        KafkaAdmin(bootstrap_servers).create_topic(output, PARTITIONS)
+        cluster.admin(client).create_topic(output, PARTITIONS)
         with tempfile.TemporaryDirectory(dir=self._folder) as state:
-            return measure(self.command(job, bootstrap_servers, topic, output, state), f"Kafka Streams' {job}")
+            return measure(self.command(job, client, topic, output, state), f"Kafka Streams' {job}")
 
-    def command(self, job: str, bootstrap_servers: str, topic: str, output: str, state: str) -> list[str]:
+    def command(self, job: str, client: Path, topic: str, output: str, state: str) -> list[str]:
         """What ``run`` runs, with its state in the folder ``state``."""
         java = [self._java, "-Xmx2g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
         unpacked = f"-Djava.io.tmpdir={state}"  # RocksDB unpacks its library there
-        arguments = [job, bootstrap_servers, topic, output, output, state, str(THREADS), str(CACHE_BYTES)]
+        login = str(client.with_name(JAVA_CLIENT))
+        arguments = [job, login, topic, output, output, state, str(THREADS), str(CACHE_BYTES)]
         return [*java, unpacked, "-cp", self._class_path, SOURCE.stem, *arguments]
 
 
-def read_output(bootstrap_servers: str, topic: str) -> pl.DataFrame:
-    """The newest committed value per key, without deleted keys. Columns ``key: String, total: Int64``, unordered."""
+def read_output(properties: Mapping[str, str], topic: str) -> pl.DataFrame:
+    """The newest committed value per key, without deleted keys. Columns ``key: String, total: Int64``, unordered.
+
+    ``properties`` are librdkafka's.
+    """
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **properties,
             "group.id": "weir-bench",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,

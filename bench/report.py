@@ -13,12 +13,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench import cluster
 from bench.events import KEYS, PARTITIONS
 from bench.kafka_streams import KafkaStreamsPeer
 from bench.processes import BenchError
 from bench.restore import measure_restores
 from bench.workloads import JOBS, OTHER_JOBS, Bench, MemoryGrowth, Workload
-from weir.infra.kafka.broker import EmbeddedBroker
 
 EVENTS, QUICK_EVENTS = 4_000_000, 2_000_000
 RUNS, QUICK_RUNS = 3, 1
@@ -62,15 +62,14 @@ def main(
                 peer = KafkaStreamsPeer(classes)
             except BenchError as error:
                 progress.print(f"{error}; measuring Weir alone", markup=False, soft_wrap=True)
-        with EmbeddedBroker(folder / "kafka").used() as bootstrap_servers:
-            bench = Bench(folder, bootstrap_servers, lambda text: progress.print(text, markup=False))
+        with cluster.embedded(folder / "kafka") as client:
+            bench = Bench(folder, client, lambda text: progress.print(text, markup=False))
             workloads = list(bench.workloads(jobs or (*JOBS, *OTHER_JOBS), events, runs, peer))
             if not jobs:
                 memory = list(bench.memory_growth(memory_events))
                 idle_epoch_ms, small_epoch_ms = bench.small_epochs_ms()
-                restores = measure_restores(folder, bootstrap_servers, peer, quick=quick, say=progress.print)
+                restores = measure_restores(folder, client, peer, quick=quick, say=progress.print)
     finally:
-        EmbeddedBroker(folder / "kafka").stop()
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
         found: dict[str, Any] = {"workloads": [_as_json(workload) for workload in workloads]}

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from bench import cluster
 from bench.events import SMALL_BYTES, event_frame, make_events
 from bench.kafka_streams import KafkaStreamsPeer
 from bench.processes import ROOT, BenchError, Measured, measure, run_json
-from weir.infra.kafka.broker import EmbeddedBroker
 
 ROWS, QUICK_ROWS = 4_900_000, 500_000
 REOPENED, QUICK_REOPENED = (5_000_000, 20_000_000), (1_000_000,)
@@ -79,7 +79,7 @@ class Restores:
 
 
 def measure_restores(
-    folder: Path, bootstrap_servers: str, peer: KafkaStreamsPeer | None, *, quick: bool, say: Callable[[str], None]
+    folder: Path, client: Path, peer: KafkaStreamsPeer | None, *, quick: bool, say: Callable[[str], None]
 ) -> Restores:
     """Make the state on both sides, lose it, and measure how it is restored.
 
@@ -92,16 +92,16 @@ def measure_restores(
         say(f"reopening {held:,} rows")
         reopen_ms[held] = reopened(folder / "reopen", held)
     say(f"making {rows:,} events with distinct keys")
-    make_events(bootstrap_servers, TOPIC, rows, SMALL_BYTES, partial(_with_distinct_keys, rows))
+    make_events(client, TOPIC, rows, SMALL_BYTES, partial(_with_distinct_keys, rows))
     weir, application = folder / "restore", "sum_per_key_" + TOPIC
-    command = [sys.executable, "-m", "bench.weir_side", REFERENCE, str(weir), bootstrap_servers]
+    command = [sys.executable, "-m", "bench.weir_side", REFERENCE, str(weir), str(client)]
     say("making Weir's state")
     measure(command, "Weir's state")
 
     def weir_restores(name: str, *settings: str) -> Measured:
         say(f"Weir: {name}")
         shutil.rmtree(weir / "state" / application)
-        side = [sys.executable, "-m", "bench.restore_side", REFERENCE, str(weir), bootstrap_servers, *settings]
+        side = [sys.executable, "-m", "bench.restore_side", REFERENCE, str(weir), str(client), *settings]
         return _complete(measure(side, f"Weir: {name}"), rows)
 
     changelog = weir_restores("from changelogs, then publishing snapshots", "1")
@@ -110,9 +110,9 @@ def measure_restores(
     kafka_streams = None
     if peer is not None:
         say("making Kafka Streams' state")
-        peer.run("sum_per_key", bootstrap_servers, TOPIC, "totals_restore")
+        peer.run("sum_per_key", client, TOPIC, "totals_restore")
         say("Kafka Streams: from its changelog topic")
-        kafka_streams = _complete(peer.run("restore", bootstrap_servers, TOPIC, "totals_restore"), rows)
+        kafka_streams = _complete(peer.run("restore", client, TOPIC, "totals_restore"), rows)
     return Restores(rows=rows, changelog=changelog, snapshot=snapshot, kafka_streams=kafka_streams, reopen_ms=reopen_ms)
 
 
@@ -163,16 +163,15 @@ def main() -> None:
     (folder / "classes").mkdir(parents=True)
     try:
         peer = KafkaStreamsPeer(folder / "classes")
-        with EmbeddedBroker(folder / "kafka").used() as bootstrap_servers:
+        with cluster.embedded(folder / "kafka") as client:
             found = measure_restores(
                 folder,
-                bootstrap_servers,
+                client,
                 peer,
                 quick=arguments.quick,
                 say=lambda text: print(text, file=sys.stderr, flush=True),
             )
     finally:
-        EmbeddedBroker(folder / "kafka").stop()
         shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps(found.as_json()) if arguments.json else "\n".join(found.lines()))
 

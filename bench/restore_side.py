@@ -1,7 +1,8 @@
-"""A run whose tasks have all lost their state (``python -m bench.restore_side REFERENCE DIR BOOTSTRAP SNAPSHOT_ROWS``).
+"""A run whose tasks have all lost their state (``python -m bench.restore_side REFERENCE DIR CLIENT SNAPSHOT_ROWS``).
 
-Prints one JSON object: rows restored, and seconds from the start of the first restore to the end of the last one, as
-seen by the driver. With SNAPSHOT_ROWS above 0 the stop publishes snapshots of tasks that changed by this many rows.
+CLIENT is the broker's file of client properties. Prints one JSON object: rows restored, and seconds from the start of
+the first restore to the end of the last one, as seen by the driver. With SNAPSHOT_ROWS above 0 the stop publishes
+snapshots of tasks that changed by this many rows.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench import cluster
 from bench.weir_side import SLOTS
-from weir.infra.settings import Settings
 from weir.pipelines.spark.runner import run
 
 
@@ -34,14 +35,12 @@ class RestoreTimes(logging.Handler):
 
 
 def main(arguments: Sequence[str]) -> None:
-    reference, folder, bootstrap_servers, snapshot_rows = arguments
-    settings = Settings(
-        dir=Path(folder), bootstrap_servers=bootstrap_servers, slots=SLOTS, snapshot_rows=int(snapshot_rows)
-    )
+    reference, folder, client, snapshot_rows = arguments
+    settings = cluster.settings(Path(client), Path(folder), slots=SLOTS, snapshot_rows=int(snapshot_rows))
     times, log = RestoreTimes(), logging.getLogger("weir.driver")
     log.addHandler(times)
     log.setLevel(logging.INFO)
-    run(reference, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True)
+    run(reference, settings, bootstrap_servers=str(settings.bootstrap_servers), until_caught_up=True)
     print(json.dumps({"records": times.rows, "seconds": max(times.ended) - min(times.begun)}))
 
 

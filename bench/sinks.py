@@ -18,10 +18,8 @@ from typing import Any, Literal
 
 import polars as pl
 
+from bench import cluster
 from weir import Application, KStream, StreamsBuilder, String
-from weir.infra.kafka.admin import KafkaAdmin
-from weir.infra.kafka.broker import broker_for
-from weir.infra.settings import Settings
 from weir.pipelines.publishing.connection import Connection
 from weir.pipelines.publishing.kafka import KafkaConnection
 from weir.pipelines.publishing.publisher import Publisher
@@ -71,13 +69,13 @@ def drained(
 
 def to_kafka(rows: int, tasks: int) -> dict[str, float]:
     """To a topic of the embedded broker."""
-    with tempfile.TemporaryDirectory() as folder, broker_for(Settings(dir=Path(folder, "weir"))) as servers:
-        KafkaAdmin(servers).create_topic(TOPIC, PARTITIONS)
+    with tempfile.TemporaryDirectory() as folder, cluster.embedded(Path(folder, "broker")) as client:
+        cluster.admin(client).create_topic(TOPIC, PARTITIONS)
         return drained(
             Path(folder),
             rows,
             lambda stream: stream.to(TOPIC),
-            lambda sink: KafkaConnection(APP, sink, {"bootstrap.servers": servers}),
+            lambda sink: KafkaConnection(APP, sink, cluster.properties(client)),
             tasks,
         )
 

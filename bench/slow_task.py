@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -28,14 +29,12 @@ from typing import Any
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from bench import cluster
 from bench.apps import CACHE_BYTES, Event
 from bench.events import SMALL_BYTES, event_frame
 from bench.processes import ROOT, BenchError
 from weir import Application, Count, Json, StreamsBuilder, String, Sum
-from weir.infra.kafka.admin import KafkaAdmin
-from weir.infra.kafka.broker import broker_for
 from weir.infra.process import end_with_parent
-from weir.infra.settings import Settings
 from weir.state.commit.log import COMMITS, commits_above
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import file_actions
@@ -83,10 +82,10 @@ sleeps, works, stuck, alone = (_application(how) for how in ("sleeps", "works", 
 
 
 def main(seconds: float) -> None:
-    with tempfile.TemporaryDirectory() as folder, broker_for(Settings(dir=Path(folder, "broker"))) as servers:
-        _produce(servers)
+    with tempfile.TemporaryDirectory() as folder, cluster.embedded(Path(folder, "broker")) as client:
+        _produce(client)
         found = {
-            name: _run(servers, Path(folder, f"{number}"), program, seconds, busy=busy)
+            name: _run(client, Path(folder, f"{number}"), program, seconds, busy=busy)
             for number, (name, program, busy) in enumerate(
                 [
                     ("alone", "alone", False),
@@ -103,11 +102,11 @@ def main(seconds: float) -> None:
     print(json.dumps(found, indent=2))
 
 
-def _produce(servers: str) -> None:
-    admin = KafkaAdmin(servers)
+def _produce(client: Path) -> None:
+    admin = cluster.admin(client)
     for topic, count in ((FAST, EVENTS), (SLOW, SLOW_EVENTS)):
         admin.create_topic(topic, 1)
-        producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 2_000_000})
+        producer = Producer({**cluster.properties(client), "linger.ms": 20, "queue.buffering.max.messages": 2_000_000})
         for number, (key, value) in enumerate(event_frame(0, count, SMALL_BYTES).select("key", "value").iter_rows()):
             producer.produce(topic, value, key)
             if number % 100_000 == 0:
@@ -115,14 +114,20 @@ def _produce(servers: str) -> None:
         producer.flush()
 
 
-def _run(servers: str, place: Path, program: str, seconds: float, *, busy: bool) -> dict[str, Any]:
+def _run(client: Path, place: Path, program: str, seconds: float, *, busy: bool) -> dict[str, Any]:
     application: Application = globals()[program]
     log = place / "warehouse" / application.id / COMMITS.name
     command = [str(Path(sys.executable).with_name("weir")), "run", f"bench.slow_task:{program}", "--dir", str(place)]
-    command += ["--bootstrap-servers", servers, "--set", "slots=2", "--set", "snapshot_rows=0"]
+    command += ["--set", "slots=2", "--set", "snapshot_rows=0"]
     with tempfile.TemporaryFile("w+") as errors, _busy(busy):
         process = subprocess.Popen(
-            command, stdout=errors, stderr=errors, text=True, cwd=ROOT, preexec_fn=end_with_parent()
+            command,
+            stdout=errors,
+            stderr=errors,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **cluster.variables(client)},
+            preexec_fn=end_with_parent(),
         )
         _wait_for(lambda: bool(_commits(log)), process)
         time.sleep(seconds)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import polars as pl
 
+from bench import cluster
 from bench.apps import OUTPUT
 from bench.events import KEYS, LARGE_BYTES, PARTITIONS, SMALL_BYTES, make_events, totals_per, user_frame, users_of
 from bench.kafka_streams import KafkaStreamsPeer, read_output
 from bench.processes import BenchError, Measured, measure, run_json
-from weir.infra.kafka.admin import KafkaAdmin
 from weir.state.commit.tables import read_table
 
 TOPIC_JOB = "sum_to_topic"
@@ -73,10 +73,10 @@ class MemoryGrowth:
 
 
 class Bench:
-    """Makes the runs in ``folder``, against the broker at ``bootstrap_servers``."""
+    """Makes the runs in ``folder``, against the broker whose client properties are in ``client``."""
 
-    def __init__(self, folder: Path, bootstrap_servers: str, say: Say) -> None:
-        self._folder, self._bootstrap_servers, self._say = folder, bootstrap_servers, say
+    def __init__(self, folder: Path, client: Path, say: Say) -> None:
+        self._folder, self._client, self._say = folder, client, say
 
     def workloads(
         self, jobs: Collection[str], events: int, runs: int, peer: KafkaStreamsPeer | None
@@ -92,7 +92,7 @@ class Bench:
                 yield self._workload(job, event_bytes, f"events_{event_bytes}", events, runs, peer)
         if others := [job for job in OTHER_JOBS if job in jobs]:
             self._make_events(FEW, events // 8, SMALL_BYTES)
-            make_events(self._bootstrap_servers, users_of(FEW), KEYS, 0, user_frame)
+            make_events(self._client, users_of(FEW), KEYS, 0, user_frame)
             for job in others:
                 yield self._workload(job, SMALL_BYTES, FEW, events // 8, runs, peer)
 
@@ -110,7 +110,7 @@ class Bench:
         topic of ``memory_growth``, and adds to it."""
         with self._fresh_folder() as folder:
             reference = "bench.apps:sum_per_key_base"
-            arguments = [reference, str(folder), self._bootstrap_servers]
+            arguments = [reference, str(folder), str(self._client)]
             measure([sys.executable, "-m", "bench.weir_side", *arguments], "Weir's sum_per_key")
             result, _ = run_json([sys.executable, "-m", "bench.idle_epoch", *arguments], "Weir's idle epochs")
         return float(result["median_ms"]), float(result["records_ms"])
@@ -122,7 +122,7 @@ class Bench:
 
     def _make_events(self, topic: str, events: int, event_bytes: int) -> None:
         self._say(f"making {events:,} events of {event_bytes} bytes")
-        make_events(self._bootstrap_servers, topic, events, event_bytes)
+        make_events(self._client, topic, events, event_bytes)
 
     def _workload(
         self, job: str, event_bytes: int, topic: str, events: int, runs: int, peer: KafkaStreamsPeer | None
@@ -140,9 +140,9 @@ class Bench:
             if peer is not None:
                 output = f"{job}_{over}_{run}"
                 of_peer = "sum_per_key" if job == TOPIC_JOB else job
-                measured = peer.run(of_peer, self._bootstrap_servers, topic, output)
+                measured = peer.run(of_peer, self._client, topic, output)
                 kafka_streams.append(self._complete(measured, events, "Kafka Streams"))
-                _require_equal(result, read_output(self._bootstrap_servers, output), job, "Kafka Streams")
+                _require_equal(result, read_output(cluster.properties(self._client), output), job, "Kafka Streams")
         return Workload(name=job, event_bytes=event_bytes, weir=weir, kafka_streams=kafka_streams)
 
     def _weir(self, application: str, events: int) -> tuple[Measured, pl.DataFrame]:
@@ -150,14 +150,14 @@ class Bench:
         with self._fresh_folder() as folder:
             command = [sys.executable, "-m", "bench.weir_side", f"bench.apps:{application}", str(folder)]
             if not application.startswith(TOPIC_JOB):
-                measured = measure([*command, self._bootstrap_servers], f"Weir's {application}")
+                measured = measure([*command, str(self._client)], f"Weir's {application}")
                 (table,) = (folder / "warehouse").glob("*/totals")
                 return self._complete(measured, events, "Weir"), read_table(table)
             output = f"{application}-{folder.name}"
-            KafkaAdmin(self._bootstrap_servers).create_topic(output, PARTITIONS)
+            cluster.admin(self._client).create_topic(output, PARTITIONS)
             named = ["env", f"{OUTPUT}={output}", *command]
-            measured = measure([*named, self._bootstrap_servers], f"Weir's {application}")
-            totals = read_output(self._bootstrap_servers, output).rename({"key": "user"})
+            measured = measure([*named, str(self._client)], f"Weir's {application}")
+            totals = read_output(cluster.properties(self._client), output).rename({"key": "user"})
             return self._complete(measured, events, "Weir"), totals
 
     def _complete(self, measured: Measured, events: int, side: str) -> Measured:

@@ -53,8 +53,8 @@ def make_kafka(folder: Path, target: Path) -> None:
     broker = EmbeddedBroker(folder)
     try:
         with broker.used() as bootstrap_servers:
-            KafkaAdmin(bootstrap_servers).create_topic("records", 1)
-            server = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+            KafkaAdmin(bootstrap_servers, broker.login()).create_topic("records", 1)
+            server = {"bootstrap.servers": bootstrap_servers, "log_level": 0, **broker.login()}
             producer = Producer({**server, "transactional.id": "records"})
             producer.init_transactions(_ANSWER_LIMIT_S)
             producer.begin_transaction()

@@ -1,4 +1,4 @@
-"""What suites share: one embedded broker and one Spark session per run, topics named after their test, no leftovers."""
+"""What suites share: one broker and one Spark session per run, topics named after their test, no leftovers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import typer.testing
 from hypothesis import settings as hypothesis_settings
 
 from tests.examples import examples
+from tests.kafka_server import kafka_server
 from weir.infra.kafka.admin import KafkaAdmin
-from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 
 os.umask(0o022)  # as on most systems, whatever the shell has
@@ -118,8 +118,8 @@ def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Bootstrap servers of a real broker in its own folder, running until the tests end."""
-    with broker_for(Settings(dir=tmp_path_factory.mktemp("broker"))) as bootstrap_servers:
+    """Bootstrap servers of a real broker, running until the tests end: a Kafka of one's own, without a login."""
+    with kafka_server(tmp_path_factory.mktemp("broker")) as bootstrap_servers:
         yield bootstrap_servers
 
 

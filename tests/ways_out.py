@@ -254,6 +254,8 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "infra/kafka/admin.py BrokerUnreachableError": {
         "check that it runs and that the address is right": COMMANDS
         + "a_topic_that_does_not_exist_is_created_and_brokers_that_are_away_are_named_right",
+        "or as WEIR_KAFKA_* variables": "tests/infra/test_broker_login.py::"
+        "test_commands_that_name_its_address_take_the_login_from_variables",
     },
     "pipelines/errors.py CoPartitioningError._message": {
         "give them the same number of partitions": JOINED,

@@ -2,7 +2,10 @@ import com.fasterxml.jackson.annotation.JsonIgnoreProperties;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.ObjectReader;
 import java.io.IOException;
+import java.io.Reader;
 import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
@@ -58,14 +61,18 @@ public final class KafkaStreamsPeer {
 
   public static void main(String[] args) throws Exception {
     if (args.length != 8) {
-      System.err.println("usage: KafkaStreamsPeer JOB BOOTSTRAP IN OUT APPLICATION_ID STATE_DIR THREADS CACHE_BYTES");
+      System.err.println("usage: KafkaStreamsPeer JOB CLIENT_PROPERTIES IN OUT APPLICATION_ID STATE_DIR THREADS CACHE_BYTES");
       System.exit(2);
     }
-    String job = args[0], bootstrap = args[1], in = args[2], out = args[3], id = args[4];
+    String job = args[0], in = args[2], out = args[3], id = args[4];
 
+    Properties client = new Properties();
+    try (Reader file = Files.newBufferedReader(Path.of(args[1]))) {
+      client.load(file);
+    }
     Properties settings = new Properties();
+    settings.putAll(client);
     settings.put(StreamsConfig.APPLICATION_ID_CONFIG, id);
-    settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, bootstrap);
     settings.put(StreamsConfig.STATE_DIR_CONFIG, args[5]);
     settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, args[6]);
     settings.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, args[7]);
@@ -152,7 +159,7 @@ public final class KafkaStreamsPeer {
       default -> throw new IllegalArgumentException("there is no job " + job);
     }
 
-    try (Admin admin = Admin.create(Map.<String, Object>of("bootstrap.servers", bootstrap));
+    try (Admin admin = Admin.create(client);
         KafkaStreams streams = new KafkaStreams(builder.build(settings), settings)) {
       Map<TopicPartition, Long> ends = endOffsets(admin, in);
       streams.setUncaughtExceptionHandler(error -> {

@@ -70,7 +70,8 @@ class BrokerUnreachableError(KafkaAdminError):
     def __str__(self) -> str:
         return (
             f"no answer from Kafka at {self.bootstrap_servers} ({self.reason}); check that it runs and that "
-            "the address is right"
+            "the address is right, and, if it asks for a login, security.protocol and sasl.* under [kafka] in "
+            "weir.toml or as WEIR_KAFKA_* variables"
         )
 
 

@@ -2,7 +2,8 @@
 
 Commands hold a shared lock on a file in the folder while they use the broker; the kernel releases it even after
 ``kill -9``. A supervisor process (``weir.infra.kafka.supervisor``) owns the Java process and ends it once nobody holds
-the lock and no ``kafka start`` keeps it up. This module is the users' side: starting, using, keeping, stopping.
+the lock and no ``kafka start`` keeps it up. The broker asks for a login (``weir.infra.kafka.login``). This module is
+the users' side: starting, using, keeping, stopping.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from weir.infra.jars import jars
 from weir.infra.java import java_executable
 from weir.infra.kafka.files import BrokerFiles, can_lock
+from weir.infra.kafka.login import read_properties
 from weir.infra.settings import Settings
 
 START_LIMIT_S = 60.0
@@ -39,8 +41,9 @@ class BrokerStartError(Exception):
 
 
 @contextlib.contextmanager
-def broker_for(settings: Settings) -> Iterator[str]:
-    """Bootstrap servers to use within the block: your own, or else the folder's embedded broker, started if needed.
+def broker_for(settings: Settings) -> Iterator[tuple[str, Settings]]:
+    """Bootstrap servers to use within the block, and ``settings`` with the login there: your own Kafka, or else the
+    folder's embedded broker, started if needed.
 
     The embedded broker keeps its address across restarts (unless another program has taken the port) and ends about two
     seconds after its last user, unless ``kafka start`` keeps it up.
@@ -50,11 +53,11 @@ def broker_for(settings: Settings) -> Iterator[str]:
         JarsError, MissingJavaError: Set-up is incomplete; the text names the command.
     """
     if settings.bootstrap_servers is not None:
-        yield settings.bootstrap_servers
+        yield settings.bootstrap_servers, settings
         return
     broker = EmbeddedBroker(settings.kafka_dir)
     with broker.used() as bootstrap_servers:
-        yield bootstrap_servers
+        yield bootstrap_servers, settings.model_copy(update={"kafka": {**settings.kafka, **broker.login()}})
 
 
 class EmbeddedBroker:
@@ -85,6 +88,13 @@ class EmbeddedBroker:
         with self.used() as bootstrap_servers:
             self.files.keep.touch()
             return bootstrap_servers
+
+    def login(self) -> dict[str, str]:
+        """The properties with which librdkafka's clients log in at the running broker; none for one that an earlier
+        version of Weir has started, which asks for no login."""
+        return {
+            name: value for name, value in read_properties(self.files.client).items() if name != "bootstrap.servers"
+        }
 
     def stop(self) -> bool:
         """``kafka stop``: no longer keep the broker up. True once it has ended (or was not running); False while other

@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+JAVA_CLIENT = "client-java.properties"
+
 
 class BrokerFiles:
     """Paths in one broker's folder, and the status that the supervisor publishes there."""
@@ -18,6 +20,10 @@ class BrokerFiles:
         self.data = folder / "data"
         """Kafka's own log folder."""
         self.properties = folder / "server.properties"
+        self.client = folder / "client.properties"
+        """For clients of librdkafka: the address and the login."""
+        self.java_client = folder / JAVA_CLIENT
+        """The same for Java's clients."""
         self.ports = folder / "ports.json"
         """The ports picked at the first start, kept for later ones."""
         self.log = folder / "broker.log"

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from weir.infra.kafka.login import MECHANISM, jaas_config
 
-def broker_properties(data: Path, port: int, controller_port: int) -> str:
-    """Broker and controller in one process; nothing is deleted by age, and topics are only created explicitly."""
-    properties = {
+
+def broker_properties(data: Path, port: int, controller_port: int, password: str) -> dict[str, str]:
+    """Broker and controller in one process, each of which asks for the login; nothing is deleted by age, and topics are
+    only created explicitly."""
+    return {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": f"CLIENTS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"CLIENTS://127.0.0.1:{port}",
+        "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "PLAINTEXT",
+        "inter.broker.listener.name": "CLIENTS",
+        "sasl.enabled.mechanisms": MECHANISM,
+        "sasl.mechanism.inter.broker.protocol": MECHANISM,
+        "sasl.mechanism.controller.protocol": MECHANISM,
+        "listener.name.clients.plain.sasl.jaas.config": jaas_config(password, is_broker=True),
+        "listener.name.controller.plain.sasl.jaas.config": jaas_config(password, is_broker=True),
         "log.dirs": str(data),
         "auto.create.topics.enable": "false",
         # Replayed history has old timestamps, and the reader deals with records dated far ahead.
@@ -37,4 +45,3 @@ def broker_properties(data: Path, port: int, controller_port: int) -> str:
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
     }
-    return "".join(f"{key}={value}\n" for key, value in properties.items())

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +28,14 @@ from confluent_kafka.admin import AdminClient
 from weir.infra.jars import JarsError, jars
 from weir.infra.java import MissingJavaError, java_executable, shared_classes
 from weir.infra.kafka.files import BrokerFiles, write_json
+from weir.infra.kafka.login import (
+    PASSWORD,
+    client_properties,
+    java_client_properties,
+    new_password,
+    read_properties,
+    write_properties,
+)
 from weir.infra.kafka.properties import broker_properties
 from weir.infra.process import end_with_parent
 
@@ -100,7 +109,12 @@ class Supervisor:
             if self.files.log.stat().st_size > _LOG_LIMIT_BYTES:
                 os.truncate(self.files.log, 0)
         port, controller_port = self._ports()
-        self.files.properties.write_text(broker_properties(self.files.data, port, controller_port), encoding="utf-8")
+        bootstrap_servers = f"127.0.0.1:{port}"
+        password = read_properties(self.files.client).get(PASSWORD) or new_password()
+        client = client_properties(bootstrap_servers, password)
+        write_properties(self.files.client, client)
+        write_properties(self.files.java_client, java_client_properties(bootstrap_servers, password))
+        write_properties(self.files.properties, broker_properties(self.files.data, port, controller_port, password))
         if not (self.files.data / "meta.properties").exists():
             self._format()
         self.kafka = subprocess.Popen(
@@ -108,8 +122,7 @@ class Supervisor:
             stdin=subprocess.DEVNULL,
             preexec_fn=end_with_parent(),
         )
-        bootstrap_servers = f"127.0.0.1:{port}"
-        self._wait_until_it_answers(bootstrap_servers)
+        self._wait_until_it_answers(client)
         self._publish(state="ready", bootstrap_servers=bootstrap_servers, pid=os.getpid(), kafka_pid=self.kafka.pid)
 
     def _format(self) -> None:
@@ -128,11 +141,11 @@ class Supervisor:
         if done.returncode != 0:
             raise _StartError(f"its folder could not be formatted: {done.stdout.strip()[-500:]}")
 
-    def _wait_until_it_answers(self, bootstrap_servers: str) -> None:
+    def _wait_until_it_answers(self, properties: Mapping[str, str]) -> None:
         assert self.kafka is not None
         client = AdminClient(
             {
-                "bootstrap.servers": bootstrap_servers,
+                **properties,
                 "socket.timeout.ms": 2000,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
@@ -146,7 +159,7 @@ class Supervisor:
             with contextlib.suppress(KafkaException):
                 if client.list_topics(timeout=0.2).brokers:
                     return
-        raise _StartError(f"Kafka did not answer on {bootstrap_servers} within {_READY_LIMIT_S:.0f} s")
+        raise _StartError(f"Kafka did not answer on {properties['bootstrap.servers']} within {_READY_LIMIT_S:.0f} s")
 
     def _stop(self) -> None:
         if self.kafka is None or self.kafka.poll() is not None:

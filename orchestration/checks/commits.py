@@ -36,7 +36,7 @@ def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
         """Compare the newest commit's offsets with the topics' ends."""
         settings = weir.settings()
         newest = newest_commit(settings.warehouse, supervised.id)
-        with broker_for(settings) as bootstrap_servers:
+        with broker_for(settings) as (bootstrap_servers, settings):
             lags = committed_lag(
                 committed_positions(newest, supervised.topics), KafkaAdmin(bootstrap_servers, settings.kafka)
             )

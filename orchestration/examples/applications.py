@@ -18,7 +18,7 @@ def loaded_topic(name: str, description: str) -> dg.AssetsDefinition:
     def topic(context: dg.AssetExecutionContext, weir: WeirResource) -> dg.MaterializeResult[None]:
         settings = weir.settings()
         loader = importlib.import_module(f"weir.pipelines.examples.load_{name}")
-        with broker_for(settings) as bootstrap_servers:
+        with broker_for(settings) as (bootstrap_servers, settings):
             summary = loader.load(bootstrap_servers, client_properties=settings.kafka)
         context.log.info("%d records were missing and have been loaded", summary.loaded)
         return dg.MaterializeResult(

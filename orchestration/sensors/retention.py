@@ -40,7 +40,7 @@ def retention_sensor(supervised: Supervised) -> dg.SensorDefinition:
             return dg.SkipReason("the embedded broker is down, so it deletes nothing")
         positions = committed_positions(newest)
         partitions = [(topic, number) for topic, offsets in positions.items() for number in offsets]
-        with broker_for(settings) as bootstrap_servers:
+        with broker_for(settings) as (bootstrap_servers, settings):
             admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
             try:
                 oldest, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)

@@ -67,7 +67,7 @@ def _show_flights(settings: Settings, *, no_ui: bool) -> None:
     from weir.pipelines.examples.load_flights import load
     from weir.pipelines.operations.drive import drive
 
-    with broker_for(settings) as bootstrap_servers:
+    with broker_for(settings) as (bootstrap_servers, settings):
         with counting("loading flights") as show:
             loaded = load(
                 bootstrap_servers,

@@ -42,7 +42,7 @@ def deliver(settings: Settings) -> None:
 
     The database is that of the setting ``sql_url``; without one, a PostgreSQL in the folder, which runs meanwhile.
     """
-    with _database(settings) as url, broker_for(settings) as bootstrap_servers:
+    with _database(settings) as url, broker_for(settings) as (bootstrap_servers, settings):
         settings = settings.model_copy(update={"sql_url": url})
         with counting("loading events") as show:
             loaded = load_customers.load(

@@ -55,7 +55,7 @@ def _cluster(
     settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers)
     if settings.bootstrap_servers is None:
         require_writable(settings)
-    with broker_for(settings) as servers:
+    with broker_for(settings) as (servers, settings):
         yield KafkaAdmin(servers, settings.kafka), settings
 
 
@@ -63,15 +63,24 @@ def _cluster(
 def start(context: typer.Context, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Start the folder's embedded broker and keep it running until `weir kafka stop`.
 
-    Otherwise it ends about two seconds after the last command that uses it. Topics stay in the folder.
+    Otherwise it ends about two seconds after the last command that uses it. Topics stay in the folder. Clients log in
+    with a password, which is in the files that this command names.
     """
     from weir.infra.kafka.broker import EmbeddedBroker
 
     settings = load_settings(directory, writes=True)
+    broker = EmbeddedBroker(settings.kafka_dir)
     with notices.status("starting Kafka"):
-        bootstrap_servers = EmbeddedBroker(settings.kafka_dir).keep()
+        bootstrap_servers = broker.keep()
     told = f"Kafka is running at {bootstrap_servers}; stop it with `weir kafka stop`"
     console.print(advised(told, context), markup=False, soft_wrap=True)
+    console.print(
+        "Clients need the properties in one of these files, which have the password:\n"
+        f"  confluent-kafka  {broker.files.client}\n"
+        f"  Java             {broker.files.java_client} (kafka-console-producer.sh --command-config FILE)",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 @kafka.command("stop", epilog="Example: weir kafka stop --dir .weir")

@@ -73,7 +73,8 @@ def make_backfill(
     warehouse, state_dir = settings.warehouse, settings.state_dir
     application = load_reference(reference)
     application = application.over(newest_commit(warehouse, application.id))
-    with _surroundings(settings, application.id, console, needs_broker=not source.paths) as (stop, bootstrap_servers):
+    surroundings = _surroundings(settings, application.id, console, needs_broker=not source.paths)
+    with surroundings as (stop, bootstrap_servers, settings):
         if source.paths:
             shadow = begin_from_files(
                 application,
@@ -219,7 +220,7 @@ def _catch_up(
     live = committed(program, newest_commit(settings.warehouse, program.id))
     if not is_behind(program, live, commit_of(program, shadow)):
         return
-    with _surroundings(settings, program.id, console) as (stop, bootstrap_servers):
+    with _surroundings(settings, program.id, console) as (stop, bootstrap_servers, settings):
         ranges = whole_ranges(program, KafkaAdmin(bootstrap_servers, settings.kafka), live)
         try:
             completion = run_shadow(
@@ -251,14 +252,14 @@ def _catch_up(
 @contextmanager
 def _surroundings(
     settings: Settings, application: str, console: logging.Handler | None, *, needs_broker: bool = True
-) -> Iterator[tuple[Event, str]]:
-    """What a shadow's driver needs: its log, an event that signals set, and bootstrap servers."""
+) -> Iterator[tuple[Event, str, Settings]]:
+    """What a shadow's driver needs: its log, an event that signals set, and what ``broker_for`` yields."""
     with (
         logging_to(log_file(settings.logs, f"{application}-backfills"), console=console),
         stop_on_signals() as stop,
-        broker_for(settings) if needs_broker else nullcontext("") as bootstrap_servers,
+        broker_for(settings) if needs_broker else nullcontext(("", settings)) as (bootstrap_servers, settings),
     ):
-        yield stop, bootstrap_servers
+        yield stop, bootstrap_servers, settings
 
 
 def _forget(settings: Settings, shadow: Shadow) -> None:

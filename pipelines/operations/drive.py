@@ -65,7 +65,7 @@ def drive(
         ),
         stacks_on_signal(stacks_file(settings.logs, application.id)),
         stop_on_signals() as stop,
-        broker_for(settings) as bootstrap_servers,
+        broker_for(settings) as (bootstrap_servers, settings),
     ):
         try:
             return run(

@@ -159,7 +159,7 @@ def lines(migration: Migration, topic_counts: Mapping[str, int]) -> list[str]:
 def place(settings: Settings, reference: str) -> Iterator[Place]:
     """The application at ``reference``, with its broker running inside the block."""
     application = load_reference(reference)
-    with broker_for(settings) as servers:
+    with broker_for(settings) as (servers, settings):
         admin = KafkaAdmin(servers, settings.kafka)
         application = application.over(newest_commit(settings.warehouse, application.id), admin.topics())
         yield Place(
@@ -316,7 +316,7 @@ def move_to_kafka_streams(
     with ExitStack() as stack:
         newest = _newest(settings, application) if dry_run else stack.enter_context(_held(settings, program))
         _require_committed(settings, program, newest)
-        servers = stack.enter_context(broker_for(settings))
+        servers, settings = stack.enter_context(broker_for(settings))
         kafka, admin = {**settings.kafka, "bootstrap.servers": servers}, KafkaAdmin(servers, settings.kafka)
         back = KafkaStreamsReturn(
             id=application_id,
@@ -408,7 +408,7 @@ def move_to_group(settings: Settings, application: str, group: str, *, dry_run: 
         for topic, offsets in committed_positions(_newest(settings, application)).items()
         for number, offset in offsets.items()
     }
-    with broker_for(settings) as servers:
+    with broker_for(settings) as (servers, settings):
         admin = KafkaAdmin(servers, settings.kafka)
         held = admin.group_offsets(group)
         changed = {partition: offset for partition, offset in positions.items() if held.get(partition) != offset}

@@ -68,7 +68,7 @@ def plan_of(settings: Settings, reference: str) -> Plan:
     obstacles = list(map(str, sink_faults(application.topology.outside_sinks, settings.sql_url)))
     if committed is None:
         return Plan(application=application.id, obstacles=obstacles)
-    with broker_for(settings) as servers:
+    with broker_for(settings) as (servers, settings):
         admin = KafkaAdmin(servers, settings.kafka)
         application = application.over(committed, admin.topics())
         counts = source_counts(application, admin)

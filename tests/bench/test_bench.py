@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -108,18 +109,11 @@ def test_results_that_differ_in_one_total_are_refused(job, key):
 def test_weir_can_be_measured_without_kafka_streams(options, peers, tmp_path, monkeypatch):
     found = []
 
-    class Broker:
-        def __init__(self, folder):
-            self.stop = lambda: None
-
-        def used(self):
-            return contextlib.nullcontext("localhost:9092")
-
     def workloads(self, jobs, events, runs, peer):
         found.append(peer)
         return []
 
-    monkeypatch.setattr(report, "EmbeddedBroker", Broker)
+    monkeypatch.setattr(report.cluster, "embedded", lambda folder: contextlib.nullcontext(Path("client.properties")))
     monkeypatch.setattr(report, "KafkaStreamsPeer", lambda folder: "the peer")
     monkeypatch.setattr(report.Bench, "workloads", workloads)
     report.main(jobs=["repartition_sum"], as_json=True, dir=tmp_path, **options)

@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
+from tests.kafka_server import values_of
 from tests.waiting import wait_for
 from weir.infra.jars import JarsError
 from weir.infra.java import class_archive
@@ -22,6 +23,7 @@ from weir.infra.kafka import broker as broker_module
 from weir.infra.kafka import supervisor as supervisor_module
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import BrokerStartError, EmbeddedBroker, broker_for
+from weir.infra.kafka.login import read_properties
 from weir.infra.process import start_ticks
 
 pytestmark = pytest.mark.broker
@@ -30,7 +32,7 @@ USER = """
 import sys
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
-with broker_for(Settings(dir=sys.argv[1])) as bootstrap_servers:
+with broker_for(Settings(dir=sys.argv[1])) as (bootstrap_servers, _):
     print(bootstrap_servers, flush=True)
     sys.stdin.read()
 """
@@ -66,7 +68,7 @@ def test_two_commands_share_a_broker_that_ends_after_the_last_even_if_both_are_k
     first.communicate()
     time.sleep(supervisor_module.IDLE_S + 1)
     assert embedded.is_used()
-    KafkaAdmin(address.strip()).check_reachable()
+    KafkaAdmin(address.strip(), embedded.login()).check_reachable()
     second.kill()
     second.communicate()
     wait_for(lambda: not any(start_ticks(pid) for pid in pids), "the broker has ended", 15)
@@ -74,38 +76,36 @@ def test_two_commands_share_a_broker_that_ends_after_the_last_even_if_both_are_k
 
 
 def test_records_and_address_survive_a_kill_of_supervisor_and_kafka(settings, embedded):
-    with broker_for(settings) as first:
-        KafkaAdmin(first).create_topic("kept", 1)
-        producer = Producer({"bootstrap.servers": first})
+    with broker_for(settings) as (first, with_login):
+        KafkaAdmin(first, with_login.kafka).create_topic("kept", 1)
+        producer = Producer({**with_login.kafka, "bootstrap.servers": first})
         for number in range(100):
             producer.produce("kept", value=str(number))
         assert producer.flush(10) == 0
         supervisor, kafka = processes_of(embedded)
         os.kill(supervisor, signal.SIGKILL)
         wait_for(lambda: start_ticks(kafka) is None, "Kafka has ended with its supervisor", 5)
-    with broker_for(settings) as again:
-        assert again == first
-        consumer = Consumer({"bootstrap.servers": again, "group.id": "reader", "enable.auto.commit": False})
-        consumer.assign([TopicPartition("kept", 0, 0)])
-        values = [message.value() for message in consumer.consume(100, timeout=10)]
-        consumer.close()
-    assert values == [str(number).encode() for number in range(100)]
+    with broker_for(settings) as (again, still_with_login):
+        assert (again, still_with_login) == (first, with_login)
+        assert values_of(read_properties(embedded.files.client), "kept", 100) == [
+            str(number).encode() for number in range(100)
+        ]
 
 
 def test_kafka_that_dies_while_in_use_is_restarted_at_the_same_address(settings, embedded):
-    with broker_for(settings) as address:
+    with broker_for(settings) as (address, with_login):
         kafka = processes_of(embedded)[1]
         if class_archive("kafka").is_file():  # not where this Java has no jcmd
             assert str(class_archive("kafka")) in Path(f"/proc/{kafka}/maps").read_text()
         os.kill(kafka, signal.SIGKILL)
         wait_for(lambda: processes_of(embedded)[1:] not in ([], [kafka]), "there is another Kafka")
-        KafkaAdmin(address).check_reachable()
+        KafkaAdmin(address, with_login.kafka).check_reachable()
 
 
 def test_start_keeps_it_up_until_stop(settings, embedded):
     address = embedded.keep()
     time.sleep(supervisor_module.IDLE_S + 1)
-    KafkaAdmin(address).check_reachable()
+    KafkaAdmin(address, embedded.login()).check_reachable()
     with broker_for(settings):
         assert embedded.stop() is False  # in use
     assert embedded.stop() is True
@@ -113,16 +113,19 @@ def test_start_keeps_it_up_until_stop(settings, embedded):
     assert embedded.stop() is True  # stopping again changes nothing
 
 
-def test_a_taken_port_is_replaced_by_another(settings, embedded):
-    with broker_for(settings) as first:
+def test_a_taken_port_is_replaced_by_another_and_a_deleted_login_too(settings, embedded):
+    with broker_for(settings) as (first, earlier):
         pass
     wait_for(lambda: not embedded.is_supervised(), "the broker has ended")
+    embedded.files.client.unlink()
     with socket.socket() as thief:
         thief.bind(("127.0.0.1", int(first.rpartition(":")[2])))
         thief.listen()
-        with broker_for(settings) as second:
+        with broker_for(settings) as (second, with_login):
             assert second != first
-            KafkaAdmin(second).check_reachable()
+            KafkaAdmin(second, with_login.kafka).check_reachable()
+            assert with_login.kafka["sasl.password"] != earlier.kafka["sasl.password"]
+            assert read_properties(embedded.files.client)["bootstrap.servers"] == second
     assert f"127.0.0.1:{json.loads(embedded.files.ports.read_text())['port']}" == second
 
 
@@ -142,8 +145,8 @@ def test_for_a_folder_that_kafka_cannot_use_the_error_names_the_log(settings, em
 
 def test_with_your_own_kafka_nothing_is_started(settings):
     own = settings.model_copy(update={"bootstrap_servers": "kafka.example:9092"})
-    with broker_for(own) as bootstrap_servers:
-        assert bootstrap_servers == "kafka.example:9092"
+    with broker_for(own) as found:
+        assert found == ("kafka.example:9092", own)
     assert not settings.kafka_dir.exists()
 
 

@@ -14,9 +14,9 @@ from weir.infra.kafka.log_ends import LogEnd
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
-def produce(bootstrap_servers: str, topic: str, count: int) -> None:
+def produce(properties: dict[str, str], topic: str, count: int) -> None:
     """Ten records a batch."""
-    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    producer = Producer(properties)
     for number in range(count):
         producer.produce(topic, b"%d" % number)
         if number % 10 == 9:
@@ -38,11 +38,12 @@ def test_a_log_that_was_cut_and_has_grown_again_is_found_and_others_are_not(sett
     broker = EmbeddedBroker(settings.kafka_dir)
     names = ["cut", "whole", "emptied", "restarted"]
     partitions = [(name, 0) for name in names]
-    with broker_for(settings) as servers:
-        admin = KafkaAdmin(servers)
+    with broker_for(settings) as (servers, settings):
+        properties = {**settings.kafka, "bootstrap.servers": servers}
+        admin = KafkaAdmin(servers, properties)
         for name in names:
             admin.create_topic(name, 1)
-            produce(servers, name, 90)
+            produce(properties, name, 90)
         admin._client.delete_records([TopicPartition("emptied", 0, 90)])
         before = admin.log_ends(partitions)
         assert before == dict.fromkeys(partitions, LogEnd(90, before["whole", 0].leader_epoch))
@@ -50,10 +51,11 @@ def test_a_log_that_was_cut_and_has_grown_again_is_found_and_others_are_not(sett
         assert admin.truncations({("whole", 0): LogEnd(0, 0), ("cut", 0): LogEnd(500, None)}) == {}
     assert broker.stop()
     lose_the_last_third(broker.files.data, "cut")
-    with broker_for(settings) as servers:
-        admin = KafkaAdmin(servers)
+    with broker_for(settings) as (servers, settings):
+        properties = {**settings.kafka, "bootstrap.servers": servers}
+        admin = KafkaAdmin(servers, properties)
         for name in names[:-1]:
-            produce(servers, name, 60)
+            produce(properties, name, 60)
         after = admin.log_ends(partitions)
         assert {name: after[name, 0].offset for name in names} == {
             "cut": 120, "whole": 150, "emptied": 150, "restarted": 90

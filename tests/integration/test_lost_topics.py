@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from typer.testing import CliRunner
 
+from tests.kafka_server import kafka_server
 from tests.waiting import wait_for
 from weir.infra.kafka.admin import KafkaAdmin
-from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app as weir
 from weir.pipelines.spark import runner
@@ -65,10 +65,10 @@ class Here:
 
 
 @pytest.fixture
-def here(settings, spark, monkeypatch):
+def here(settings, tmp_path, spark, monkeypatch):
     """Where 100 visits of ``a0`` and ``a1`` were counted."""
     monkeypatch.setattr(runner, "spark_context", lambda *_: nullcontext(spark))
-    with broker_for(settings) as servers:
+    with kafka_server(tmp_path / "kafka") as servers:
         here = Here(settings, servers)
         here.produce("a", 100)
         code, text = here.run()
@@ -134,7 +134,7 @@ def test_a_topic_deleted_under_a_run_is_created_again_and_read_from_its_start(he
 
 
 def test_another_cluster_with_a_topic_of_the_same_name_is_refused_and_the_right_one_is_read_on(here, tmp_path):
-    with broker_for(Settings(dir=tmp_path / "elsewhere")) as elsewhere:
+    with kafka_server(tmp_path / "elsewhere") as elsewhere:
         KafkaAdmin(elsewhere).create_topic(TOPIC, PARTITIONS)
         here.produce("b", 275, servers=elsewhere)
         code, text = here.run(servers=elsewhere)

@@ -131,7 +131,7 @@ def test_a_kafka_streams_application_is_migrated_with_nothing_lost_and_nothing_c
     found, wanted = outcome(moved), outcome(whole)
     assert found["by_user"].equals(wanted["by_user"])
     assert found["by_country"].equals(wanted["by_country"])
-    before, after = dict(read_output(broker, out).rows()), windows(found["by_minute"])
+    before, after = dict(read_output({"bootstrap.servers": broker}, out).rows()), windows(found["by_minute"])
     assert before.keys().isdisjoint(after), "a window that Kafka Streams has closed is not closed again"
     assert before | after == windows(wanted["by_minute"])
     assert len(before) > 100

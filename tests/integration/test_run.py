@@ -44,11 +44,11 @@ from weir.state.types import IsolationLevel, TaskId
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-REFERENCE = "tests.faults.applications:app"
+REFERENCE, SERVERS = "tests.faults.applications:app", "bootstrap.servers"
 
 
-def produce(bootstrap_servers: str, first: int, last: int, topic: str = TOPIC) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
+def produce(properties: dict[str, str], first: int, last: int, topic: str = TOPIC) -> None:
+    producer = Producer({**properties, "linger.ms": 5})
     for partition, key, value, timestamp_ms in islice(records(last), first, last):
         producer.produce(topic, value, key, partition=partition, timestamp=timestamp_ms)
         producer.poll(0)
@@ -71,7 +71,7 @@ class Place:
             self.produce(0, 2_000)
 
     def produce(self, first: int, last: int) -> None:
-        produce(self.settings.bootstrap_servers, first, last, self.topic)
+        produce({"bootstrap.servers": self.settings.bootstrap_servers}, first, last, self.topic)
 
     def run(self, **options) -> RunSummary:
         return run(self.reference, self.settings, bootstrap_servers=self.settings.bootstrap_servers, **options)
@@ -111,18 +111,18 @@ def place(settings, broker, kafka_admin) -> Callable[[str], Place]:
 
 @pytest.fixture
 def own_broker(tmp_path):
-    """Settings of a folder, and the address of its embedded broker, which no other test uses."""
+    """Settings of a folder, and what a client of its embedded broker needs, which no other test uses."""
     settings = Settings(dir=tmp_path / "weir", slots=2)
-    with broker_for(settings) as bootstrap_servers:
-        yield settings, bootstrap_servers
+    with broker_for(settings) as (servers, settings):
+        yield settings, {**settings.kafka, SERVERS: servers}
 
 
 @pytest.fixture
 def embedded(own_broker):
     """``own_broker`` with 2,000 records in the topic."""
-    _, bootstrap_servers = own_broker
-    KafkaAdmin(bootstrap_servers).create_topic(TOPIC, PARTITIONS)
-    produce(bootstrap_servers, 0, 2_000)
+    _, kafka = own_broker
+    KafkaAdmin(kafka[SERVERS], kafka).create_topic(TOPIC, PARTITIONS)
+    produce(kafka, 0, 2_000)
     return own_broker
 
 
@@ -171,13 +171,13 @@ def test_lost_and_untrusted_tasks_are_restored_by_spark_jobs_and_end_like_the_ot
 
 
 def test_a_run_waits_for_a_broker_that_dies_and_loses_nothing(embedded, spark):
-    settings, bootstrap_servers = embedded
+    settings, kafka = embedded
     stop, messages = threading.Event(), []
     thread = threading.Thread(
         target=run,
         args=(REFERENCE, settings),
         kwargs={
-            "bootstrap_servers": bootstrap_servers,
+            "bootstrap_servers": kafka[SERVERS],
             "stop": stop,
             "spark": spark,
             "on_progress": lambda progress: messages.append(progress.message),
@@ -190,13 +190,13 @@ def test_a_run_waits_for_a_broker_that_dies_and_loses_nothing(embedded, spark):
         wait_for(lambda: any("no answer from Kafka" in message for message in messages), "it is told")
         wait_for(
             lambda: (
-                KafkaAdmin(bootstrap_servers, time_limit_s=2).partition_counts([TOPIC]) == {TOPIC: PARTITIONS}
-                if answers(bootstrap_servers)
+                KafkaAdmin(kafka[SERVERS], kafka, time_limit_s=2).partition_counts([TOPIC]) == {TOPIC: PARTITIONS}
+                if answers(kafka)
                 else False
             ),
             "the broker is back",
         )
-        produce(bootstrap_servers, 2_000, 3_000)
+        produce(kafka, 2_000, 3_000)
         wait_for(lambda: events_counted(settings) == 3_000, "it has read on")
     finally:
         stop.set()
@@ -204,9 +204,9 @@ def test_a_run_waits_for_a_broker_that_dies_and_loses_nothing(embedded, spark):
     assert not thread.is_alive()
 
 
-def answers(bootstrap_servers: str) -> bool:
+def answers(kafka: dict[str, str]) -> bool:
     try:
-        KafkaAdmin(bootstrap_servers, time_limit_s=2).check_reachable()
+        KafkaAdmin(kafka[SERVERS], kafka, time_limit_s=2).check_reachable()
     except Exception:
         return False
     return True
@@ -297,16 +297,18 @@ def test_a_driver_that_is_overtaken_is_fenced_writes_nothing_more_and_says_so(pl
 
 def test_a_run_waits_for_brokers_that_are_away_at_the_start(tmp_path, spark):
     theirs = Settings(dir=tmp_path / "theirs")
-    with broker_for(theirs) as bootstrap_servers:
-        KafkaAdmin(bootstrap_servers).create_topic(TOPIC, PARTITIONS)
-        produce(bootstrap_servers, 0, 2_000)
-    wait_for(lambda: not answers(bootstrap_servers), "the broker has ended")
-    settings, messages = Settings(dir=tmp_path / "weir", slots=2, bootstrap_servers=bootstrap_servers), []
+    with broker_for(theirs) as (servers, theirs):
+        kafka = {**theirs.kafka, SERVERS: servers}
+        KafkaAdmin(servers, kafka).create_topic(TOPIC, PARTITIONS)
+        produce(kafka, 0, 2_000)
+    wait_for(lambda: not answers(kafka), "the broker has ended")
+    settings = Settings(dir=tmp_path / "weir", slots=2, bootstrap_servers=servers, kafka=theirs.kafka)
+    messages = []
     thread = threading.Thread(
         target=run,
         args=(REFERENCE, settings),
         kwargs={
-            "bootstrap_servers": bootstrap_servers,
+            "bootstrap_servers": servers,
             "until_caught_up": True,
             "spark": spark,
             "on_progress": lambda progress: messages.append(progress.message),
@@ -314,8 +316,8 @@ def test_a_run_waits_for_brokers_that_are_away_at_the_start(tmp_path, spark):
     )
     thread.start()
     wait_for(lambda: any("no answer from Kafka" in message for message in messages), "it is told")
-    with broker_for(theirs) as again:
-        assert again == bootstrap_servers
+    with broker_for(theirs) as (again, _):
+        assert again == servers
         thread.join(60)
     assert not thread.is_alive()
     assert events_counted(settings) == 2_000
@@ -350,13 +352,13 @@ def test_after_a_reset_that_asked_first_a_run_starts_from_nothing_and_gives_the_
 
 def test_a_compacted_topic_is_read_across_its_gaps_and_each_remaining_record_once(own_broker, spark):
     """2,000 records of 40 keys: all but the last of each key are cleaned away, far more than an epoch reads."""
-    settings, bootstrap_servers = own_broker
-    look_for_work_often(bootstrap_servers)
-    KafkaAdmin(bootstrap_servers).create_topic(
+    settings, kafka = own_broker
+    look_for_work_often(kafka)
+    KafkaAdmin(kafka[SERVERS], kafka).create_topic(
         TOPIC, PARTITIONS, {"cleanup.policy": "compact", "segment.ms": "100000", "min.cleanable.dirty.ratio": "0.01"}
     )
-    produce(bootstrap_servers, 0, 2_000)
-    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    produce(kafka, 0, 2_000)
+    producer = Producer(kafka)
     for partition in range(PARTITIONS):  # an hour later: this begins a segment, since the newest one is never cleaned
         producer.produce(
             TOPIC,
@@ -369,7 +371,7 @@ def test_a_compacted_topic_is_read_across_its_gaps_and_each_remaining_record_onc
     kept = {}
 
     def is_cleaned() -> bool:
-        kept.update({partition: records_left(bootstrap_servers, partition) for partition in range(PARTITIONS)})
+        kept.update({partition: records_left(kafka, partition) for partition in range(PARTITIONS)})
         return all(left[0].offset() > 100 for left in kept.values())
 
     wait_for(is_cleaned, "it is cleaned")
@@ -377,7 +379,7 @@ def test_a_compacted_topic_is_read_across_its_gaps_and_each_remaining_record_onc
     limit = threading.Timer(60, stop.set)
     limit.start()
     few = settings.model_copy(update={"max_epoch_records": 8 * 40})
-    summary = run(REFERENCE, few, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark, stop=stop)
+    summary = run(REFERENCE, few, bootstrap_servers=kafka[SERVERS], until_caught_up=True, spark=spark, stop=stop)
     limit.cancel()
     assert summary.reason == "caught_up", "a gap must not hold it up"
     assert summary.records_in == sum(map(len, kept.values())) < 100
@@ -394,17 +396,17 @@ def test_a_compacted_topic_is_read_across_its_gaps_and_each_remaining_record_onc
     assert reached == {partition: left[-1].offset() + 1 for partition, left in kept.items()}
 
 
-def look_for_work_often(bootstrap_servers: str) -> None:
+def look_for_work_often(kafka: dict[str, str]) -> None:
     """Settings of the broker's cleaner, which otherwise rests for 15 s."""
     entry = ConfigEntry("log.cleaner.backoff.ms", "100", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient(kafka)
     admin.incremental_alter_configs([resource])[resource].result(10)
 
 
-def records_left(bootstrap_servers: str, partition: int) -> list[Message]:
+def records_left(kafka: dict[str, str], partition: int) -> list[Message]:
     """All records that a partition holds now, read by a plain consumer."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "plain", "enable.partition.eof": True})
+    consumer = Consumer({**kafka, "group.id": "plain", "enable.partition.eof": True})
     consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING)])
     found = []
     while (message := consumer.poll(10)) is not None and message.error() is None:

@@ -8,7 +8,8 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from tests.faults.applications import PARTITIONS, TOPIC, records
-from tests.integration.guarded import LOGIN, guarded_broker, weir_run
+from tests.integration.guarded import weir_run
+from tests.kafka_server import LOGIN, kafka_server
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.pipelines.cli.app import app
 from weir.state.commit.tables import read_table
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
     """Bootstrap servers of a broker that requires the login, with 2,000 records."""
-    with guarded_broker(tmp_path_factory.mktemp("guarded")) as bootstrap_servers:
+    with kafka_server(tmp_path_factory.mktemp("guarded"), with_login=True) as bootstrap_servers:
         KafkaAdmin(bootstrap_servers, LOGIN).create_topic(TOPIC, PARTITIONS)
         producer = Producer({**LOGIN, "bootstrap.servers": bootstrap_servers})
         for partition, key, value, timestamp_ms in records(2_000):

@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import subprocess
+import sys
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
@@ -23,18 +24,24 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.databases import Database, PostgresqlServer
+from tests.faults.applications import TOPIC
 from tests.integration import guarded_shop
-from tests.integration.guarded import LOGIN, guarded_broker, weir_run
+from tests.integration.guarded import weir_run
+from tests.kafka_server import LOGIN, kafka_server
 from tests.pipelines.publishing.requests_server import Answer, RequestsServer
 from tests.pipelines.serdes.registry_server import schema_registry
 from weir.dagster import WeirResource, driver_pipes, weir_assets
 from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.files import BrokerFiles
+from weir.infra.kafka.login import PASSWORD, read_properties
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.registry import load_reference
 from weir.pipelines.serdes.registry import SchemaRegistry, header
 from weir.state.commit.refused import Refused
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.dagster, pytest.mark.slow]
 
+ROOT = Path(__file__).parents[2]
 NAMES = ("kafka", "control", "sql", "registry", "token")
 REFERENCE = f"{guarded_shop.__name__}:app"
 SUPERVISED = Supervised(
@@ -92,7 +99,7 @@ def neighbours(tmp_path_factory) -> Iterator[Neighbours]:
         for user, name in (("keeper", "control"), ("seller", "sql")):
             server.add_user(user, HIDDEN[name])
         with (
-            guarded_broker(tmp_path_factory.mktemp("guarded")) as bootstrap_servers,
+            kafka_server(tmp_path_factory.mktemp("guarded"), with_login=True) as bootstrap_servers,
             server.database("shop") as database,
             schema_registry(f"reader:{HIDDEN['registry']}") as registry,
         ):
@@ -149,6 +156,20 @@ def cells_of(path: Path) -> Iterator[str]:
 
 def shows_it(text: str) -> list[str]:
     return [name for secrets in (HIDDEN, WRONG) for name, secret in secrets.items() if secret in text]
+
+
+def embedded_run(folder: Path, reference: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    """A run of Dagster with the folder's embedded broker."""
+    application = load_reference(reference)
+    definitions = weir_assets(application, reference)
+    selection = dg.AssetSelection.assets(dg.AssetKey([application.id, "ingest"])).downstream()
+    return dg.materialize(
+        [*definitions.assets, *definitions.asset_checks],
+        selection=selection,
+        instance=instance,
+        resources={"weir": WeirResource(dir=str(folder), slots=2), "pipes": driver_pipes()},
+        raise_on_error=False,
+    )
 
 
 def materialized(
@@ -234,3 +255,35 @@ def test_no_secret_stands_in_a_command_line_log_message_or_file(tmp_path, neighb
     assert any("org.apache.spark.deploy.SparkSubmit" in line for line in seen)
     assert [line for line in seen if shows_it(line)] == []
     assert {path: shown for path, text in texts.items() if (shown := shows_it(text))} == {}
+
+
+def test_the_embedded_brokers_password_stands_in_its_own_files_alone(tmp_path, monkeypatch, capfd):
+    """A run of Dagster that ends well, and one of the command line with a traceback at a record that is none."""
+    reference, folder, home = "tests.faults.applications:app", tmp_path / ".weir", tmp_path / "dagster"
+    home.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    weir = [sys.executable, "-c", "from weir.pipelines.cli import main; main()"]
+    with dg.DagsterInstance.local_temp(str(home)) as instance, command_lines() as seen:
+        subprocess.run([*weir, "kafka", "start"], check=True)
+        try:
+            subprocess.run([*weir, "kafka", "create", TOPIC], check=True)
+            produce = [*weir, "kafka", "produce", TOPIC]
+            subprocess.run(produce, input='ann\t{"amount": 5, "kind": "tea"}\n', text=True, check=True)
+            assert embedded_run(folder, reference, instance).success
+            subprocess.run(produce, input="ann\tno record\n", text=True, check=True)
+            failed = subprocess.run([*weir, "run", reference, "--until-caught-up", "--debug"])
+            assert failed.returncode == 1
+        finally:
+            subprocess.run([*weir, "kafka", "stop"], check=True)
+    files = BrokerFiles(folder / "kafka")
+    password = read_properties(files.client)[PASSWORD]
+    printed = "".join(capfd.readouterr())
+    assert str(files.client) in printed
+    assert "Traceback" in printed
+    found = {path for path, text in (*texts_of(folder), *texts_of(home)) if password in text}
+    assert found == {str(path) for path in (files.client, files.java_client, files.properties)}
+    assert password not in printed
+    assert any("kafka.Kafka" in line for line in seen)
+    assert any("org.apache.spark.deploy.SparkSubmit" in line for line in seen)
+    assert [line for line in seen if password in line] == []

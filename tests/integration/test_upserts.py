@@ -18,8 +18,8 @@ from weir.pipelines.spark.runner import run
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-def produce(bootstrap_servers: str, first: int, last: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap_servers})
+def produce(properties: dict[str, str], first: int, last: int) -> None:
+    producer = Producer(properties)
     for number, (country, cents) in list(enumerate(page.ORDERS))[first:last]:
         value = json.dumps({"cents": cents}).encode()
         producer.produce("orders", value, country.encode(), timestamp=page.FIRST_MS + 1_000 * number)
@@ -40,10 +40,10 @@ def test_any_reader_of_delta_sees_one_row_per_country(settings):
 
     reference = "tests.pipelines.spark.countries_page:app"
     folder = settings.warehouse / "shop" / "countries"
-    with broker_for(settings) as servers:
-        KafkaAdmin(servers).create_topic("orders", 1)
+    with broker_for(settings) as (servers, settings):
+        KafkaAdmin(servers, settings.kafka).create_topic("orders", 1)
         for last in (4, len(page.ORDERS)):
-            produce(servers, 0 if last == 4 else 4, last)
+            produce({**settings.kafka, "bootstrap.servers": servers}, 0 if last == 4 else 4, last)
             run(reference, settings, bootstrap_servers=servers, until_caught_up=True)
             rows = pl.read_delta(str(folder)).select("country", "orders", "cents").rows()
             assert len(rows) == len({country for country, *_ in rows})

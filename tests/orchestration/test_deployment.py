@@ -32,7 +32,7 @@ START_LIMIT_S = 120.0
 FAILED_LIMIT_S = 30.0
 TERMINATED_LIMIT_S = 15.0
 SECRETS = ("not-to-be-seen-1", "not-to-be-seen-2")
-"""A database's password and a broker's."""
+"""A database's password and that of a broker of one's own; the embedded one has another."""
 DAGSTER_YAML = """
 telemetry: {{enabled: false}}
 # without a named driver, SQLAlchemy 2.1 uses psycopg, which dagster-postgres does not support
@@ -161,10 +161,10 @@ def deployment(postgresql, tmp_path, pytestconfig) -> Iterator[Deployment]:
         patch.setenv("WEIR_DIR", str(tmp_path / "weir"))
         patch.setenv("WEIR_SLOTS", "2")
         settings = Settings.load()
-        with broker_for(settings) as bootstrap_servers:
+        with broker_for(settings) as (bootstrap_servers, settings):
             deployment = Deployment(tmp_path / "home", settings, postgresql.format("dagster"), pytestconfig.rootpath)
             try:
-                load_weather.load(bootstrap_servers)  # while the servers start
+                load_weather.load(bootstrap_servers, client_properties=settings.kafka)  # while the servers start
                 yield deployment
             finally:
                 deployment.close()
@@ -229,11 +229,11 @@ def test_a_deployment_recovers_from_kills_and_termination_commits(deployment):
 
 def secrets_found(deployment: Deployment) -> list[str]:
     """Where a secret can be read: in Dagster's tables, or in a log file."""
-    found = []
+    found, secrets = [], (*SECRETS, deployment.settings.kafka["sasl.password"])
     with psycopg.connect(deployment.dagster_url) as connection:
         tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
         for (table,) in tables:
-            for secret in SECRETS:
+            for secret in secrets:
                 if connection.execute(
                     f"SELECT 1 FROM {table} AS row WHERE row::text LIKE %s LIMIT 1", [f"%{secret}%"]
                 ).fetchone():
@@ -246,5 +246,5 @@ def secrets_found(deployment: Deployment) -> list[str]:
         *deployment.folder.rglob("*.out"),
     ]
     assert len(logs) > 2
-    found += [f"{secret} in {log}" for log in logs for secret in SECRETS if secret in log.read_text(errors="replace")]
+    found += [f"{secret} in {log}" for log in logs for secret in secrets if secret in log.read_text(errors="replace")]
     return found

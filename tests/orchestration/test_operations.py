@@ -46,8 +46,8 @@ SENSORS = {sensor.name: sensor for sensor in defs.sensors}
 class Ingest:
     """One folder and one Dagster instance on it, with its current run."""
 
-    def __init__(self, settings: Settings, home: Path, bootstrap_servers: str) -> None:
-        self.settings, self.home, self.bootstrap_servers = settings, home, bootstrap_servers
+    def __init__(self, settings: Settings, home: Path, kafka: dict[str, str]) -> None:
+        self.settings, self.home, self.kafka = settings, home, kafka
         self.instance = dg.DagsterInstance.from_config(str(home))
         self.database = ControlDatabase(settings.control_database_url)
         self.run: subprocess.Popen[bytes] | None = None
@@ -92,7 +92,7 @@ class Ingest:
     def produce(self, *airports: str) -> list[Message]:
         """One more observation each."""
         produced: list[Message] = []
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "partitioner": "murmur2"})  # as the loader
+        producer = Producer({**self.kafka, "partitioner": "murmur2"})  # as the loader
         for airport in airports:
             producer.produce(
                 "weather",
@@ -168,7 +168,7 @@ class Ingest:
     def delete_before(self, message: Message) -> None:
         """As a topic's retention does."""
         oldest = TopicPartition(message.topic(), message.partition(), message.offset())
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})  # ends its calls when nobody holds it
+        admin = AdminClient(self.kafka)  # ends its calls when nobody holds it
         admin.delete_records([oldest])[oldest].result(END_LIMIT_S)
 
     def job(self, name: str, config: dict | None = None, **options) -> dict[str, object]:
@@ -187,12 +187,12 @@ def ingest(tmp_path_factory) -> Iterator[Ingest]:
     home = tmp_path_factory.mktemp("dagster-home")
     (home / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
     settings = Settings(dir=tmp_path_factory.mktemp("held") / "weir", slots=2)
-    with pytest.MonkeyPatch.context() as patch, broker_for(settings) as bootstrap_servers:
+    with pytest.MonkeyPatch.context() as patch, broker_for(settings) as (servers, with_login):
         patch.setenv("WEIR_DIR", str(settings.dir))
         patch.setenv("WEIR_SLOTS", "2")
-        load_weather.load(bootstrap_servers)
+        load_weather.load(servers, client_properties=with_login.kafka)
         make_history(settings, EARLIER_EPOCHS)
-        ingest = Ingest(settings, home, bootstrap_servers)
+        ingest = Ingest(settings, home, {**with_login.kafka, "bootstrap.servers": servers})
         try:
             ingest.start(RUN_ON)
             yield ingest

@@ -226,9 +226,9 @@ def test_everything_is_recomputed_and_swapped_in_by_one_run(place):
 def test_the_wall_clock_passes_in_a_run_that_asks_for_it(place):
     """Through Spark, and in the backfill's own process; a run that does not ask calls nothing."""
     settings, resources = place
-    with broker_for(settings) as servers:
-        assert KafkaAdmin(servers).create_topic(clocked.TOPIC, 1)
-        producer = Producer({"bootstrap.servers": servers})
+    with broker_for(settings) as (servers, settings):
+        assert KafkaAdmin(servers, settings.kafka).create_topic(clocked.TOPIC, 1)
+        producer = Producer({**settings.kafka, "bootstrap.servers": servers})
         for number in range(20):
             producer.produce(clocked.TOPIC, str(number), "ann", timestamp=1_000 * number)
         assert producer.flush(30) == 0

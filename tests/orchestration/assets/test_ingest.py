@@ -1,7 +1,5 @@
 """The flights assets, materialized with a real broker, a Spark driver and Delta tables."""
 
-import os
-
 import dagster as dg
 import pytest
 
@@ -102,11 +100,10 @@ def test_every_check_passes(place):
 def test_the_lag_check_fails_if_nothing_was_committed(place, tmp_path):
     """Another folder's warehouse is empty, while the topic on the same broker is full."""
     settings, _ = place
-    with broker_for(settings) as bootstrap_servers:
-        os.environ["WEIR_BOOTSTRAP_SERVERS"] = bootstrap_servers
-        try:
-            result = lag_check(FLIGHTS)(WeirResource(dir=str(tmp_path)))
-        finally:
-            del os.environ["WEIR_BOOTSTRAP_SERVERS"]
+    with broker_for(settings) as (bootstrap_servers, settings), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEIR_BOOTSTRAP_SERVERS", bootstrap_servers)
+        for name, value in settings.kafka.items():
+            patch.setenv(f"WEIR_KAFKA_{name.replace('.', '_').upper()}", value)
+        result = lag_check(FLIGHTS)(WeirResource(dir=str(tmp_path)))
     assert not result.passed
     assert result.metadata["lag_records"].value == FLIGHTS_IN_2013

@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from weir.infra.kafka.admin import KafkaAdmin, UnknownTopicError
+from weir.infra.kafka.login import read_properties
 from weir.pipelines.cli.app import app
 from weir.pipelines.serdes.partitioner import murmur2
 
@@ -262,7 +263,11 @@ def test_without_an_address_the_embedded_broker_is_meant(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WEIR_BOOTSTRAP_SERVERS", raising=False)
     run = lambda *arguments, **options: CliRunner().invoke(app, ["kafka", *arguments], **options)
-    assert run("start").exit_code == 0
+    started = run("start")
+    assert started.exit_code == 0
+    folder = tmp_path / ".weir" / "kafka"
+    assert {f"{folder}/client.properties", f"{folder}/client-java.properties"} <= set(started.stdout.split())
+    assert read_properties(folder / "client.properties")["sasl.password"] not in started.output
     try:
         assert "there are no topics at" in flat(run("list").stdout)
         assert run("create", "orders", "--partitions", "1").exit_code == 0
