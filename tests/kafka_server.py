@@ -56,7 +56,7 @@ def kafka_server(folder: Path, *, with_login: bool = False) -> Iterator[str]:
             assert time.monotonic() < until
         yield bootstrap_servers
     finally:
-        kafka.terminate()
+        kafka.kill()
         kafka.wait()
 
 
