@@ -243,9 +243,9 @@ def _no_context(*arguments: object) -> Iterator[None]:
 
 
 @contextmanager
-def _brokers(settings: Settings) -> Iterator[str]:
+def _brokers(settings: Settings) -> Iterator[tuple[str, Settings]]:
     """Replaces ``broker_for``."""
-    yield settings.bootstrap_servers or BROKERS
+    yield settings.bootstrap_servers or BROKERS, settings
 
 
 def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
