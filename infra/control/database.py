@@ -99,6 +99,8 @@ class ControlDatabase:
                 "the setting control_url is not a URL; write one such as "
                 "postgresql+psycopg://user:password@host/database, or leave it out for SQLite in the folder"
             ) from None
+        self._without_requests: tuple[tuple[int, int], ...] | None = None
+        """SQLite's files when there were none but those that have been read."""
         try:
             if parsed.get_backend_name() == "sqlite":
                 # Opening the file takes longer than most calls, so one connection is kept while it is the same file.
@@ -272,15 +274,22 @@ class ControlDatabase:
     def may_have_requests(self) -> bool:
         """Whether somebody may have written since ``pending_requests`` was called; cheap enough to call each 100 ms.
 
-        SQLite counts the commits of other connections; other databases are not asked.
+        SQLite counts the commits of other connections, and is asked once its files have changed; other databases are
+        not asked. A file's time of change has steps of some milliseconds, so a write right after a look may be noticed
+        only after the driver's next heartbeat.
         """
         if self._file is None:
             return True
         try:
+            if (files := self._files()) == self._without_requests:
+                return False
             self._ensure_tables()
             with contextlib.closing(self._engine.raw_connection()) as connection:
                 [(version,)] = connection.cursor().execute(_VERSION).fetchall()
-                return bool(version != connection.info.get(_REQUESTS_READ_AT))
+                may_have = bool(version != connection.info.get(_REQUESTS_READ_AT))
+            if not may_have:
+                self._without_requests = files
+            return may_have
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise self._translated(error) from error
 
@@ -470,6 +479,12 @@ class ControlDatabase:
             raise
         except (SQLAlchemyError, OSError) as error:
             raise self._translated(error) from error
+
+    def _files(self) -> tuple[tuple[int, int], ...]:
+        """Size and time of change of SQLite's files, in ns."""
+        assert self._file is not None
+        names = (self._file, self._file.with_name(f"{self._file.name}-wal"))
+        return tuple((found.st_size, found.st_mtime_ns) for found in (file.stat() for file in names if file.exists()))
 
     def _ensure_tables(self) -> None:
         found = self._file.stat().st_ino if self._file is not None and self._file.exists() else 0

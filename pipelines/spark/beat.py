@@ -13,6 +13,8 @@ from collections.abc import Callable
 LOOK_S = 0.25
 """How long a record may go unnoticed at most, unless the commit interval is long and nothing has come for a while."""
 LONGEST_LOOK_S = 1.0
+QUIET_S = 5.0
+"""After so long without records a run is told when there are any, if it can be, and looks as a precaution only."""
 QUIET_SHARE = 0.1
 """Where nothing has come for a while, the next look is after this share of that time, within the limits."""
 INTERVAL_SHARE = 0.25
@@ -26,9 +28,12 @@ NEWEST = 0.2
 class Beat:
     """The times of looks and commits; all are those of the monotonic clock, in seconds."""
 
-    def __init__(self, interval_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
-        """``interval_s`` is the commit interval, of which the first begins now."""
-        self._interval_s, self._now_s = interval_s, now_s
+    def __init__(
+        self, interval_s: float, now_s: Callable[[], float] = time.monotonic, *, is_told: bool = False
+    ) -> None:
+        """``interval_s`` is the commit interval, of which the first begins now; ``is_told`` says whether somebody tells
+        when records come."""
+        self._interval_s, self._now_s, self._is_told = interval_s, now_s, is_told
         self.due_s = now_s() + interval_s
         """When the next commit is due."""
         self._looked_s = self._came_s = now_s()
@@ -44,10 +49,21 @@ class Beat:
         """When to look for records again, if none wait."""
         longest_s = max(LOOK_S, min(LONGEST_LOOK_S, INTERVAL_SHARE * self._interval_s))
         look_s = self._looked_s + min(longest_s, max(min(LOOK_S, self._interval_s), QUIET_SHARE * self.quiet_s))
+        if self.is_quiet:
+            look_s = self._looked_s + LONGEST_LOOK_S
         last_s = self.due_s - self._epoch_s
         if last_s > self._looked_s or has_uncommitted:
             look_s = min(look_s, last_s)
         return max(look_s, self._looked_s + SHORTEST_S)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing has come for so long that the run is to be told when something does."""
+        return self._is_told and self.quiet_s > QUIET_S
+
+    def heard(self) -> None:
+        """There is something to look for now."""
+        self._looked_s = self._now_s() - LONGEST_LOOK_S
 
     def looked(self) -> None:
         """A look begins; what it finds is read by the next epoch."""

@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from weir.infra.control.guard import HEARTBEAT_EVERY_S, DriverControl
+from weir.infra.control.guard import DriverControl
 from weir.infra.control.rows import MetricRow, RequestRow, TaskStatusRow
 from weir.pipelines.errors import naming
 from weir.pipelines.publishing.state import SinkState
@@ -29,6 +29,8 @@ STATES = {"caught_up": "stopping"}
 """Progress states that have another name in the control database."""
 LAST_STATES = ("stopped", "caught_up")
 REQUESTS_EVERY_S = 0.2
+READING_EVERY_S = 10.0
+"""How often the newest reading is written again while nothing is reported."""
 
 
 class ControlPanel:
@@ -120,7 +122,7 @@ class ControlPanel:
     def _write_again(self) -> None:
         """A heartbeat without a report; the newest reading holds as long as the driver goes on."""
         self._control.heartbeat(*self._beat)
-        if self._has_gone_on and self._reading is not None and time.monotonic() >= self._read_s + HEARTBEAT_EVERY_S:
+        if self._has_gone_on and self._reading is not None and time.monotonic() >= self._read_s + READING_EVERY_S:
             self._read_s, self._has_gone_on = time.monotonic(), False
             self._control.add_reading(self._reading)
 

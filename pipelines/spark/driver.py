@@ -156,7 +156,8 @@ class Driver:
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
         self._pace, self._priorities = Pace(self._interval_s, spec.slot_of), spec.priorities
-        self._beat = Beat(self._interval_s)
+        self._wait_for_records = spec.wait_for_records
+        self._beat = Beat(self._interval_s, is_told=spec.wait_for_records is not None)
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
         self._is_paused = self._is_live = False
@@ -518,8 +519,17 @@ class Driver:
         else:
             began_s = time.monotonic()
             while (wait_s := self._next_s(began_s + IDLE_WAIT_S) - time.monotonic()) > 0:
-                if stop.wait(min(wait_s, REQUESTS_EVERY_S)) or self._take_requests():
+                if self._waited(min(wait_s, REQUESTS_EVERY_S), stop) or self._take_requests():
                     return
+
+    def _waited(self, seconds: float, stop: Event) -> bool:
+        """Wait; whether there is something to do earlier."""
+        if self._wait_for_records is None or not (self._is_live and self._beat.is_quiet):
+            return stop.wait(seconds)
+        if self._wait_for_records(self._ends, seconds):
+            self._beat.heard()
+            return True
+        return stop.is_set()
 
     def _next_s(self, soonest_s: float) -> float:
         """When there may be something to do again: to look for records, or, not before ``soonest_s``, anything else."""

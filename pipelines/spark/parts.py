@@ -166,6 +166,8 @@ class RunSpec:
     """The folder with the state of the application's tasks."""
     limits: Limits
     slots: int = 1
+    wait_for_records: Callable[[Mapping[TopicPartition, int], float], bool] | None = None
+    """Waits for records behind these offsets, as ``weir.infra.kafka.arrivals`` does; None if nobody can."""
     newest: CommitRecord | None = None
     """The newest commit before the run, whose tasks say what they have cost."""
     snapshot_rows: int = 0

@@ -19,6 +19,7 @@ from pyspark import SparkContext
 
 from weir.infra.control.guard import DriverControl
 from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.arrivals import Arrivals
 from weir.infra.settings import Settings
 from weir.infra.spark.session import slot_context, stop_context
 from weir.pipelines.application import Application, load_application, load_step_hook
@@ -159,6 +160,8 @@ class _Generations:
             admit(application, app_folder, newest, counts, self.accept_state_loss)
             check_sinks(application.topology.outside_sinks, settings.sql_url)
             self._say("starting Spark")
+            arrivals = Arrivals({**settings.kafka, "bootstrap.servers": self.bootstrap_servers})
+            stack.callback(arrivals.close)
             spec = RunSpec(
                 application=application,
                 source=self._brokers,
@@ -167,6 +170,7 @@ class _Generations:
                 state_folder=state_folder,
                 limits=limits_of(settings, application, counts),
                 slots=settings.slots,
+                wait_for_records=arrivals.wait,
                 newest=newest,
                 snapshot_rows=settings.snapshot_rows,
                 accept_state_loss=self.accept_state_loss,

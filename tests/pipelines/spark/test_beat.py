@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from weir.pipelines.spark.beat import LOOK_S, Beat
+from weir.pipelines.spark.beat import LONGEST_LOOK_S, LOOK_S, QUIET_S, Beat
 
 
 class Run:
@@ -100,3 +100,22 @@ def test_an_interval_shorter_than_an_epoch_does_not_keep_the_driver_awake(interv
     run = Run(interval_s, lambda: 0.0)
     run.until(101.0, comes=lambda _: False)
     assert len(run.epochs) <= 51
+
+
+def test_a_run_that_is_told_of_records_looks_once_a_second_after_a_while_and_at_once_when_told():
+    now_s = 100.0
+    beat = Beat(0.1, lambda: now_s, is_told=True)
+    looks = [now_s]
+    while now_s < 120.0:
+        now_s = beat.next_look_s(has_uncommitted=False)
+        beat.looked()
+        looks.append(now_s)
+    gaps = {before: after - before for before, after in itertools.pairwise(looks)}
+    assert max(gap for at_s, gap in gaps.items() if at_s < 100.0 + QUIET_S) <= LOOK_S + 0.001
+    assert {round(gap, 3) for at_s, gap in gaps.items() if at_s > 101.0 + QUIET_S} == {LONGEST_LOOK_S}
+    now_s += 0.3
+    beat.heard()
+    assert beat.next_look_s(has_uncommitted=False) <= now_s
+    beat.looked()
+    beat.took(0.01, has_left_some=False)
+    assert not beat.is_quiet

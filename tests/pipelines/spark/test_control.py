@@ -111,8 +111,8 @@ BEAT_S, LIMIT_S = 0.05, 1.0
 )
 def test_heartbeats_come_by_themselves_and_readings_from_a_driver_that_goes_on(url, monkeypatch, gets_on, is_stalled):
     """What the sensor makes of a driver over twice its limit and more; the tasks are there from the first report on."""
-    for module in ("weir.infra.control.guard", "weir.pipelines.spark.control"):
-        monkeypatch.setattr(f"{module}.HEARTBEAT_EVERY_S", BEAT_S)
+    monkeypatch.setattr("weir.infra.control.guard.HEARTBEAT_EVERY_S", BEAT_S)
+    monkeypatch.setattr("weir.pipelines.spark.control.READING_EVERY_S", BEAT_S)
     database = ControlDatabase(url)
     control = DriverControl(url, "app", owner="weir run")
     panel, found = ControlPanel(control), set[str | None]()
