@@ -28,7 +28,7 @@ from weir.state.types import TopicPartition
 STATES = {"caught_up": "stopping"}
 """Progress states that have another name in the control database."""
 LAST_STATES = ("stopped", "caught_up")
-REQUESTS_EVERY_S = 0.2
+REQUESTS_EVERY_S = 0.25
 READING_EVERY_S = 10.0
 """How often the newest reading is written again while nothing is reported."""
 
