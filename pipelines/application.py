@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from weir.pipelines.arguments import kind_of, not_negative_ms, positive_ms
+from weir.pipelines.arguments import not_negative_ms, positive_ms, what_it_is
 from weir.pipelines.dsl.builder import StreamsBuilder
 from weir.pipelines.dsl.graph import check_name
 from weir.pipelines.errors import ApplicationLoadError, TopologyError
@@ -92,7 +92,7 @@ class Application:
             )
         if not isinstance(builder, StreamsBuilder):
             raise TopologyError(
-                f"the application {id!r} got {kind_of(builder)} as its builder; pass the "
+                f"the application {id!r} got {what_it_is(builder)} as its builder; pass the "
                 "StreamsBuilder that describes its topology"
             )
         positive_ms(commit_interval, "commit_interval")
@@ -248,7 +248,7 @@ def load_application(name: str) -> Application:
     application = getattr(module, attribute)
     if not isinstance(application, Application):
         raise ApplicationLoadError(
-            f"{name} is {kind_of(application)}, not an Application; name the object made by Application(...)"
+            f"{name} is {what_it_is(application)}, not an Application; name the object made by Application(...)"
         )
     return application
 

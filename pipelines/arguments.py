@@ -39,7 +39,7 @@ def duration_text(duration: timedelta) -> str:
     return f"-{-duration}" if duration < timedelta(0) else str(duration)
 
 
-def kind_of(found: object) -> str:
+def what_it_is(found: object) -> str:
     """What a message says was passed: ``None``, ``the class Order``, ``an int``, ``a list``."""
     if found is None:
         return "None"

@@ -165,6 +165,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-
     stop_context(context)
 
 
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    """A session that reads Delta tables by SQL; a process has one at a time, as of contexts."""
+    from weir.infra.spark.session import sql_session, stop_session
+
+    session = sql_session(Settings.load(tmp_path_factory.mktemp("spark")))
+    yield session
+    stop_session(session)
+
+
 def _left(base: str, before: set[int]) -> list[str]:
     """Descendants of this process, and new processes with ``base`` in their command line."""
     children = {child.pid for child in psutil.Process().children(recursive=True)}

@@ -22,7 +22,7 @@ _PROPERTIES: Mapping[str, object] = {
 class Arrivals:
     """Waits for records of topic partitions: a broker answers a fetch as soon as it has something.
 
-    What arrives is fetched here in vain, so this is for topics in which nothing has come for a while.
+    A record that ends a wait is fetched again by whoever reads it, so this is for topics that have been quiet.
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:

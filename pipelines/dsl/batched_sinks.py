@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
-from weir.pipelines.arguments import kind_of, positive_ms, whole_number
+from weir.pipelines.arguments import positive_ms, what_it_is, whole_number
 from weir.pipelines.dsl.graph import check_name
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.sinks.batched import BatchedSink
@@ -42,7 +42,7 @@ def own_sink(sink: Any) -> Sink:
     """The sink that a program passes; raises ``TopologyError`` if it is something else."""
     if isinstance(sink, Sink):
         return sink
-    raise TopologyError(f"to_sink got {kind_of(sink)}; pass an object of a class that is derived from weir.Sink")
+    raise TopologyError(f"to_sink got {what_it_is(sink)}; pass an object of a class that is derived from weir.Sink")
 
 
 def http_endpoint(url: Any, *, method: Any, headers: Any, format: Any, timeout: timedelta) -> HttpEndpoint:
@@ -54,7 +54,7 @@ def http_endpoint(url: Any, *, method: Any, headers: Any, format: Any, timeout: 
         raise TopologyError(f"to_http got format={format!r}; pass {known}")
     if not isinstance(headers, Mapping):
         raise TopologyError(
-            f"to_http got {kind_of(headers)} as its headers; pass a dictionary, for example "
+            f"to_http got {what_it_is(headers)} as its headers; pass a dictionary, for example "
             '{"Authorization": "env:NAME"}'
         )
     for name, value in headers.items():

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 import polars as pl
 
-from weir.pipelines.arguments import kind_of, whole_number
+from weir.pipelines.arguments import what_it_is, whole_number
 from weir.pipelines.dsl.batched_sinks import batched, http_endpoint, own_sink
 from weir.pipelines.dsl.graph import Graph, check_name
 from weir.pipelines.dsl.grouped import repartition
@@ -272,7 +272,7 @@ class StreamOperations:
         """
         if not isinstance(other, StreamOperations):
             raise TopologyError(
-                f"merge got {kind_of(other)}; pass a stream, for example builder.stream(...) or table.to_stream()"
+                f"merge got {what_it_is(other)}; pass a stream, for example builder.stream(...) or table.to_stream()"
             )
         self._graph.check_meets(self._node, other._graph, other._node)
         return self._then(

@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 
 import polars as pl
 
-from weir.pipelines.arguments import kind_of
+from weir.pipelines.arguments import what_it_is
 from weir.pipelines.dsl.batching import add_batch
 from weir.pipelines.dsl.branching import Branches
 from weir.pipelines.dsl.cogrouped import (
@@ -277,7 +277,7 @@ class CogroupedKStream(_MakesKTables, CogroupedByFunction[KTable]):
         """
         if not isinstance(grouped, KGroupedStream):
             raise TopologyError(
-                f"cogroup got {kind_of(grouped)}; pass a grouped stream, for example stream.group_by_key()"
+                f"cogroup got {what_it_is(grouped)}; pass a grouped stream, for example stream.group_by_key()"
             )
         return CogroupedKStream(self._graph, self._with(grouped, aggregator, aggregates))
 
@@ -707,7 +707,7 @@ class KStream(StreamOperations):
             graph.check_meets(self._node, other._graph, other._node)
         if kind == "outer" and not isinstance(other, KStream):
             raise TopologyError(
-                f"outer_join joins two streams, and got {kind_of(other)}; use left_join: an unmatched table "
+                f"outer_join joins two streams, and got {what_it_is(other)}; use left_join: an unmatched table "
                 "row is not a stream event"
             )
         if isinstance(other, GlobalKTable) and given <= {"key"}:
@@ -729,7 +729,7 @@ class KStream(StreamOperations):
             )
         else:
             raise TopologyError(
-                f"a stream cannot join {kind_of(other)} this way; pass a stream with windows= and store=, "
+                f"a stream cannot join {what_it_is(other)} this way; pass a stream with windows= and store=, "
                 "a table without them, a versioned table with grace= and store=, or a global table with key=; "
                 "name= is for streams, and for tables that are not global, retention= for streams"
             )

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, get_args
 
 import polars as pl
 
-from weir.pipelines.arguments import kind_of, positive_ms
+from weir.pipelines.arguments import positive_ms, what_it_is
 from weir.pipelines.dsl.foreign_key import ForeignKey, add_foreign_key_join
 from weir.pipelines.dsl.graph import Graph, Materialized, check_name, held_value, store_spec
 from weir.pipelines.dsl.joins import JoinFunction, add_table_table_join
@@ -222,7 +222,7 @@ class TableOperations:
     ) -> Self:
         if not isinstance(other, TableOperations):
             raise TopologyError(
-                f"a table cannot join {kind_of(other)}; pass a table, for example builder.table(...) or "
+                f"a table cannot join {what_it_is(other)}; pass a table, for example builder.table(...) or "
                 'stream.to_table("name")'
             )
         self._graph.check_meets(self._node, other._graph, other._node)

@@ -140,12 +140,16 @@ class SeveralInputs(Protocol):
 
 def has_key(rows: pl.DataFrame, key_columns: list[str], epoch: Epoch) -> pl.DataFrame:
     """``rows`` without those whose key is null (all key columns null); these are counted as ``null_keys``."""
-    columns = [rows.get_column(name) for name in key_columns]
-    if not all(column.null_count() for column in columns):
-        return rows
-    kept = rows.filter(pl.any_horizontal(pl.col(key_columns).is_not_null()))
+    kept = without_null_keys(rows, key_columns)
     epoch.counts["null_keys"] += rows.height - kept.height
     return kept
+
+
+def without_null_keys(rows: pl.DataFrame, key_columns: list[str]) -> pl.DataFrame:
+    """``rows`` without those whose key is null, uncounted."""
+    if not all(rows.get_column(name).null_count() for name in key_columns):
+        return rows
+    return rows.filter(pl.any_horizontal(pl.col(key_columns).is_not_null()))
 
 
 def has_value(rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from weir.pipelines.arguments import kind_of
+from weir.pipelines.arguments import what_it_is
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.functions import KeyType, Records, UserFunction
 from weir.pipelines.operators.stateless import computed, reserved, with_tombstones
@@ -65,7 +65,7 @@ class MapPairs:
         for index, pair in enumerate(pairs):
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise self.mapper.failed(
-                    f"it returned {kind_of(pair)}, which is not a pair of key and value", records, index
+                    f"it returned {what_it_is(pair)}, which is not a pair of key and value", records, index
                 )
         new_values = [value for _, value in pairs]
         return pl.DataFrame(

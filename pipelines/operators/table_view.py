@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from weir.pipelines.operators.closing import at_turns
-from weir.pipelines.operators.epoch import Epoch, Operator
+from weir.pipelines.operators.epoch import Epoch, Operator, without_null_keys
 from weir.state.frames import picked, repeated, with_series, without
 from weir.state.stores.specs import BOOKKEEPING, SHOWN
 from weir.state.stores.typed import TypedStore
@@ -126,9 +126,7 @@ def look_up(
     visible. A null key finds nothing.
     """
     keys = [name for name in asked.columns if name != "_offset"]
-    distinct = picked(asked, keys).unique(maintain_order=True)
-    if all(column.null_count() for column in distinct.get_columns()):
-        distinct = distinct.filter(pl.any_horizontal(pl.col(keys).is_not_null()))
+    distinct = without_null_keys(picked(asked, keys).unique(maintain_order=True), keys)
     numbered = distinct.with_row_index("_id")
     ids = numbers_of(picked(asked, keys), numbered)
     rows = table.before(distinct, epoch)

@@ -21,7 +21,7 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.application import Application
-from weir.pipelines.arguments import kind_of, not_negative_ms
+from weir.pipelines.arguments import not_negative_ms, what_it_is
 from weir.pipelines.errors import BadInputError, OperatorError, ProcessingError, TopologyError
 from weir.pipelines.on_error import ErrorHandling
 from weir.pipelines.processors.list_store import ListStore
@@ -202,7 +202,7 @@ class TopologyTestDriver:
         """
         if not isinstance(application, Application):
             raise TopologyError(
-                f'the driver runs an Application, but got {kind_of(application)}; pass Application("name", builder)'
+                f'the driver runs an Application, but got {what_it_is(application)}; pass Application("name", builder)'
             )
         application = application.over(None, topics)
         for pattern in application.topology.open_patterns:
@@ -216,9 +216,7 @@ class TopologyTestDriver:
         self._now_ms = time_to_ms(initial_wall_clock)
         self._offsets: Counter[str] = Counter()
         self._piped: dict[str, list[tuple[Any, ...]]] = {}
-        """Of the epoch that is next, by topic: key, value, time, offset and headers of each record."""
-        self._objects: dict[tuple[str, int], dict[str, Any]] = {}
-        """What was piped as their key and value, by topic and offset."""
+        """Of the epoch that is next, by topic, each record as ``_raw`` takes it."""
         self._is_one_epoch = self._is_closed = False
         self._partition_times: dict[str, int] = {}
         self._outputs = {
@@ -334,8 +332,7 @@ class TopologyTestDriver:
             yield
             self._process_piped()
         finally:
-            self._is_one_epoch = False
-            self._forget_piped()
+            self._is_one_epoch, self._piped = False, {}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -641,30 +638,22 @@ class TopologyTestDriver:
             self._now_ms if time_ms is None else time_ms,
             self._offsets[topic],
             headers,
+            key,
+            value,
         )
-        self._objects[topic, self._offsets[topic]] = {"key": key, "value": value}
         self._offsets[topic] += 1
-        self._piped.setdefault(topic, []).append(piped)
         if topic in self._global_topics:
-            raw = _raw(source, self._piped.pop(topic))
+            raw = _raw(source, [piped])
             for bad in decode_source(source, raw, now_ms=self._now_ms, partition_time_ms=UNKNOWN_MS).bad:
-                self._require_bytes(source, bad)
+                _require_bytes(source, bad, [piped])
             self._global_tables.take(raw, self._now_ms)
-        elif not self._is_one_epoch:
+            return
+        self._piped.setdefault(topic, []).append(piped)
+        if not self._is_one_epoch:
             try:
                 self._process_piped()
             finally:
-                self._forget_piped()
-
-    def _forget_piped(self) -> None:
-        self._piped, self._objects = {}, {}
-
-    def _require_bytes(self, source: SourceNode, bad: BadRecord) -> None:
-        """Raise ``TypeError`` if what cannot be read was piped as an object."""
-        part, _, reason = bad.reason.partition(": ")
-        item = self._objects[bad.topic, bad.offset].get(part, b"")
-        if not isinstance(item, bytes):
-            raise misfit(bad.topic, part, source.key if part == "key" else source.value, item, reason)
+                self._piped = {}
 
     def _process_piped(self) -> None:
         parts, dropped = defaultdict[int, list[Part]](list), defaultdict[int, Counter[str]](Counter)
@@ -677,7 +666,7 @@ class TopologyTestDriver:
             left_out = dropped[sub_topology.index]
             left_out["invalid_timestamps"] += len(decoded.skipped)
             for bad in decoded.bad:
-                self._require_bytes(source, bad)
+                _require_bytes(source, bad, self._piped[topic])
                 match self._application.error_handling.decide(bad):
                     case "fail":
                         raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
@@ -785,11 +774,20 @@ class TopologyTestDriver:
 
 
 def _raw(source: SourceNode, piped: Sequence[tuple[Any, ...]]) -> _Records:
-    """Records, each as key, value, time, offset and headers."""
-    frame = pl.DataFrame([record[:-1] for record in piped], schema=RAW_SCHEMA, orient="row")
+    """Records, each as key, value, time, offset, headers, and what was piped as key and value."""
+    frame = pl.DataFrame([record[:4] for record in piped], schema=RAW_SCHEMA, orient="row")
     if source.has_headers:
-        frame = frame.with_columns(headers_column([record[-1] for record in piped]).alias("headers"))
+        frame = frame.with_columns(headers_column([record[4] for record in piped]).alias("headers"))
     return _Records(topic=source.topic, partition=0, frame=frame)
+
+
+def _require_bytes(source: SourceNode, bad: BadRecord, piped: Sequence[tuple[Any, ...]]) -> None:
+    """Raise ``TypeError`` if what cannot be read of one of the records was piped as an object."""
+    part, _, reason = bad.reason.partition(": ")
+    (record,) = (each for each in piped if each[3] == bad.offset)
+    item = {"key": record[5], "value": record[6]}.get(part, b"")
+    if not isinstance(item, bytes):
+        raise misfit(bad.topic, part, source.key if part == "key" else source.value, item, reason)
 
 
 def _record_of(node: Node, store: StoreSpec) -> RecordType:

@@ -203,7 +203,9 @@ def scan_table(table: DeltaTable) -> pl.LazyFrame:
     partition in their path, and those written here have it as a column. Then the files are scanned by their real paths.
     """
     escaped, partitions = urlsplit(table.table_uri).path, table.metadata().partition_columns
-    root, paths = unquote(escaped), [path.removeprefix(escaped) for path in table.file_uris()]
+    if (root := unquote(escaped)) == escaped and not partitions:
+        return pl.scan_delta(table)
+    paths = [path.removeprefix(escaped) for path in table.file_uris()]
     apart = [bool(partitions) and path.lstrip("/").startswith(f"{partitions[0]}=") for path in paths]
     if root == escaped and (all(apart) or not any(apart)):
         return pl.scan_delta(table)

@@ -31,12 +31,11 @@ def test_a_record_ends_the_wait_and_one_before_the_known_end_does_not(arrivals, 
         sent_s = list[float]()
 
         def send(sent_s: list[float] = sent_s) -> None:
-            time.sleep(0.5)
             sent_s.append(time.monotonic())
             producer.produce(name, b"new", partition=1)
             producer.flush()
 
-        thread = threading.Thread(target=send)
+        thread = threading.Timer(0.5, send)  # the wait has begun by then
         thread.start()
         assert arrivals.wait(ends, 30.0)
         heard_s = time.monotonic()

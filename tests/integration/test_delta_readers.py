@@ -21,8 +21,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from weir.infra.settings import Settings
-from weir.infra.spark.session import sql_session, stop_session
 from weir.state.changelog.compaction import Compaction
 from weir.state.changelog.rows import changelog_spec
 from weir.state.commit.files import write_file, write_files
@@ -147,14 +145,6 @@ def plain(value: Any) -> Any:
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory):
-    session = sql_session(Settings.load(tmp_path_factory.mktemp("spark")))
-    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # of VACUUM: 10,000 tasks before
-    yield session
-    stop_session(session)
-
-
 @pytest.fixture
 def orders(tmp_path) -> Iterator[Orders]:
     orders = Orders(tmp_path / "warehouse")
@@ -208,6 +198,7 @@ TOLERATED = (
 
 
 def test_what_spark_may_do_to_a_table_beside_a_driver(orders, session):
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # of VACUUM: 10,000 tasks before
     orders.commit(3)
     for statement in TOLERATED:
         change(session, statement, orders.app / BY_PLACE.name)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weir.pipelines.arguments import kind_of
+from weir.pipelines.arguments import what_it_is
 
 
 @pytest.mark.parametrize(
@@ -10,4 +10,4 @@ from weir.pipelines.arguments import kind_of
     [(None, "None"), (5, "an int"), (object(), "an object"), ([], "a list"), (dict, "the class dict")],
 )
 def test_what_was_passed_is_named_in_english(found, name):
-    assert kind_of(found) == name
+    assert what_it_is(found) == name

@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 
 from tests.waiting import wait_for
 from weir.infra.settings import Settings
-from weir.infra.spark.session import sql_session, stop_session
 from weir.pipelines.cli.app import app
 from weir.pipelines.spark import merging
 from weir.pipelines.spark.merging import SparkMergeError, SparkMerging, merged_by_spark
@@ -158,13 +157,6 @@ def expected(model: dict[object, tuple], found: dict[object, tuple], *, forgets:
 
 def by_spark(session, merge: Merge) -> Merged:
     return merging.merged(merge) if not merge.spec.keys else merged_by_spark(session, merge, key_count(merge))
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory):
-    session = sql_session(Settings.load(tmp_path_factory.mktemp("spark")))
-    yield session
-    stop_session(session)
 
 
 @pytest.fixture

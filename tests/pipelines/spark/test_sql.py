@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 
 from tests.waiting import wait_for
 from weir.infra.settings import Settings
-from weir.infra.spark.session import sql_session, stop_session
 from weir.pipelines.cli.app import app
 from weir.pipelines.operations import sql as operation
 from weir.pipelines.spark.sql import SqlSession, views
@@ -115,13 +114,6 @@ class Airports:
 
 def standing(values: dict) -> dict:
     return {key: value for key, value in values.items() if value is not None}
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory):
-    session = sql_session(Settings.load(tmp_path_factory.mktemp("spark")))
-    yield session
-    stop_session(session)
 
 
 @pytest.fixture
