@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 LOOK_BACK_MAX_S = 3_000.0
 """The longest span that a sensor can look back over: readings are kept for an hour."""
+STALLED_LEAST_S = 10.0
+"""The shortest span after which a driver may count as stalled: one that has nothing to do gives a reading each 5 s."""
 MIB = 1 << 20
 
 
@@ -23,7 +25,8 @@ class Thresholds:
     sink_lag_max_s: float = 300.0
     """How long a committed row may wait for a sink outside the warehouse."""
     lag_grows_max_s: float = 300.0
-    """Lag that grows for this long, in each fifth of that time, gets a warning. Readings come every half second."""
+    """Lag that grows for this long, in each fifth of that time, gets a warning. Readings come every half second while
+    records wait."""
     stalled_max_s: float = 180.0
     """A driver that has lag but has begun no epoch for this long, or has given no heartbeat or no reading, gets a
     warning with the stacks of its threads; if it is still stalled after the same time again, it is killed and the next
@@ -58,13 +61,19 @@ class Thresholds:
     """Minimum time between two requests of a sensor, and between two warnings about the same thing."""
 
     def __post_init__(self) -> None:
-        """Raises ``ValueError`` for a span longer than ``LOOK_BACK_MAX_S``, which no reading could ever show."""
+        """Raises ``ValueError`` for a span longer than ``LOOK_BACK_MAX_S``, which no reading could ever show, or for a
+        ``stalled_max_s`` in which a driver that does well may give none."""
         for name in ("lag_grows_max_s", "stalled_max_s"):
             if getattr(self, name) > LOOK_BACK_MAX_S:
                 raise ValueError(
                     f"{name} is {getattr(self, name):,.0f} s; readings are kept for an hour, so it must "
                     f"be {LOOK_BACK_MAX_S:,.0f} s at most"
                 )
+        if self.stalled_max_s < STALLED_LEAST_S:
+            raise ValueError(
+                f"stalled_max_s is {self.stalled_max_s:g} s; a driver that waits for records gives a sign of life "
+                f"each 5 s, so it must be {STALLED_LEAST_S:g} s at least"
+            )
 
 
 def size_text(size_bytes: int) -> str:

@@ -226,7 +226,8 @@ class ControlDatabase:
         """Append a reading; from time to time, readings older than an hour are deleted."""
         now = _now_ms()
         with self._writing() as connection:
-            connection.execute(plain_insert(Metric).values(**{"application": application, **asdict(row), "at_ms": now}))
+            values = {"application": application, **asdict(row), "at_ms": row.at_ms or now}
+            connection.execute(plain_insert(Metric).values(**values))
             if now % _PRUNE_EVERY_MS < _PRUNE_EVERY_MS // 60:
                 connection.execute(delete(Metric).where(Metric.at_ms < now - METRICS_KEPT_MS))
 

@@ -44,7 +44,7 @@ class TaskStatusRow:
     records_in: int = 0
     reason: str = ""
     updated_at_ms: int = 0
-    """Set by the database's writer."""
+    """Set by the database's writer if it is 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class MetricRow:
     commit_ms_max: float = 0.0
     commits_per_s: float = 0.0
     at_ms: int = 0
-    """Set by the database's writer."""
+    """Set by the database's writer if it is 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import msgspec
@@ -29,8 +29,8 @@ STATES = {"caught_up": "stopping"}
 """Progress states that have another name in the control database."""
 LAST_STATES = ("stopped", "caught_up")
 REQUESTS_EVERY_S = 0.25
-READING_EVERY_S = 10.0
-"""How often the newest reading is written again while nothing is reported."""
+READING_EVERY_S = 5.0
+"""How often the newest reading is written again while the driver goes on and reports nothing."""
 
 
 class ControlPanel:
@@ -51,9 +51,10 @@ class ControlPanel:
         self._beat: tuple[str, int | None] = ("starting", None)
         """The state and the generation that were reported last."""
         self._reading: MetricRow | None = None
-        """The newest one, written at ``_read_s`` by the monotonic clock."""
-        self._read_s = 0.0
-        self._has_gone_on = self._is_over = False
+        """The newest one."""
+        self._gone_on_at_ms = 0
+        """When the driver last did."""
+        self._is_over = False
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -82,13 +83,14 @@ class ControlPanel:
             self._changed.notify()
 
     def goes_on(self) -> None:
-        self._has_gone_on = True
+        self._gone_on_at_ms = time.time_ns() // 1_000_000
 
     def report(self, progress: Progress, tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> None:
-        state = STATES.get(progress.state, progress.state)
+        self.goes_on()
+        at_ms, state = self._gone_on_at_ms, STATES.get(progress.state, progress.state)
         rows = [self._row(task, ends, is_paused=state == "paused") for task in tasks]
         with self._changed:
-            self._report = partial(self._write, progress, state, rows)
+            self._report = partial(self._write, progress, state, rows, at_ms)
             self._changed.notify()
 
     def report_sinks(self, sinks: Sequence[SinkState]) -> None:
@@ -120,14 +122,15 @@ class ControlPanel:
             self._seen.update(request.id for request in found)
 
     def _write_again(self) -> None:
-        """A heartbeat without a report; the newest reading holds as long as the driver goes on."""
+        """A heartbeat without a report; the newest reading still held when the driver last went on."""
         self._control.heartbeat(*self._beat)
-        if self._has_gone_on and self._reading is not None and time.monotonic() >= self._read_s + READING_EVERY_S:
-            self._read_s, self._has_gone_on = time.monotonic(), False
+        at_ms = self._gone_on_at_ms
+        if self._reading is not None and at_ms >= self._reading.at_ms + READING_EVERY_S * 1000:
+            self._reading = replace(self._reading, at_ms=at_ms)
             self._control.add_reading(self._reading)
 
-    def _write(self, progress: Progress, state: str, rows: Sequence[TaskStatusRow]) -> None:
-        self._beat, self._read_s, self._has_gone_on = (state, progress.generation), time.monotonic(), False
+    def _write(self, progress: Progress, state: str, rows: Sequence[TaskStatusRow], at_ms: int) -> None:
+        self._beat = (state, progress.generation)
         self._reading = MetricRow(
             epoch=progress.epoch,
             committed_epoch=progress.committed_epoch,
@@ -138,6 +141,7 @@ class ControlPanel:
             commit_ms_avg=progress.commit_ms_avg,
             commit_ms_max=progress.commit_ms_max,
             commits_per_s=progress.commits_per_s,
+            at_ms=at_ms,
         )
         self._control.heartbeat(*self._beat)
         self._control.report(

@@ -11,7 +11,7 @@ from weir.orchestration.thresholds import Thresholds
 from weir.pipelines.examples.weather import Observation
 
 UNCOMMITTED_MAX_BYTES = 100
-STALLED_MAX_S = 5.0
+STALLED_MAX_S = 10.0
 COOLDOWN_S = 2.0
 SPARE_FILES_MAX = 2
 LAG_GROWS_MAX_S = 6.0

@@ -372,7 +372,8 @@ def test_a_driver_that_hangs_is_killed_its_run_fails_with_the_reason_and_the_nex
     assert "the driver has done nothing for " in first.asset_observation.description
     assert "_commit" in first.asset_observation.metadata["stacks"].value
     assert ingest.status().is_running, "heartbeats hold the lease"
-    ingest.next_result("held_stalled")
+    killed = ingest.next_result("held_stalled")
+    assert f"its process {life.pid} was killed" in killed.asset_events[0].description
     assert run.wait(END_LIMIT_S) != 0
     psutil.wait_procs(workers, timeout=END_LIMIT_S)
     [ended] = [found for found in ingest.instance.get_runs() if life.owner.endswith(found.run_id)]

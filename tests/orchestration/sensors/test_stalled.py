@@ -106,7 +106,11 @@ def hanging(settings):
 
 
 @pytest.mark.slow
-def test_a_driver_that_hangs_leaves_its_stacks_and_is_killed_after_as_long_again(hanging, database, drive, tick):
+def test_a_driver_that_hangs_leaves_its_stacks_and_is_killed_after_as_long_again(
+    hanging, database, drive, tick, monkeypatch
+):
+    monkeypatch.setattr("weir.orchestration.thresholds.STALLED_LEAST_S", 0)
+
     def look(limit_s: float, cursor: str | None) -> dg.SensorResult | dg.SkipReason:
         return tick(stalled_sensor(replace(FLIGHTS, thresholds=Thresholds(stalled_max_s=limit_s))), cursor)
 
@@ -125,7 +129,8 @@ def test_a_driver_that_hangs_leaves_its_stacks_and_is_killed_after_as_long_again
     assert look(0, ended.cursor).cursor == "{}"
 
 
-def test_a_hanging_driver_that_no_run_started_is_reported_and_left_alone(hanging, database, drive, tick):
+def test_a_hanging_driver_that_no_run_started_is_reported_and_left_alone(hanging, database, drive, tick, monkeypatch):
+    monkeypatch.setattr("weir.orchestration.thresholds.STALLED_LEAST_S", 0)
     sensor = stalled_sensor(replace(FLIGHTS, thresholds=Thresholds(stalled_max_s=0)))
     drive("weir run", hanging.pid)
     database.report_tasks("flights", [task()])

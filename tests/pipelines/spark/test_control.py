@@ -130,3 +130,20 @@ def test_heartbeats_come_by_themselves_and_readings_from_a_driver_that_goes_on(u
     reasons = [reason for reason in found if reason]
     assert bool(reasons) is is_stalled
     assert all("it hangs in an epoch or a commit" in reason for reason in reasons)
+
+
+def test_no_reading_is_younger_than_the_moment_from_which_the_driver_hangs(url, monkeypatch):
+    """It goes on once more after its report, and the next reading would be due only while it hangs already."""
+    monkeypatch.setattr("weir.infra.control.guard.HEARTBEAT_EVERY_S", BEAT_S)
+    monkeypatch.setattr("weir.pipelines.spark.control.READING_EVERY_S", 2 * BEAT_S)
+    database = ControlDatabase(url)
+    panel = ControlPanel(DriverControl(url, "app", owner="weir run"))
+    with panel.serving():
+        for wait_s in (BEAT_S, 3 * BEAT_S):
+            panel.report(progress(1), [], {})
+            time.sleep(wait_s)
+            panel.goes_on()
+            hangs_from_ms = time.time_ns() // 1_000_000
+            time.sleep(10 * BEAT_S)
+            status = database.application_status("app")
+            assert status.metric.at_ms <= hangs_from_ms < status.heartbeat_at_ms
