@@ -270,13 +270,15 @@ def expression_dtype(expression: pl.Expr, schema: pl.Schema, name: str) -> pl.Da
         )
     if unknown:
         raise TopologyError(f"{name}: there is no column {unknown[0]!r}; the columns here are {', '.join(schema)}")
+    if expression.meta.is_column():
+        return schema[expression.meta.root_names()[0]]
     if not _stays_in_its_row(expression):
         raise TopologyError(
             f"{name} may look beyond its own record; use an expression of one record's columns, "
             "a plain function instead of map_elements, and an aggregation across records"
         )
     try:
-        selected = pl.DataFrame(schema=schema).clear(1).with_columns(expression.alias("_"))
+        selected = pl.DataFrame(schema=schema).clear(1).with_columns_seq(expression.alias("_"))
     except pl.exceptions.PolarsError as error:
         raise TopologyError(f"{name} does not fit the columns {dict(schema)}: {error}") from None
     return selected.schema["_"]

@@ -33,7 +33,7 @@ class Split:
             waiting = branch.is_null().arg_true()
             found = meets(predicate, rows[waiting], self.key, self.value)
             branch = branch.scatter(waiting.filter(found), index)
-        return rows.with_columns(branch.alias(BRANCH))
+        return rows.with_columns_seq(branch.alias(BRANCH))
 
 
 @dataclass(frozen=True)

@@ -52,20 +52,20 @@ class SelectChanges:
         before = previous(rows, self.table_key, self.table, epoch)
         old = pl.DataFrame(
             [
-                *rows.select(self.table_key).get_columns(),
+                *rows.select_seq(self.table_key).get_columns(),
                 *(column for column in before.get_columns() if not column.name.startswith("_")),
                 *reserved(rows, before.get_column("_deleted")),
             ]
         )
         removed, added = (
-            self._selected(part.with_row_index("_update"), epoch) for part in (old, rows.select(old.columns))
+            self._selected(part.with_row_index("_update"), epoch) for part in (old, rows.select_seq(old.columns))
         )
         key = list(self.selector.result.columns)
         same = removed.join(added, on=["_update", *key], how="semi", nulls_equal=True).get_column("_update")
         change = pl.when(pl.col("_update").is_in(same.implode())).then(REPLACED).otherwise(REMOVED)
         parts = [
-            removed.with_columns(change.cast(pl.Int8).alias(CHANGE)),
-            added.with_columns(pl.lit(ADDED, pl.Int8).alias(CHANGE)),
+            removed.with_columns_seq(change.cast(pl.Int8).alias(CHANGE)),
+            added.with_columns_seq(pl.lit(ADDED, pl.Int8).alias(CHANGE)),
         ]
         return pl.concat(parts).sort("_update", maintain_order=True).drop("_update")
 
@@ -84,7 +84,7 @@ class ChangeAggregation:
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         store = TypedStore(self.store, epoch.session)
-        rows = rows.with_columns(
+        rows = rows.with_columns_seq(
             pl.when(pl.col(CHANGE) == ADDED).then(1).otherwise(-1).alias(SIGN),
             (pl.col(CHANGE) == REPLACED).alias(BEGINS),
         )
@@ -97,8 +97,8 @@ class ChangeAggregation:
 
     def _of_known_groups(self, rows: pl.DataFrame, store: TypedStore) -> pl.DataFrame:
         by = list(self.store.key)
-        groups = rows.select(by).unique(maintain_order=True)
-        known = groups.with_columns(_known=store.fetch(store.encode(groups)).get_column("_found"))
+        groups = rows.select_seq(by).unique(maintain_order=True)
+        known = groups.with_columns_seq(_known=store.fetch(store.encode(groups)).get_column("_found"))
         rows = rows.join(known, on=by, how="left", nulls_equal=True, maintain_order="left")
         is_there = pl.col("_known") | (pl.col(SIGN) > 0).cum_max().over(by)
         return rows.filter(is_there).drop("_known")

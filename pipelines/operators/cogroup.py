@@ -37,7 +37,7 @@ class Cogroup:
         return self.process_all([rows], epoch)
 
     def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
-        return in_turn([inputs[index].select(self.columns[index]) for index in self.by_arrival])
+        return in_turn([inputs[index].select_seq(self.columns[index]) for index in self.by_arrival])
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class CogroupedValues(RowType):
         for index, values in enumerate(self.inputs):
             places = (frame.get_column(INPUT) == index).arg_true()
             if places.len():
-                rows = frame[places].select(pl.col(beside(index, name)).alias(name) for name in values.columns)
+                rows = frame[places].select_seq(pl.col(beside(index, name)).alias(name) for name in values.columns)
                 found = values.to_objects(rows, None if absent is None else absent[places])
                 for place, value in zip(places.to_list(), found, strict=True):
                     objects[place] = index, value

@@ -148,7 +148,7 @@ class DataWindowedAggregation:
                 store.delete_rows(gone)
         over = self._write(store, puts, batch.found, epoch.clocks[self.store.name])
         if self.is_final:
-            closed = self._closed(store, before_ms, stream_time, rows.select(PLACE), over)
+            closed = self._closed(store, before_ms, stream_time, rows.select_seq(PLACE), over)
             return rows.clear() if closed is None else closed
         frames = [frame for frame in updates or [*tombstones, *puts] if frame.height]
         return self.fold.finish(pl.concat(frames)) if frames else rows.clear()
@@ -183,10 +183,10 @@ class DataWindowedAggregation:
         keys = rows.group_by(by, maintain_order=True).agg(
             (times.min() - before).alias("earliest_end_ms"), (times.max() + after).alias("latest_start_ms")
         )
-        numbers = keys.select(by).with_row_index("_key")
-        found = store.find_rows(keys).with_columns(_seen=True)
+        numbers = keys.select_seq(by).with_row_index("_key")
+        found = store.find_rows(keys).with_columns_seq(_seen=True)
         if unseen and ExpiryIndex(unseen.spec, epoch.session).oldest_ms() is not None:
-            found = pl.concat([found, unseen.find_rows(keys).with_columns(_seen=False)])
+            found = pl.concat([found, unseen.find_rows(keys).with_columns_seq(_seen=False)])
         found = found.rename({"_asked": "_key"})
         return Batch(
             rows=rows.join(numbers, on=by, how="left", nulls_equal=True, maintain_order="left"),
@@ -213,10 +213,10 @@ class DataWindowedAggregation:
         times = ends if self.windows.ends_are_times else found.get_column("_ts").fill_null(ends)
         return pl.DataFrame(
             [
-                *framed.select(*self.store.key).get_columns(),
-                *found.select(*self.fold.state).get_columns(),
+                *framed.select_seq(*self.store.key).get_columns(),
+                *found.select_seq(*self.fold.state).get_columns(),
                 times.alias("_ts"),
-                *framed.select(PLACE).get_columns(),
+                *framed.select_seq(PLACE).get_columns(),
                 pl.Series("_deleted", [number is None for number in numbers], dtype=pl.Boolean()),
             ]
         )
@@ -251,12 +251,12 @@ class DataWindowedAggregation:
         delay_ms = self.windows.closes_after_ms
         after_ms = None if before_ms is None else before_ms - delay_ms + 1
         stored = store.find_ended(after_ms, int(stream_time[-1]) - delay_ms).frame()
-        closed = pl.concat([stored.select(columns), *(each.select(columns) for each in over)])
+        closed = pl.concat([stored.select_seq(columns), *(each.select_seq(columns) for each in over)])
         if closed.is_empty():
             return None
         closed = closed.sort("window_end", *list(self.store.key)[:-2], nulls_last=False)
         closers = stream_time.search_sorted(closed.get_column("window_end").dt.timestamp("ms") + delay_ms, side="left")
-        return self.fold.finish(closed.hstack(places[closers]).with_columns(pl.lit(False).alias("_deleted")))
+        return self.fold.finish(closed.hstack(places[closers]).with_columns_seq(pl.lit(False).alias("_deleted")))
 
 
 def _net(windows: Mapping[Window, tuple[int, int | None]]) -> list[tuple[int, int, int, int | None]]:

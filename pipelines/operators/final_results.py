@@ -105,18 +105,21 @@ class FinalResults:
         """The stored states aligned with ``closing``, as a store's ``fetch`` gives them."""
         columns = [*self.fold.state, "_ts"]
         if "window_start" not in closed.columns:
-            return closed.select(columns).clear(closing.height).with_columns(_found=pl.lit(False))
+            return closed.select_seq(columns).clear(closing.height).with_columns_seq(_found=pl.lit(False))
         return (
-            closing.select(by)
-            .join(closed.with_columns(_found=pl.lit(True)), on=by, how="left", nulls_equal=True, maintain_order="left")
-            .select(*columns, pl.col("_found").fill_null(False))
+            closing.select_seq(by)
+            .join(
+                closed.with_columns_seq(_found=pl.lit(True)), on=by, how="left", nulls_equal=True, maintain_order="left"
+            )
+            .select_seq(*columns, pl.col("_found").fill_null(False))
         )
 
     def _results(self, parts: list[pl.DataFrame], stream_time: pl.Series, places: pl.DataFrame) -> pl.DataFrame:
         by = list(self.store.key)
         columns = [*by, *self.fold.state, "_ts"]
         states = pl.concat([picked(part, columns) for part in parts if part.height])
-        states = states.sort("window_start", *by[:-2], nulls_last=False)
+        if states.height > 1:
+            states = states.sort("window_start", *by[:-2], nulls_last=False)
         closes_ms = states.get_column("window_end").cast(pl.Int64).to_numpy() + self.windows.grace_ms
         closer = places[np.searchsorted(stream_time.to_numpy(), closes_ms)]
         gone = repeated("_deleted", False, states.height, np.bool_)

@@ -82,6 +82,8 @@ class ColumnFold:
         object.__setattr__(self, "state", pl.Schema(columns))
 
     def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+        if rows.height == 1:
+            return rows.select_seq(*by, *self.lifts(), "_ts", *PLACE)
         partials = [partial for accumulator in self.accumulators for partial in accumulator.partial]
         groups = rows.group_by(by).agg(*partials, *_OF_GROUPS)
         packed = [
@@ -89,12 +91,12 @@ class ColumnFold:
             for accumulator in self.accumulators
             if accumulator.pack
         ]
-        return groups.with_columns(packed) if packed else groups
+        return groups.with_columns_seq(packed) if packed else groups
 
     def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         deleted = repeated("_deleted", False, groups.height, np.bool_)
         if stored.get_column("_found").any():
-            groups = _without_stored(groups.hstack(_as_stored(stored)).with_columns(*self._merges()))
+            groups = _without_stored(groups.hstack(_as_stored(stored)).with_columns_seq(*self._merges()))
         return with_series(groups, deleted)
 
     def running(
@@ -104,7 +106,7 @@ class ColumnFold:
         met = rows.join(known, on=list(by), how="left", nulls_equal=True, maintain_order="left")
         running = [scan.over("_group") for accumulator in self.accumulators for scan in accumulator.scan]
         updates = _without_stored(
-            met.select(
+            met.select_seq(
                 *by,
                 *(column for column in known.columns if column.endswith(STORED)),
                 "_group",
@@ -112,14 +114,14 @@ class ColumnFold:
                 pl.col("_ts").cum_max().over("_group"),
                 *PLACE,
             )
-            .with_columns(running)
-            .with_columns(*self._merges(), pl.lit(False).alias("_deleted"))
+            .with_columns_seq(running)
+            .with_columns_seq(*self._merges(), pl.lit(False).alias("_deleted"))
         )
         states = updates.group_by("_group").last().sort("_group")
         return without(updates, "_group"), without(states, "_group")
 
     def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
-        return ColumnStates(rows.select("_ts", *self.lifts()), stored, self.scans())
+        return ColumnStates(rows.select_seq("_ts", *self.lifts()), stored, self.scans())
 
     def finish(self, states: pl.DataFrame) -> pl.DataFrame:
         return finish_columns(self.accumulators, states)
@@ -145,7 +147,9 @@ def finish_columns(accumulators: Sequence[Accumulator], states: pl.DataFrame) ->
     at = states.columns.index(state[0])
     before = [name for name in states.columns[:at] if name not in state]
     after = [name for name in states.columns[at:] if name not in state]
-    return states.select(*before, *(accumulator.finish.alias(accumulator.name) for accumulator in accumulators), *after)
+    return states.select_seq(
+        *before, *(accumulator.finish.alias(accumulator.name) for accumulator in accumulators), *after
+    )
 
 
 def _without_stored(met: pl.DataFrame) -> pl.DataFrame:
@@ -188,7 +192,7 @@ class FunctionFold:
 
     def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         index = pl.int_range(pl.len(), dtype=pl.Int64).alias("_rows")
-        return rows.select(*by, index).group_by(by, maintain_order=True).agg("_rows")
+        return rows.select_seq(*by, index).group_by(by, maintain_order=True).agg("_rows")
 
     def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         return self._fold(groups, stored, rows)[1]
@@ -202,7 +206,7 @@ class FunctionFold:
         after = self._frame(
             rows, [updates[index][0] for index in order], [updates[index][1] for index in order], range(len(order))
         )
-        return pl.concat([rows.select(*by), after, rows.select(PLACE)], how="horizontal"), states
+        return pl.concat([rows.select_seq(*by), after, rows.select_seq(PLACE)], how="horizontal"), states
 
     def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
         return FunctionStates(
@@ -240,7 +244,7 @@ class FunctionFold:
             states[group], state_times[group] = state, time
         last = [indices[-1] for indices in members]
         after = pl.concat(
-            [groups.drop("_rows"), self._frame(rows, states, state_times, last), rows.select(PLACE)[last]],
+            [groups.drop("_rows"), self._frame(rows, states, state_times, last), rows.select_seq(PLACE)[last]],
             how="horizontal",
         )
         return updates, after

@@ -52,7 +52,7 @@ class Naming:
         found = self.selector.process(rows.filter(is_there), epoch)
         names = zip(self.foreign_key, self.selector.result.columns, strict=True)
         at = pl.select(pl.when(is_there).then(is_there.cum_sum() - 1)).to_series()
-        return found.select(pl.col(name).gather(at).alias(known) for known, name in names)
+        return found.select_seq(pl.col(name).gather(at).alias(known) for known, name in names)
 
     def hashes(self, foreign_keys: pl.DataFrame, is_one: pl.Series) -> pl.Series:
         """64 bits per foreign key, the same in every process; null where ``is_one`` is false.
@@ -85,12 +85,12 @@ class SubscriptionSend:
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         own = list(self.key)
         newest = self.left.in_order(rows, epoch).unique(own, keep="last", maintain_order=True)
-        before = self.left.table.before(newest.select(own), epoch)
+        before = self.left.table.before(newest.select_seq(own), epoch)
         was, now = (~frame.get_column("_deleted") for frame in (before, newest))
         old, new = (self.naming.foreign_keys(frame, epoch) for frame in (before, newest))
         had, has = _is_key(old), _is_key(new)
         is_same = pl.DataFrame([old[name].eq_missing(new[name]).alias(name) for name in old.columns])
-        leaves = had & ~is_same.select(pl.all_horizontal(pl.all())).to_series()
+        leaves = had & ~is_same.select_seq(pl.all_horizontal(pl.all())).to_series()
         asks = was | now if self.naming.is_left else has
         if not self.naming.is_left and (without := int((now & ~has).sum())):
             epoch.counts["null_keys"] += without
@@ -98,16 +98,16 @@ class SubscriptionSend:
             [
                 *(newest.get_column(name).alias(known) for name, known in self.key.items()),
                 self.naming.hashes(new, now if self.naming.is_left else has),
-                *newest.select("_ts", "_partition", "_offset").get_columns(),
+                *newest.select_seq("_ts", "_partition", "_offset").get_columns(),
                 pl.int_range(newest.height, eager=True).alias("_update"),
             ]
         )
-        cancels = old.hstack(rest).with_columns(
+        cancels = old.hstack(rest).with_columns_seq(
             pl.lit(False).alias(KEEPS), (~has & (not self.naming.is_left)).alias(ASKS)
         )
-        requests = new.hstack(rest).with_columns(has.alias(KEEPS), pl.lit(True).alias(ASKS))
+        requests = new.hstack(rest).with_columns_seq(has.alias(KEEPS), pl.lit(True).alias(ASKS))
         messages = pl.concat([cancels.filter(leaves), requests.filter(asks)]).sort("_update", maintain_order=True)
-        return messages.drop("_update").with_columns(_deleted=pl.lit(False))
+        return messages.drop("_update").with_columns_seq(_deleted=pl.lit(False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,20 +129,22 @@ class SubscriptionJoin:
         foreign, primary = list(self.right.key), list(self.key.values())
         store = KeyValueStore(self.store, epoch.session)
         messages = messages.rename({"_partition": SENDER})
-        store.put_rows(messages.filter(_is_key(messages.select(foreign))).with_columns(_deleted=~pl.col(KEEPS)))
+        store.put_rows(messages.filter(_is_key(messages.select_seq(foreign))).with_columns_seq(_deleted=~pl.col(KEEPS)))
         newest = messages.unique(primary, keep="last", maintain_order=True)
         names = [*foreign, *primary, HASH, SENDER, "_ts", "_offset", KEEPS]
         changed = updates.group_by(foreign, maintain_order=True).agg(pl.col("_offset").last())
-        subscribed = store.get_prefixed(changed.select(foreign))
+        subscribed = store.get_prefixed(changed.select_seq(foreign))
         subscribed = subscribed.join(newest, on=primary, how="anti", nulls_equal=True)
         subscribed = subscribed.join(changed, on=foreign, how="left", maintain_order="left")
         asked = pl.concat(
             [
-                newest.filter(ASKS).select(names).with_columns(_is_update=pl.lit(False)),
-                subscribed.with_columns(pl.lit(True).alias(KEEPS)).select(names).with_columns(_is_update=pl.lit(True)),
+                newest.filter(ASKS).select_seq(names).with_columns_seq(_is_update=pl.lit(False)),
+                subscribed.with_columns_seq(pl.lit(True).alias(KEEPS))
+                .select_seq(names)
+                .with_columns_seq(_is_update=pl.lit(True)),
             ]
         )
-        keys = asked.select(*foreign, pl.lit(AFTER_ALL_TURNS, pl.Int64).alias("_offset"))
+        keys = asked.select_seq(*foreign, pl.lit(AFTER_ALL_TURNS, pl.Int64).alias("_offset"))
         met = look_up(keys, self.right.table, updates, epoch, is_written_first=True)
         gone = met.get_column("_deleted") | ~asked.get_column(KEEPS)
         times = pl.DataFrame([asked.get_column("_ts"), met.get_column("_ts").alias("_other")])
@@ -153,7 +155,7 @@ class SubscriptionJoin:
                 *renamed(met, keys, self.right_names),
                 asked.get_column(HASH),
                 asked.get_column(SENDER),
-                times.select(pl.max_horizontal("_ts", pl.when(is_told).then(pl.col("_other")))).to_series(),
+                times.select_seq(pl.max_horizontal("_ts", pl.when(is_told).then(pl.col("_other")))).to_series(),
                 asked.get_column(SENDER).alias("_partition"),
                 asked.get_column("_offset"),
                 gone.alias("_deleted"),
@@ -180,9 +182,9 @@ class ResponseJoin:
         answers, updates = inputs
         if self.left.newest is not None:
             updates = self.left.newest.process(updates, epoch)
-        keys = answers.select(*self.left.key, pl.lit(AFTER_ALL_TURNS, pl.Int64).alias("_offset"))
+        keys = answers.select_seq(*self.left.key, pl.lit(AFTER_ALL_TURNS, pl.Int64).alias("_offset"))
         met = look_up(keys, self.left.table, updates, epoch, is_written_first=True)
-        rows = answers.select(self.left.key).hstack(met.select(pl.exclude("_partition", "_offset")))
+        rows = answers.select_seq(self.left.key).hstack(met.select_seq(pl.exclude("_partition", "_offset")))
         foreign_keys, told = self.naming.foreign_keys(rows, epoch), answers.get_column(HASH)
         is_one = ~rows.get_column("_deleted") if self.naming.is_left else _is_key(foreign_keys)
         is_current = told.eq_missing(self.naming.hashes(foreign_keys, is_one))
@@ -190,7 +192,7 @@ class ResponseJoin:
         pairs = answers.drop(HASH, SENDER).hstack(
             [column for column in met.get_columns() if not column.name.startswith("_")]
         )
-        pairs = pairs.with_columns(
+        pairs = pairs.with_columns_seq(
             met.get_column("_deleted").alias("_left_gone"), answers.get_column("_deleted").alias("_right_gone")
         ).filter(is_current)
         results = self.joiner.join(with_tombstones_of(self.kind, pairs))
@@ -199,12 +201,12 @@ class ResponseJoin:
     def _with_due_tombstones(self, results: pl.DataFrame, standing: StoreSpec, epoch: Epoch) -> pl.DataFrame:
         """``results`` without tombstones for results that do not exist; records which keys have a result."""
         by, store = list(self.left.key), TypedStore(standing, epoch.session)
-        keys = results.select(by).unique(maintain_order=True)
+        keys = results.select_seq(by).unique(maintain_order=True)
         held = store.encode(keys)
         stood = store.fetch(held).get_column("_found")
-        told = results.select(*by, "_ts", (~pl.col("_deleted")).alias("_stands"))
-        history = pl.concat([keys.with_columns(stood.alias("_stands")), told.drop("_ts")])
-        before = history.select(pl.col("_stands").shift(1).over(by)).to_series()[keys.height :]
+        told = results.select_seq(*by, "_ts", (~pl.col("_deleted")).alias("_stands"))
+        history = pl.concat([keys.with_columns_seq(stood.alias("_stands")), told.drop("_ts")])
+        before = history.select_seq(pl.col("_stands").shift(1).over(by)).to_series()[keys.height :]
         newest = keys.join(told.unique(by, keep="last"), on=by, how="left", nulls_equal=True, maintain_order="left")
         stands = newest.get_column("_stands")
         added, removed = ((stands & ~stood).arg_true(), (~stands & stood).arg_true())
@@ -214,11 +216,11 @@ class ResponseJoin:
 
 
 def _hashes(rows: pl.DataFrame, columns: pl.Schema) -> pl.Series:
-    packed = RowCodec(columns).encode(rows.with_columns(pl.lit(None, pl.Int64).alias("_ts")))
+    packed = RowCodec(columns).encode(rows.with_columns_seq(pl.lit(None, pl.Int64).alias("_ts")))
     numbers = [int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), signed=True) for row in packed]
     return pl.Series(HASH, numbers, dtype=pl.Int64)
 
 
 def _is_key(keys: pl.DataFrame) -> pl.Series:
     """Which keys are not null."""
-    return keys.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
+    return keys.select_seq(pl.any_horizontal(pl.all().is_not_null())).to_series()

@@ -57,7 +57,7 @@ class KeyType:
         names = list(self.row_type.columns)
         absent = None
         if all(rows.get_column(name).null_count() for name in names):
-            absent = rows.select(pl.all_horizontal(pl.col(names).is_null())).to_series()
+            absent = rows.select_seq(pl.all_horizontal(pl.col(names).is_null())).to_series()
         keys = self.row_type.to_objects(rows, absent)
         if not self.is_windowed:
             return keys

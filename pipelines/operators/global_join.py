@@ -34,7 +34,7 @@ class GlobalTableJoin:
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         rows = has_value(rows, epoch)
         names = list(self.selector.result.columns)
-        keys = self.selector.process(rows, epoch).select(
+        keys = self.selector.process(rows, epoch).select_seq(
             pl.col(name).alias(known) for name, known in zip(names, self.store.key, strict=True)
         )
         if not self.is_left:
@@ -43,7 +43,7 @@ class GlobalTableJoin:
         met = self._met(keys)
         gone = met.get_column("_deleted")
         pairs = rows.hstack([*renamed(met, keys, self.joiner.right_names), gone.alias("_right_gone")])
-        pairs = pairs.with_columns(_left_gone=pl.lit(False))
+        pairs = pairs.with_columns_seq(_left_gone=pl.lit(False))
         return self.joiner.join(pairs if self.is_left else pairs.filter(~gone))
 
     def _met(self, keys: pl.DataFrame) -> pl.DataFrame:
@@ -52,4 +52,4 @@ class GlobalTableJoin:
         distinct = keys.unique(maintain_order=True).filter(pl.any_horizontal(pl.col(names).is_not_null()))
         found = distinct.hstack(store.fetch(store.encode(distinct)).drop("_ts"))
         met = keys.join(found, on=names, how="left", nulls_equal=True, maintain_order="left").drop(names)
-        return met.with_columns(_deleted=~pl.col("_found").fill_null(False)).drop("_found")
+        return met.with_columns_seq(_deleted=~pl.col("_found").fill_null(False)).drop("_found")

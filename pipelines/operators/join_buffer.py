@@ -31,9 +31,9 @@ class JoinBuffer:
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         key = self.store.key.names()[1:-1]
-        waits = rows.select(pl.any_horizontal(pl.col(key).is_not_null()) & ~pl.col("_deleted")).to_series()
+        waits = rows.select_seq(pl.any_horizontal(pl.col(key).is_not_null()) & ~pl.col("_deleted")).to_series()
         columns, own_turns = rows.columns, waits.arg_true().cast(pl.Int64)
-        rows = rows.with_columns(_turn=pl.int_range(pl.len(), dtype=pl.Int64))
+        rows = rows.with_columns_seq(_turn=pl.int_range(pl.len(), dtype=pl.Int64))
         arrived = rows.filter(waits)
         if arrived.is_empty():
             return without(rows, "_turn")
@@ -41,25 +41,25 @@ class JoinBuffer:
         first = epoch.clocks.get(count, 0)
         epoch.clocks[count] = first + arrived.height
         stream_time = epoch.advance(self.store.name, arrived.get_column("_ts"))
-        arrived = arrived.with_columns(
+        arrived = arrived.with_columns_seq(
             pl.col("_ts").cast(TIME).alias("_at"), _seq=first + pl.int_range(pl.len(), dtype=pl.Int64)
         )
         in_time = arrived.get_column("_ts") >= stream_time - self.grace_ms
         store = TypedStore(self.store, epoch.session)
-        due = self._take_due(store, int(stream_time[-1])).with_columns(_turn=pl.lit(-1, pl.Int64))
+        due = self._take_due(store, int(stream_time[-1])).with_columns_seq(_turn=pl.lit(-1, pl.Int64))
         names = [*self.store.key, *self.store.value, "_ts", "_turn"]
-        every = pl.concat([due.select(names), arrived.filter(in_time).select(names)])
+        every = pl.concat([due.select_seq(names), arrived.filter(in_time).select_seq(names)])
         at = stream_time.search_sorted(every.get_column("_ts") + self.grace_ms, side="left")
         turns = own_turns.append(pl.Series([rows.height], dtype=pl.Int64)).gather(at)  # the last means not yet
-        every = every.with_columns(pl.max_horizontal("_turn", turns.alias("_at_turn")).alias("_turn"))
+        every = every.with_columns_seq(pl.max_horizontal("_turn", turns.alias("_at_turn")).alias("_turn"))
         stays = every.filter(pl.col("_turn") == rows.height)
         store.write(store.encode(stays), stays)
         goes = every.filter(pl.col("_turn") < rows.height)
-        goes = goes.hstack(rows.select(PLACE)[goes.get_column("_turn")]).with_columns(_deleted=pl.lit(False))
-        at_once = [rows.filter(~waits).with_columns(_seq=pl.lit(None, pl.Int64)), arrived.filter(~in_time)]
+        goes = goes.hstack(rows.select_seq(PLACE)[goes.get_column("_turn")]).with_columns_seq(_deleted=pl.lit(False))
+        at_once = [rows.filter(~waits).with_columns_seq(_seq=pl.lit(None, pl.Int64)), arrived.filter(~in_time)]
         names = [*columns, "_turn", "_seq"]
-        gone = pl.concat([part.select(names) for part in (goes, *at_once)])
-        return gone.sort("_turn", "_ts", *key, "_seq").select(columns)
+        gone = pl.concat([part.select_seq(names) for part in (goes, *at_once)])
+        return gone.sort("_turn", "_ts", *key, "_seq").select_seq(columns)
 
     @property
     def clock(self) -> str:
@@ -80,9 +80,9 @@ class JoinBuffer:
         key = self.store.key.names()[1:-1]
         due = due.sort("_at", *key, "_seq")  # long keys are not in order in the store
         return (
-            due.select(*key, *self.store.value, "_ts")
+            due.select_seq(*key, *self.store.value, "_ts")
             .hstack(NOWHERE[[0] * due.height])
-            .with_columns(_deleted=pl.lit(False))
+            .with_columns_seq(_deleted=pl.lit(False))
         )
 
     def _take_due(self, store: TypedStore, stream_time_ms: int) -> pl.DataFrame:

@@ -52,17 +52,18 @@ class _Beside:
 
     def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         states = self.fold.merge(without(groups, HEADERS), without(stored, HEADERS), rows)
-        return states.with_columns(groups.get_column(HEADERS))
+        return states.with_columns_seq(groups.get_column(HEADERS))
 
     def running(
         self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
         updates, states = self.fold.running(without(groups, HEADERS), without(stored, HEADERS), rows, by)
-        return updates.with_columns(rows.get_column(HEADERS)), states.with_columns(groups.get_column(HEADERS))
+        return updates.with_columns_seq(rows.get_column(HEADERS)), states.with_columns_seq(groups.get_column(HEADERS))
 
     def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
         return _BothStates(
-            self.fold.states(rows, without(stored, HEADERS)), self.columns.states(rows, stored.select(HEADERS, "_ts"))
+            self.fold.states(rows, without(stored, HEADERS)),
+            self.columns.states(rows, stored.select_seq(HEADERS, "_ts")),
         )
 
     def finish(self, states: pl.DataFrame) -> pl.DataFrame:
@@ -93,7 +94,7 @@ class _BothStates:
     def frame(self, states: Sequence[int | None]) -> pl.DataFrame:
         pairs = [self._of(state) for state in states]
         found = self._functions.frame([one for one, _ in pairs])
-        return found.with_columns(self._columns.frame([other for _, other in pairs]).get_column(HEADERS))
+        return found.with_columns_seq(self._columns.frame([other for _, other in pairs]).get_column(HEADERS))
 
     def _of(self, state: int | None) -> tuple[int | None, int | None]:
         return (None, None) if state is None else self._numbers[state]

@@ -18,7 +18,7 @@ class Merge:
     by_arrival: tuple[int, ...]
 
     def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
-        return in_turn([inputs[index].select(self.names) for index in self.by_arrival])
+        return in_turn([inputs[index].select_seq(self.names) for index in self.by_arrival])
 
 
 def in_turn(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:

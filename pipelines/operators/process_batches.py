@@ -57,8 +57,8 @@ class ProcessBatches(Process):
         times = epoch.advance(self.clock, rows.get_column("_ts")).to_numpy()
         calls = self._timer_calls(times, before_ms)
         headers = [HEADERS] if HEADERS in rows.columns else []
-        rows = rows.select(*self.key.names, *self.value.columns, *RESERVED, *headers)
-        places = rows.select("_partition", "_offset")
+        rows = rows.select_seq(*self.key.names, *self.value.columns, *RESERVED, *headers)
+        places = rows.select_seq("_partition", "_offset")
         first, next_call = 0, 0
         while first < rows.height:
             last = rows.height - 1
@@ -109,7 +109,7 @@ class ProcessBatches(Process):
         has_child = any(each.child is not None for each in sent)
         rows = pl.concat(
             [
-                each.rows.with_columns(pl.lit(each.child, pl.Int32).alias(CHILD)) if has_child else each.rows
+                each.rows.with_columns_seq(pl.lit(each.child, pl.Int32).alias(CHILD)) if has_child else each.rows
                 for each in sent
             ]
         )

@@ -164,9 +164,9 @@ class ProcessRecords(Process):
             ]
         )
         if self.shape.has_headers:
-            frame = frame.with_columns(headers_column(each.record.headers for each in sent))
+            frame = frame.with_columns_seq(headers_column(each.record.headers for each in sent))
         if any(each.child is not None for each in sent):
-            frame = frame.with_columns(pl.Series(CHILD, [each.child for each in sent], dtype=pl.Int32))
+            frame = frame.with_columns_seq(pl.Series(CHILD, [each.child for each in sent], dtype=pl.Int32))
         return frame
 
     def _one_row(self, sent: Forwarded) -> pl.DataFrame | None:
@@ -187,7 +187,7 @@ class ProcessRecords(Process):
             schema={**self.key_result.row_type.columns, **self.result.columns, **RESERVED},
             orient="row",
         )
-        return row.with_columns(headers_column([record.headers])) if self.shape.has_headers else row
+        return row.with_columns_seq(headers_column([record.headers])) if self.shape.has_headers else row
 
     def _key_columns(self, sent: Sequence[Forwarded]) -> list[pl.Series]:
         keys, types = [each.record.key for each in sent], self.key_result

@@ -26,13 +26,13 @@ def merged_sessions(
     start, end = pl.col("window_start").dt.timestamp("ms"), pl.col("window_end").dt.timestamp("ms")
     points = pl.concat(
         [
-            rows.select(
+            rows.select_seq(
                 "_key",
                 pl.col("_ts").alias("_start"),
                 pl.col("_ts").alias("_end"),
                 pl.int_range(pl.len(), dtype=pl.Int64).alias("_row"),
             ),
-            found.select(
+            found.select_seq(
                 "_key",
                 start.alias("_start"),
                 end.alias("_end"),
@@ -41,22 +41,22 @@ def merged_sessions(
         ]
     ).sort("_key", "_start")
     reached = pl.col("_end").cum_max().shift(1).over("_key") + gap_ms
-    points = points.with_columns((pl.col("_start") > reached).fill_null(True).cum_sum().alias("_session"))
+    points = points.with_columns_seq((pl.col("_start") > reached).fill_null(True).cum_sum().alias("_session"))
     bounds = points.group_by("_session").agg(
         pl.col("_start").min(), pl.col("_end").max(), (pl.col("_row") >= 0).any().alias("_is_met")
     )
     of_rows = points.filter(pl.col("_row") >= 0).sort("_row").get_column("_session")
-    rows = rows.with_columns(of_rows)
+    rows = rows.with_columns_seq(of_rows)
     groups = fold.group(rows, ["_session"])
-    keys = rows.select("_session", *key_columns[:-2], "_key").unique("_session")
+    keys = rows.select_seq("_session", *key_columns[:-2], "_key").unique("_session")
     groups = without(groups, "_ts").join(bounds, on="_session").join(keys, on="_session").rename({"_end": "_ts"})
     sessions_of = points.filter(pl.col("_row") < 0).sort("_row", descending=True).get_column("_session")
-    replaced = found.with_columns(sessions_of).join(bounds.filter("_is_met"), on="_session", maintain_order="left")
-    states = fold.merge(groups, _stored(replaced, groups, fold), rows).with_columns(
+    replaced = found.with_columns_seq(sessions_of).join(bounds.filter("_is_met"), on="_session", maintain_order="left")
+    states = fold.merge(groups, _stored(replaced, groups, fold), rows).with_columns_seq(
         pl.col("_start").cast(TIME).alias("window_start"), pl.col("_ts").cast(TIME).alias("window_end")
     )
     others = replaced.filter((start != pl.col("_start")) | (end != pl.col("_end")))
-    gone = others.join(groups.select("_session", *PLACE), on="_session", maintain_order="left").with_columns(
+    gone = others.join(groups.select_seq("_session", *PLACE), on="_session", maintain_order="left").with_columns_seq(
         *(pl.lit(None, dtype).alias(name) for name, dtype in fold.state.items()),
         end.alias("_ts"),
         pl.lit(True).alias("_deleted"),
@@ -67,12 +67,12 @@ def merged_sessions(
 def _stored(replaced: pl.DataFrame, groups: pl.DataFrame, fold: ColumnFold) -> pl.DataFrame:
     """The stored states merged into each of ``groups``, in order of window end: state columns, ``_ts``, ``_found``."""
     merged = (
-        replaced.select("_session", *(scan.over("_session") for scan in fold.scans()), "_ts")
+        replaced.select_seq("_session", *(scan.over("_session") for scan in fold.scans()), "_ts")
         .group_by("_session")
         .last()
     )
     return (
-        groups.select("_session")
-        .join(merged.with_columns(pl.lit(True).alias("_found")), on="_session", how="left", maintain_order="left")
-        .select(*fold.state, "_ts", pl.col("_found").fill_null(False))
+        groups.select_seq("_session")
+        .join(merged.with_columns_seq(pl.lit(True).alias("_found")), on="_session", how="left", maintain_order="left")
+        .select_seq(*fold.state, "_ts", pl.col("_found").fill_null(False))
     )

@@ -101,7 +101,7 @@ class Peek:
 def meets(predicate: Predicate, rows: pl.DataFrame, key: KeyType, value: RowType) -> pl.Series:
     """Which rows meet the predicate; null counts as false, and a function gets null values too."""
     if isinstance(predicate, pl.Expr):
-        answers = rows.with_columns(predicate.cast(pl.Boolean).alias("_meets")).get_column("_meets")
+        answers = rows.with_columns_seq(predicate.cast(pl.Boolean).alias("_meets")).get_column("_meets")
         return answers.fill_null(False)
     objects = value.to_objects(rows, rows.get_column("_deleted"))
     found = predicate.over(zip(key.to_objects(rows), objects, strict=True), Records(rows, key.names))
@@ -111,7 +111,7 @@ def meets(predicate: Predicate, rows: pl.DataFrame, key: KeyType, value: RowType
 def computed(rows: pl.DataFrame, expressions: Mapping[str, pl.Expr], types: RowType) -> list[pl.Series]:
     """The columns that ``expressions`` give over ``rows``, cast to their types in ``types``."""
     named = {f"_{name}": expression.cast(types.columns[name]) for name, expression in expressions.items()}
-    frame = rows.with_columns(**named)
+    frame = rows.with_columns_seq(**named)
     return [frame.get_column(f"_{name}").alias(name) for name in expressions]
 
 
@@ -132,4 +132,4 @@ def with_tombstones(
     cleared = [
         pl.when(~pl.col("_deleted")).then(pl.col(name)).alias(name) for name in value.columns if name not in key_columns
     ]
-    return rows.with_columns(deleted.alias("_deleted")).with_columns(cleared)
+    return rows.with_columns_seq(deleted.alias("_deleted")).with_columns_seq(cleared)

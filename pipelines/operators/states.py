@@ -42,7 +42,7 @@ class ColumnStates:
 
     def __init__(self, records: pl.DataFrame, stored: pl.DataFrame, scans: Sequence[pl.Expr]) -> None:
         """``records`` and ``stored`` have the state columns and ``_ts``; ``scans`` run over them in order."""
-        self._parts = pl.concat([records, stored.select(records.columns).cast(records.schema)])
+        self._parts = pl.concat([records, stored.select_seq(records.columns).cast(records.schema)])
         self._stored_from, self._scans = records.height, scans
         self._chains: list[list[int]] = []
         self._ends: list[tuple[int, int]] = []
@@ -84,11 +84,11 @@ class ColumnStates:
         )
         scanned = (
             self._parts[order]
-            .with_columns(numbers.alias("_chain"))
-            .select(*(scan.over("_chain") for scan in self._scans), pl.col("_ts").cum_max().over("_chain"))
+            .with_columns_seq(numbers.alias("_chain"))
+            .select_seq(*(scan.over("_chain") for scan in self._scans), pl.col("_ts").cum_max().over("_chain"))
         )
         at = [None if state is None else starts[self._ends[state][0]] + self._ends[state][1] - 1 for state in states]
-        return scanned.select(pl.all().gather(pl.Series(at, dtype=pl.UInt32)))
+        return scanned.select_seq(pl.all().gather(pl.Series(at, dtype=pl.UInt32)))
 
     def _begin(self, parts: list[int]) -> int:
         self._chains.append(parts)

@@ -94,12 +94,12 @@ class StreamJoin:
         for side, part in zip((self.left, self.right), sides, strict=True):
             new = part.rows.filter(pl.col("_pos") >= 0)
             store = KeyValueStore(side.store, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms))
-            store.put_rows(new.with_columns(_at=pl.col("_ts").cast(TIME)))
+            store.put_rows(new.with_columns_seq(_at=pl.col("_ts").cast(TIME)))
             epoch.counts["expired_records"] += store.expired_puts
         key = list(self.joiner.key_columns)
         found = pl.concat([part for part in parts if part.height] or parts[:1])
         found = found.sort("_pos", "_phase", "_time", "_is_left", *key, "_seq", maintain_order=True)
-        by_place = pl.concat([rows.select("_pos", "_partition", "_offset") for rows in arrivals])
+        by_place = pl.concat([rows.select_seq("_pos", "_partition", "_offset") for rows in arrivals])
         return self._joined(found.join(by_place, on="_pos", how="left", maintain_order="left"))
 
     @property
@@ -135,11 +135,11 @@ class StreamJoin:
         store = TypedStore(self.held, epoch.session)
         store.delete(store.encode(out))
         out = out.sort("_ts", "_is_left", *self.joiner.key_columns, "_seq").hstack(NOWHERE[[0] * out.height])
-        return self._joined(out.with_columns(_left_gone=~pl.col("_is_left"), _right_gone=pl.col("_is_left")))
+        return self._joined(out.with_columns_seq(_left_gone=~pl.col("_is_left"), _right_gone=pl.col("_is_left")))
 
     def _joined(self, pairs: pl.DataFrame) -> pl.DataFrame:
         return self.joiner.join(
-            pairs.select(
+            pairs.select_seq(
                 *self.joiner.key_columns,
                 *self.joiner.pair_values,
                 "_ts",
@@ -157,7 +157,9 @@ class StreamJoin:
         for side, rows in zip((self.left, self.right), inputs, strict=True):
             pair = [rows.get_column(name).alias(known) for name, known in zip(side.key, key, strict=True)]
             pair += [rows.get_column(name).alias(known) for name, known in side.names.items() if known not in key]
-            sides.append(pl.DataFrame([*pair, *rows.select("_ts", "_partition", "_offset", "_deleted").get_columns()]))
+            sides.append(
+                pl.DataFrame([*pair, *rows.select_seq("_ts", "_partition", "_offset", "_deleted").get_columns()])
+            )
         turns = np.concatenate([rows.get_column("_offset").to_numpy() for rows in sides])
         arrives = np.repeat([self.is_right_first, not self.is_right_first], [rows.height for rows in sides])
         order = np.lexsort((arrives, turns))
@@ -172,7 +174,7 @@ class StreamJoin:
             epoch.clocks[count] = first + rows.height
             end = start + rows.height
             has_key = pl.any_horizontal(pl.col(key).is_not_null())
-            rows = rows.with_columns(
+            rows = rows.with_columns_seq(
                 pl.Series("_pos", positions[start:end]),
                 stream_time[start:end].alias("_stream_time"),
                 _seq=first + pl.int_range(pl.len(), dtype=pl.Int64),
@@ -199,13 +201,15 @@ class StreamJoin:
             (pl.col("_ts").min() - side.on_ms).alias("_from"), (pl.col("_ts").max() + side.back_ms).alias("_to")
         )
         bounds = [
-            wanted.with_columns(_at=bound.cast(TIME), _seq=pl.lit(BEFORE_ALL, pl.Int64))
+            wanted.with_columns_seq(_at=bound.cast(TIME), _seq=pl.lit(BEFORE_ALL, pl.Int64))
             for bound in (pl.col("_from"), pl.col("_to") + 1)
         ]
         kept = store.get_ranges(*bounds)
         values = [name for name in side.names.values() if name not in key]
         columns = [*key, *values, "_ts", "_seq", "_pos"]
-        every = pl.concat([kept.with_columns(_pos=pl.lit(-1, pl.Int64)).select(columns), rows.select(columns)])
+        every = pl.concat(
+            [kept.with_columns_seq(_pos=pl.lit(-1, pl.Int64)).select_seq(columns), rows.select_seq(columns)]
+        )
         first_clock = epoch.clocks.get(side.store.name, BEFORE_ALL)
         in_order = rows.sort("_pos")
         clock = np.maximum.accumulate(np.maximum(in_order.get_column("_ts").to_numpy(), first_clock))
@@ -216,18 +220,18 @@ class StreamJoin:
         key, windows = list(self.joiner.key_columns), self.windows
         width = windows.before_ms + windows.after_ms + 1
         ours, theirs = (
-            side.rows.with_row_index(index).select(*key, index, "_ts", "_pos")
+            side.rows.with_row_index(index).select_seq(*key, index, "_ts", "_pos")
             for side, index in ((left, "_l"), (right, "_r"))
         )
         ours = pl.concat(
             [
-                ours.with_columns(_bucket=(pl.col("_ts") - windows.before_ms) // width),
-                ours.with_columns(_bucket=(pl.col("_ts") + windows.after_ms) // width).filter(
+                ours.with_columns_seq(_bucket=(pl.col("_ts") - windows.before_ms) // width),
+                ours.with_columns_seq(_bucket=(pl.col("_ts") + windows.after_ms) // width).filter(
                     pl.col("_bucket") != (pl.col("_ts") - windows.before_ms) // width
                 ),
             ]
         )
-        theirs = theirs.with_columns(_bucket=pl.col("_ts") // width)
+        theirs = theirs.with_columns_seq(_bucket=pl.col("_ts") // width)
         is_new = pl.col("_pos") >= 0
         distance = pl.col("_ts_right") - pl.col("_ts")
         met = pl.concat(
@@ -239,11 +243,13 @@ class StreamJoin:
             ]
         )
         is_left_later = pl.col("_pos") > pl.col("_pos_right")
-        met = met.with_columns(pl.max_horizontal("_pos", "_pos_right").alias("_pos"), _is_left_later=is_left_later)
+        met = met.with_columns_seq(pl.max_horizontal("_pos", "_pos_right").alias("_pos"), _is_left_later=is_left_later)
         later = met.get_column("_pos").to_numpy()
-        earlier_time = met.select(pl.when("_is_left_later").then("_ts_right").otherwise("_ts")).to_series().to_numpy()
+        earlier_time = (
+            met.select_seq(pl.when("_is_left_later").then("_ts_right").otherwise("_ts")).to_series().to_numpy()
+        )
         clock = np.where(met.get_column("_is_left_later").to_numpy(), right.clock_at(later), left.clock_at(later))
-        return met.select("_l", "_r", "_pos", "_is_left_later").filter(
+        return met.select_seq("_l", "_r", "_pos", "_is_left_later").filter(
             pl.Series(earlier_time > clock - self._retention_ms)
         )
 
@@ -255,12 +261,12 @@ class StreamJoin:
         is_left_later = met.get_column("_is_left_later")
         other = pl.DataFrame(
             [
-                *ours.select("_ts", "_seq").get_columns(),
+                *ours.select_seq("_ts", "_seq").get_columns(),
                 is_left_later,
-                *theirs.select("_other_ts", "_other_seq").get_columns(),
+                *theirs.select_seq("_other_ts", "_other_seq").get_columns(),
             ]
         )
-        order = other.select(
+        order = other.select_seq(
             pl.max_horizontal("_ts", "_other_ts").alias("_ts"),
             pl.when("_is_left_later").then("_other_ts").otherwise("_ts").alias("_time"),
             pl.when("_is_left_later").then("_other_seq").otherwise("_seq").alias("_seq"),
@@ -272,7 +278,7 @@ class StreamJoin:
         ]
         pairs = pl.DataFrame([*values, *order.get_columns(), met.get_column("_pos")])
         return self._part(
-            pairs.with_columns(
+            pairs.with_columns_seq(
                 _phase=pl.lit(1), _is_left=pl.lit(False), _left_gone=pl.lit(False), _right_gone=pl.lit(False)
             )
         )
@@ -294,14 +300,14 @@ class StreamJoin:
             )
             known = part.rows.with_row_index(index).join(afterwards, on=index, how="left", maintain_order="left")
             new = known.filter((pl.col("_pos") >= 0) & ~pl.col(index).is_in(on_arrival.implode()))
-            new = new.join(rows.select("_pos", "_stream_time"), on="_pos", how="left", maintain_order="left")
+            new = new.join(rows.select_seq("_pos", "_stream_time"), on="_pos", how="left", maintain_order="left")
             is_over = pl.col("_ts") + side.on_ms < pl.col("_stream_time")
             at_once += [self._alone(new.filter(is_over), is_left), self._alone(rows.filter("_is_alone"), is_left)]
             waiting.append(self._alone(new.filter(~is_over), is_left))
             matched.append(self._alone(known.filter((pl.col("_pos") < 0) & pl.col("_matched").is_not_null()), is_left))
         flushes = pl.concat(
             [
-                rows.filter(pl.col("_is_met") & (pl.col("_ts") == pl.col("_stream_time"))).select(
+                rows.filter(pl.col("_is_met") & (pl.col("_ts") == pl.col("_stream_time"))).select_seq(
                     "_pos", "_stream_time"
                 )
                 for rows in arrivals
@@ -319,14 +325,16 @@ class StreamJoin:
         flushed = pl.Series(places)
         is_out = (flushed < NEVER) & (flushed <= every.get_column("_matched").fill_null(NEVER))
         stays = every.filter(~is_out & (pl.col("_pos") >= 0) & pl.col("_matched").is_null())
-        out = every.with_columns(flushed.alias("_place")).filter(is_out)
+        out = every.with_columns_seq(flushed.alias("_place")).filter(is_out)
         store.delete(store.encode(pl.concat([gone, out.filter(pl.col("_pos") < 0).drop("_place")])))
         store.write(store.encode(stays), stays)
-        parts = [part.with_columns(_phase=pl.lit(1)) for part in at_once]
-        parts.append(out.with_columns(pl.col("_place").alias("_pos"), _phase=pl.lit(0)))
+        parts = [part.with_columns_seq(_phase=pl.lit(1)) for part in at_once]
+        parts.append(out.with_columns_seq(pl.col("_place").alias("_pos"), _phase=pl.lit(0)))
         return [
             self._part(
-                part.with_columns(_time=pl.col("_ts"), _left_gone=~pl.col("_is_left"), _right_gone=pl.col("_is_left"))
+                part.with_columns_seq(
+                    _time=pl.col("_ts"), _left_gone=~pl.col("_is_left"), _right_gone=pl.col("_is_left")
+                )
             )
             for part in parts
         ]
@@ -338,7 +346,7 @@ class StreamJoin:
             for name, dtype in self.joiner.pair_values.items()
         ]
         matched = pl.col("_matched") if "_matched" in rows.columns else pl.lit(None, pl.Int64).alias("_matched")
-        return rows.select(
+        return rows.select_seq(
             pl.col("_ts").cast(TIME).alias("_at"),
             pl.lit(is_left).alias("_is_left"),
             *self.joiner.key_columns,
@@ -351,7 +359,7 @@ class StreamJoin:
 
     def _last_ms(self, rows: pl.DataFrame) -> pl.Series:
         """The last stream time at which each of ``rows``, as ``_alone`` gives them, may still wait."""
-        on_ms = rows.select(pl.when("_is_left").then(self.left.on_ms).otherwise(self.right.on_ms)).to_series()
+        on_ms = rows.select_seq(pl.when("_is_left").then(self.left.on_ms).otherwise(self.right.on_ms)).to_series()
         return rows.get_column("_ts") + on_ms + self.windows.grace_ms
 
     def _waiting(self, spec: StoreSpec, before_ms: int, epoch: Epoch) -> pl.DataFrame:
@@ -365,13 +373,13 @@ class StreamJoin:
         reach = min(side.on_ms for side in (self.left, self.right) if side.is_outer) + self.windows.grace_ms
         newest_ms = int(flushes.get_column("_stream_time")[-1]) if flushes.height else BEFORE_ALL
         held = self._waiting(spec, newest_ms - reach, epoch)
-        held = held.with_columns(_pos=pl.lit(-1, pl.Int64))
+        held = held.with_columns_seq(_pos=pl.lit(-1, pl.Int64))
         names = list(spec.key)
-        found = held.join(matched.select(*names, "_matched"), on=names, how="left", nulls_equal=True)
-        return found.select(matched.columns)
+        found = held.join(matched.select_seq(*names, "_matched"), on=names, how="left", nulls_equal=True)
+        return found.select_seq(matched.columns)
 
     def _part(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return rows.select(
+        return rows.select_seq(
             *self.joiner.key_columns,
             *self.joiner.pair_values,
             "_ts",

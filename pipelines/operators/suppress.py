@@ -56,12 +56,12 @@ class Suppression:
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
         place = pl.col("window_end") if self.is_final else pl.col("_ts").cast(TIME)
-        rows = rows.with_columns(place.alias(SINCE), pl.col("_deleted").alias(GONE))
+        rows = rows.with_columns_seq(place.alias(SINCE), pl.col("_deleted").alias(GONE))
         buffer = self._buffer(epoch)
         if self.is_final and not self.limits:
             return self._closed(rows, stream_time, buffer, epoch)
         if self.looked_up is not None:
-            rows = rows.with_columns(pl.lit(None, self.store.value[SHOWN]).alias(SHOWN))
+            rows = rows.with_columns_seq(pl.lit(None, self.store.value[SHOWN]).alias(SHOWN))
         keys = buffer.store.encode(rows)
         walk = buffer.walk(rows, keys, self.limits, restarts=self.restarts)
         walk.run(
@@ -78,7 +78,7 @@ class Suppression:
         turns = [turn for turn, _, _ in walk.left]
         places = pl.Series([place_ms for _, _, place_ms in walk.left])
         self._note_overtime(left, places, stream_time[turns], epoch)
-        return self._forwarded(pl.concat([left, rows.select(PLACE)[turns]], how="horizontal"))
+        return self._forwarded(pl.concat([left, rows.select_seq(PLACE)[turns]], how="horizontal"))
 
     def _note_overtime(self, left: pl.DataFrame, places_ms: pl.Series, stream_time: pl.Series, epoch: Epoch) -> None:
         """Note how far stream time is beyond the updates that have waited out the time limit."""
@@ -96,20 +96,20 @@ class Suppression:
         if self.looked_up is None:
             return None
         by, names = list(self.store.key), [name for name in self.store.value if name not in BOOKKEEPING]
-        before = self.looked_up.before(rows.select(by).unique(maintain_order=True), epoch)
+        before = self.looked_up.before(rows.select_seq(by).unique(maintain_order=True), epoch)
         parts = [
-            part.select(*by, *names, "_ts", gone.alias("_deleted"))
+            part.select_seq(*by, *names, "_ts", gone.alias("_deleted"))
             for part, gone in ((before, pl.col("_deleted")), (left, pl.col(GONE)))
         ]
         last = pl.concat(parts).unique(by, keep="last", maintain_order=True)
         struct = pl.when(~pl.col("_deleted")).then(pl.struct(*names, "_ts"))
-        return last.select(*by, struct.cast(self.store.value[SHOWN]).alias(SHOWN))
+        return last.select_seq(*by, struct.cast(self.store.value[SHOWN]).alias(SHOWN))
 
     def _closed(self, rows: pl.DataFrame, stream_time: pl.Series, buffer: _Buffer, epoch: Epoch) -> pl.DataFrame:
         """Write the newest rows and take out what has closed; without limits, the order of records does not matter."""
         by = list(self.store.key)
         buffer.put(rows.unique(by, keep="last", maintain_order=True))
-        return self._due(buffer, stream_time, rows.select(PLACE), epoch)
+        return self._due(buffer, stream_time, rows.select_seq(PLACE), epoch)
 
     @property
     def clock(self) -> str:
@@ -140,7 +140,7 @@ class Suppression:
         if self.is_final:
             left = left.filter(~pl.col(GONE))
         headers = [HELD_HEADERS] if HELD_HEADERS in self.store.value else []
-        return left.select(*self.store.key, *user_columns, "_ts", *PLACE, pl.col(GONE).alias("_deleted"), *headers)
+        return left.select_seq(*self.store.key, *user_columns, "_ts", *PLACE, pl.col(GONE).alias("_deleted"), *headers)
 
 
 class _Buffer:
@@ -168,7 +168,7 @@ class _Buffer:
 
     def walk(self, rows: pl.DataFrame, keys: list[bytes], limits: BufferLimits, *, restarts: bool) -> Walk:
         """A walk that begins with what is held; rows that may leave are remembered as candidates."""
-        self._remember(rows.select(self._columns))
+        self._remember(rows.select_seq(self._columns))
         known = list(dict.fromkeys(keys))
         self._before = {held.key: held for held in self._held(known)}
         return Walk(
@@ -194,7 +194,7 @@ class _Buffer:
         self.store.delete([held.key for held in gone])
         if moved:
             places = pl.Series(SINCE, [new.place_ms for new, _ in moved], dtype=pl.Int64).cast(TIME)
-            rows = self._candidates[0][[new.ref for new, _ in moved]].with_columns(places)
+            rows = self._candidates[0][[new.ref for new, _ in moved]].with_columns_seq(places)
             if shown is not None:
                 by = list(self._spec.key)
                 rows = rows.drop(SHOWN).join(shown, on=by, how="left", nulls_equal=True, maintain_order="left")
@@ -244,7 +244,7 @@ class _Buffer:
         keys = [key for key, is_held in zip(keys, found.get_column("_found").to_list(), strict=True) if is_held]
         if not keys:
             return []
-        rows = pl.concat([self.store.decode(keys), found.filter("_found")], how="horizontal").select(self._columns)
+        rows = pl.concat([self.store.decode(keys), found.filter("_found")], how="horizontal").select_seq(self._columns)
         first = self._remember(rows)
         return [
             Held(*parts)
@@ -259,7 +259,7 @@ class _Buffer:
         ]
 
     def _rows(self, keys: list[bytes]) -> pl.DataFrame:
-        return pl.concat([self.store.decode(keys), self.store.fetch(keys)], how="horizontal").select(self._columns)
+        return pl.concat([self.store.decode(keys), self.store.fetch(keys)], how="horizontal").select_seq(self._columns)
 
     def _remember(self, rows: pl.DataFrame) -> int:
         self._candidates.append(rows)

@@ -69,15 +69,15 @@ class TableTableJoin:
                 *renamed(met, keys, self.joiner.right_names),
             ]
         )
-        return self._results(pairs.with_columns(_later(rows, met)).filter(is_sent))
+        return self._results(pairs.with_columns_seq(_later(rows, met)).filter(is_sent))
 
     def _of_right(self, rows: pl.DataFrame, others: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         keys = _keys(rows, self.right.key, self.left.key)
         met = look_up(keys, self.left.table, others, epoch, is_written_first=self.left.is_written_first)
         is_sent = _is_sent(self.right, rows, met, epoch, needs_partner=self.kind != "outer")
-        right = rows.select(self.right.key)
+        right = rows.select_seq(self.right.key)
         own = [column for column in met.get_columns() if not column.name.startswith("_")]
-        pairs = rows.select(pl.col("^_.*$")).hstack(
+        pairs = rows.select_seq(pl.col("^_.*$")).hstack(
             [
                 *(
                     right.get_column(name).alias(known)
@@ -89,7 +89,7 @@ class TableTableJoin:
                 rows.get_column("_deleted").alias("_right_gone"),
             ]
         )
-        return self._results(pairs.with_columns(_later(rows, met)).filter(is_sent))
+        return self._results(pairs.with_columns_seq(_later(rows, met)).filter(is_sent))
 
     def _results(self, pairs: pl.DataFrame) -> pl.DataFrame:
         return self.joiner.join(with_tombstones_of(self.kind, pairs))
@@ -115,7 +115,7 @@ class JoinedTable:
                 *renamed(right, theirs, self.joiner.right_names),
             ]
         )
-        return self.joiner.join(with_tombstones_of(self.kind, pairs.with_columns(_later(left, right))))
+        return self.joiner.join(with_tombstones_of(self.kind, pairs.with_columns_seq(_later(left, right))))
 
     def live(self, asked: pl.DataFrame, epoch: Epoch, *, is_written_first: bool) -> pl.Series | None:
         """None: tables whose rows expire are not looked up through a join."""
@@ -127,7 +127,7 @@ def with_tombstones_of(kind: JoinKind, pairs: pl.DataFrame) -> pl.DataFrame:
     if kind == "outer":
         return pairs
     gone = pl.col("_left_gone") if kind == "left" else pl.col("_left_gone") | pl.col("_right_gone")
-    return pairs.with_columns(gone.alias("_left_gone"), (gone | pl.col("_right_gone")).alias("_right_gone"))
+    return pairs.with_columns_seq(gone.alias("_left_gone"), (gone | pl.col("_right_gone")).alias("_right_gone"))
 
 
 def _is_sent(
@@ -145,11 +145,11 @@ def _is_sent(
 
 
 def _keys(rows: pl.DataFrame, names: Sequence[str], others: Sequence[str]) -> pl.DataFrame:
-    return rows.select(*(pl.col(name).alias(other) for name, other in zip(names, others, strict=True)), "_offset")
+    return rows.select_seq(*(pl.col(name).alias(other) for name, other in zip(names, others, strict=True)), "_offset")
 
 
 def _later(rows: pl.DataFrame, met: pl.DataFrame) -> pl.Series:
     """The greater timestamp of two joined rows; ``met`` counts only where it has a row."""
     other = met.get_column("_ts").set(met.get_column("_deleted"), None).alias("_other")
     times = pl.DataFrame([rows.get_column("_ts"), other])
-    return times.select(pl.max_horizontal("_ts", "_other").alias("_ts")).to_series()
+    return times.select_seq(pl.max_horizontal("_ts", "_other").alias("_ts")).to_series()

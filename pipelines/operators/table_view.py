@@ -96,7 +96,7 @@ class SuppressedTable:
         names = [*(name for name in self.store.value if name not in BOOKKEEPING), "_ts"]
         then = [pl.when(is_held).then(shown.field(name)).otherwise(pl.col(name)).alias(name) for name in names]
         gone = pl.when(is_held).then(shown.field("_ts").is_null()).otherwise("_deleted")
-        return rows.with_columns(*then, gone.alias("_deleted"))
+        return rows.with_columns_seq(*then, gone.alias("_deleted"))
 
     def live(self, asked: pl.DataFrame, epoch: Epoch, *, is_written_first: bool) -> pl.Series | None:
         return self.table.live(asked, epoch, is_written_first=is_written_first)
@@ -126,17 +126,17 @@ def look_up(
     visible. A null key finds nothing.
     """
     keys = [name for name in asked.columns if name != "_offset"]
-    distinct = without_null_keys(picked(asked, keys).unique(maintain_order=True), keys)
-    numbered = distinct.with_row_index("_id")
-    ids = numbers_of(picked(asked, keys), numbered)
+    distinct, ids = numbered(picked(asked, keys))
     rows = table.before(distinct, epoch)
     found = rows.columns[len(keys) :]
     live = table.live(asked, epoch, is_written_first=is_written_first)
-    if updates.is_empty():
-        return _without_expired(rows.select(pl.col(found).gather(ids)), live)
+    if updates.is_empty() or asked.is_empty():
+        met = picked(rows, found)
+        return _without_expired(met if distinct.height == asked.height else met.select_seq(pl.all().gather(ids)), live)
     names = [*keys, *found]
     history = pl.concat([picked(rows, names), picked(updates, names)])
-    history = with_series(history, numbers_of(picked(history, keys), numbered)).filter(pl.col("_id").is_not_null())
+    history_ids = numbers_of(picked(history, keys), distinct.with_row_index("_id"))
+    history = with_series(history, history_ids).filter(history_ids.is_not_null())
     turns = pl.DataFrame([asked.get_column("_offset"), ids])
     met = turns.join_asof(
         without(history, *keys).sort("_offset", maintain_order=True),
@@ -159,15 +159,24 @@ def _without_expired(met: pl.DataFrame, live: pl.Series | None) -> pl.DataFrame:
     values = [
         pl.when(live).then(pl.col(name)).alias(name) for name in met.columns if name not in ("_offset", "_deleted")
     ]
-    return met.with_columns(*values, gone | ~live)
+    return met.with_columns_seq(*values, gone | ~live)
 
 
 def previous(rows: pl.DataFrame, key: Sequence[str], table: TableView, epoch: Epoch) -> pl.DataFrame:
     """The row that each of a table's ``rows`` of this batch replaced: value columns, ``_ts``, ``_deleted``."""
-    before = table.before(rows.select(key).unique(maintain_order=True), epoch)
+    before = table.before(rows.select_seq(key).unique(maintain_order=True), epoch)
     values = [name for name in before.columns if name not in key]
-    stacked = pl.concat([before, rows.select(before.columns)])
-    return stacked.select(pl.col(values).shift(1).over(key))[before.height :]
+    stacked = pl.concat([before, rows.select_seq(before.columns)])
+    return stacked.select_seq(pl.col(values).shift(1).over(key))[before.height :]
+
+
+def numbered(keys: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+    """The distinct ones of ``keys`` that are not null, and the number that each of ``keys`` has among them, ``_id``."""
+    distinct = keys.unique(maintain_order=True) if keys.height > 1 else keys
+    distinct = without_null_keys(distinct, keys.columns)
+    if distinct.height == keys.height:
+        return distinct, pl.Series("_id", np.arange(keys.height, dtype=np.uint32))
+    return distinct, numbers_of(keys, distinct.with_row_index("_id"))
 
 
 def numbers_of(keys: pl.DataFrame, numbered: pl.DataFrame) -> pl.Series:

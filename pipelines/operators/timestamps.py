@@ -41,11 +41,11 @@ class WithTimestamp:
                 self._refuse(rows, times, int(invalid.arg_true()[0]))
             epoch.counts["invalid_timestamps"] += int(invalid.sum())
             rows, times = rows.filter(~invalid), times.filter(~invalid)
-        return rows.with_columns(times)
+        return rows.with_columns_seq(times)
 
     def _times(self, rows: pl.DataFrame) -> pl.Series:
         if isinstance(self.time, pl.Expr):
-            return rows.with_columns(self.time.alias("_time")).get_column("_time")
+            return rows.with_columns_seq(self.time.alias("_time")).get_column("_time")
         records = Records(rows, self.key.names)
         arguments = [self.key.to_objects(rows), self.value.to_objects(rows, rows.get_column("_deleted"))]
         if self.takes_time:

@@ -34,9 +34,9 @@ class VersionedTable:
     def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         rows = VersionedStore(self.store, epoch.before).versions_at(keys)
         return (
-            keys.select(pl.exclude(AS_OF))
+            keys.select_seq(pl.exclude(AS_OF))
             .hstack(rows.drop(GONE))
-            .with_columns(
+            .with_columns_seq(
                 _partition=pl.lit(0, pl.Int32),
                 _offset=pl.lit(BEFORE_ALL_TURNS, pl.Int64),
                 _deleted=rows.get_column(GONE).fill_null(True),
@@ -59,9 +59,9 @@ class NewestRows:
         if rows.is_empty():
             return rows
         key = list(self.key)
-        before = self.table.before(rows.select(key).unique(maintain_order=True), epoch)
-        times = pl.concat([each.select(*key, "_ts") for each in (before, rows)])
-        newest = times.select(pl.col("_ts").cum_max().over(key)).to_series()[before.height :]
+        before = self.table.before(rows.select_seq(key).unique(maintain_order=True), epoch)
+        times = pl.concat([each.select_seq(*key, "_ts") for each in (before, rows)])
+        newest = times.select_seq(pl.col("_ts").cum_max().over(key)).to_series()[before.height :]
         return rows.filter(rows.get_column("_ts") >= newest)
 
 
@@ -83,25 +83,27 @@ def look_up_as_of(
     key finds nothing.
     """
     keys = [name for name in asked.columns if not name.startswith("_")]
-    distinct = asked.select(keys).unique(maintain_order=True).filter(pl.any_horizontal(pl.col(keys).is_not_null()))
+    distinct = asked.select_seq(keys).unique(maintain_order=True).filter(pl.any_horizontal(pl.col(keys).is_not_null()))
     numbered = distinct.with_row_index("_id")
-    asks = asked.select(pl.col("_ts").alias(AS_OF), "_offset").with_columns(numbers_of(asked.select(keys), numbered))
+    asks = asked.select_seq(pl.col("_ts").alias(AS_OF), "_offset").with_columns_seq(
+        numbers_of(asked.select_seq(keys), numbered)
+    )
     newest = table.before(distinct, epoch)
     newest_ts = newest.get_column("_ts").fill_null(BEFORE_ALL_TIMES)
-    asks = asks.with_columns(newest_ts.gather(asks.get_column("_id")).fill_null(BEFORE_ALL_TIMES).alias("_newest"))
-    older = asks.filter(pl.col(AS_OF) < pl.col("_newest")).select("_id", AS_OF).unique(maintain_order=True)
-    then = table.before(distinct[older.get_column("_id")].with_columns(older.get_column(AS_OF)), epoch)
-    older = older.with_columns((newest.height + pl.int_range(pl.len())).alias("_place"))
+    asks = asks.with_columns_seq(newest_ts.gather(asks.get_column("_id")).fill_null(BEFORE_ALL_TIMES).alias("_newest"))
+    older = asks.filter(pl.col(AS_OF) < pl.col("_newest")).select_seq("_id", AS_OF).unique(maintain_order=True)
+    then = table.before(distinct[older.get_column("_id")].with_columns_seq(older.get_column(AS_OF)), epoch)
+    older = older.with_columns_seq((newest.height + pl.int_range(pl.len())).alias("_place"))
     asks = asks.join(older, on=["_id", AS_OF], how="left", maintain_order="left")
-    asks = asks.with_columns(pl.coalesce("_place", "_id").cast(pl.Int64).alias("_place"))
-    found = pl.concat([newest, then, updates.select(newest.columns)])
+    asks = asks.with_columns_seq(pl.coalesce("_place", "_id").cast(pl.Int64).alias("_place"))
+    found = pl.concat([newest, then, updates.select_seq(newest.columns)])
     if updates.height:
         asks = _at_their_turns(
             asks,
             found.get_column("_ts"),
             newest.height + then.height,
             updates.get_column("_offset"),
-            numbers_of(updates.select(keys), numbered),
+            numbers_of(updates.select_seq(keys), numbered),
             is_written_first=is_written_first,
         )
     clock = _clock_at(
@@ -114,8 +116,8 @@ def look_up_as_of(
     is_forgotten = (asks.get_column(AS_OF) < clock - store.retention_ms) & (
         found.get_column("_ts").gather(places) < asks.get_column("_newest")
     )
-    met = found.drop(keys).select(pl.all().gather(places.set(is_forgotten.fill_null(False), None)))
-    return met.with_columns(pl.col("_deleted").fill_null(True))
+    met = found.drop(keys).select_seq(pl.all().gather(places.set(is_forgotten.fill_null(False), None)))
+    return met.with_columns_seq(pl.col("_deleted").fill_null(True))
 
 
 def _at_their_turns(
@@ -145,7 +147,9 @@ def _at_their_turns(
             place = bisect_right(known, (as_of[ask], count)) - 1
             if place >= 0 and known[place][0] >= at[places[ask]]:
                 places[ask] = first + known[place][1]
-    return asks.with_columns(pl.Series("_place", places, dtype=pl.Int64), pl.Series("_newest", newest, dtype=pl.Int64))
+    return asks.with_columns_seq(
+        pl.Series("_place", places, dtype=pl.Int64), pl.Series("_newest", newest, dtype=pl.Int64)
+    )
 
 
 def _clock_at(turns: pl.Series, updates: pl.DataFrame, before_ms: int, *, is_written_first: bool) -> pl.Series:

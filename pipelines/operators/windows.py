@@ -190,7 +190,7 @@ class UnlimitedWindows:
     def assign(self, rows: pl.DataFrame, stream_time: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
         """As for ``TimeWindows``; nothing is late."""
         inside = rows.filter(pl.col("_ts") >= self.start_ms)
-        inside = inside.with_columns(
+        inside = inside.with_columns_seq(
             pl.lit(self.start_ms).cast(TIME).alias("window_start"), pl.lit(NO_END_MS).cast(TIME).alias("window_end")
         )
         return inside, inside.clear()

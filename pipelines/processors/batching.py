@@ -87,27 +87,27 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         self._retime()
 
     def process_batch(self, rows: pl.DataFrame) -> pl.DataFrame | None:
-        keys = rows.select(self._key).unique(maintain_order=True)
+        keys = rows.select_seq(self._key).unique(maintain_order=True)
         rows = (
             rows.with_row_index("_turn")
             .join(keys.with_row_index("_of"), on=self._key, how="left", nulls_equal=True, maintain_order="left")
-            .with_columns(_size=value_bytes(self._shape.value))
+            .with_columns_seq(_size=value_bytes(self._shape.value))
             .sort("_of", maintain_order=True)
         )
         held = self._open.get_rows(keys)
         cuts = self._cuts(rows, held)
-        rows = rows.with_columns(_batch=cuts.of(rows.get_column("_of").to_numpy()))
+        rows = rows.with_columns_seq(_batch=cuts.of(rows.get_column("_of").to_numpy()))
         batches = self._leave(rows.filter(pl.col("_batch").is_not_null()), held, cuts)
         self._keep(rows.filter(pl.col("_batch").is_null()), held, cuts)
         if batches is None:
             return None
-        causes = rows.select("_turn", "_partition", "_offset")[cuts.causes]
+        causes = rows.select_seq("_turn", "_partition", "_offset")[cuts.causes]
         return batches.hstack(keys[cuts.keys]).hstack(causes).sort("_turn", maintain_order=True)
 
     def on_timers(self, rows: pl.DataFrame) -> pl.DataFrame | None:
         if self._limits.max_wait_ms is None:
             return None
-        held = self._open.get_rows(rows.select(self._key)).filter("_found")
+        held = self._open.get_rows(rows.select_seq(self._key)).filter("_found")
         return self._gone(held) if held.height else None
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         """All open batches in parts, each read after the one before has been taken out."""
         above: Any = None
         while (held := next(self._open.range(above).frames(SCAN_ROWS), None)) is not None:
-            last = held.select(self._key).row(-1)
+            last = held.select_seq(self._key).row(-1)
             above = last if len(last) > 1 else last[0]
             yield held
 
@@ -179,20 +179,20 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         if not cuts.keys.size:
             return None
         first = np.flatnonzero(np.diff(cuts.keys, prepend=-1))
-        taken = self._take(held[cuts.keys[first]].with_columns(_batch=pl.Series(first)).filter("_found"))
-        records = rows.select("_batch", *self._values, _first="_ts", _last="_ts")
+        taken = self._take(held[cuts.keys[first]].with_columns_seq(_batch=pl.Series(first)).filter("_found"))
+        records = rows.select_seq("_batch", *self._values, _first="_ts", _last="_ts")
         return self._batches(pl.concat([taken, records]))
 
     def _gone(self, held: pl.DataFrame) -> pl.DataFrame:
         """Take out all of ``held`` open batches, as the rows to forward, in their order."""
-        taken = self._take(held.with_columns(_batch=pl.int_range(pl.len())))
-        self._open.delete_rows(held.select(self._key))
-        return self._batches(taken).hstack(held.select(self._key))
+        taken = self._take(held.with_columns_seq(_batch=pl.int_range(pl.len())))
+        self._open.delete_rows(held.select_seq(self._key))
+        return self._batches(taken).hstack(held.select_seq(self._key))
 
     def _take(self, begun: pl.DataFrame) -> pl.DataFrame:
         """Take the records out of open batches, in their order: ``_batch``, value columns, and of the whole batch the
         least and the greatest time, ``_first`` and ``_last`` (ms)."""
-        places = begun.select(
+        places = begun.select_seq(
             "_batch",
             *self._key,
             pl.int_ranges(0, "_chunks").alias(PLACE),
@@ -201,12 +201,12 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         ).explode(PLACE)
         chunks = self._chunks.get_rows(places)
         self._chunks.delete_rows(places)
-        values = chunks.select(
+        values = chunks.select_seq(
             pl.coalesce(name, pl.lit(None, dtype).repeat_by(CHUNK_COUNT)) for name, dtype in self._shape.value.items()
         )
         return (
-            values.hstack(places.select("_batch", "_first", "_last"))
-            .select("_batch", *self._values, "_first", "_last")
+            values.hstack(places.select_seq("_batch", "_first", "_last"))
+            .select_seq("_batch", *self._values, "_first", "_last")
             .explode(self._values)
         )
 
@@ -241,14 +241,14 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         is_cut, is_held = np.zeros(held.height, bool), held.get_column("_found").to_numpy()
         is_cut[cuts.keys] = True
         goes_on = pl.Series(is_held & ~is_cut)[stays]
-        begun = held.drop("_ts", "_found")[stays].with_columns(
+        begun = held.drop("_ts", "_found")[stays].with_columns_seq(
             pl.when(goes_on).then(pl.col(name)).alias(name) for name in OPEN
         )
-        place = begun.select(*self._key, pl.col("_chunks").fill_null(0).alias(PLACE))
-        self._chunks.put_rows(place.hstack(grouped.select(*self._values, CHUNK_COUNT, "_ts")))
+        place = begun.select_seq(*self._key, pl.col("_chunks").fill_null(0).alias(PLACE))
+        self._chunks.put_rows(place.hstack(grouped.select_seq(*self._values, CHUNK_COUNT, "_ts")))
         now_ms = as_ms(self.context.current_system_time)
         self._open.put_rows(
-            begun.hstack(grouped.select(CHUNK_COUNT, "_size", "_first", "_ts")).select(
+            begun.hstack(grouped.select_seq(CHUNK_COUNT, "_size", "_first", "_ts")).select_seq(
                 *self._key,
                 pl.col("count").fill_null(0) + pl.col(CHUNK_COUNT),
                 pl.min_horizontal("first_time", "_first"),
@@ -261,10 +261,10 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         )
         is_closed = is_held & is_cut
         is_closed[stays] = False
-        closed = held.select(self._key).filter(pl.Series(is_closed))
+        closed = held.select_seq(self._key).filter(pl.Series(is_closed))
         self._open.delete_rows(closed)
         self._cancel(closed)
-        self._set(begun.filter(~goes_on).select(self._key), pl.lit(now_ms))
+        self._set(begun.filter(~goes_on).select_seq(self._key), pl.lit(now_ms))
 
     # timers
 

@@ -63,7 +63,7 @@ def forwarded_rows(given: Any, columns: pl.Schema, cause: Cause, *, has_headers:
     rows: pl.DataFrame = with_headers(given) if has_headers else given
     if has_headers:
         schema[HEADERS] = HEADERS_TYPE
-    return rows.select(
+    return rows.select_seq(
         *(
             _cast(rows.get_column(name), dtype) if name in rows.columns else pl.lit(defaults[name], dtype).alias(name)
             for name, dtype in schema.items()

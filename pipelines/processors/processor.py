@@ -188,7 +188,7 @@ class BatchProcessor(_Base[KOut, VOut], Generic[KIn, VIn, KOut, VOut]):
     Examples:
         >>> class Length(BatchProcessor[str, str, str, int]):
         ...     def process_batch(self, rows):
-        ...         return rows.with_columns(value=col("word").str.len_chars())
+        ...         return rows.with_columns_seq(value=col("word").str.len_chars())
         >>> builder = StreamsBuilder()
         >>> builder.stream("words", key=String("author"), value=String("word")).process(Length).to_delta("lengths")
         >>> driver = TopologyTestDriver(Application("example", builder))

@@ -183,7 +183,7 @@ class Running:
 
     def timers(self, rows: pl.DataFrame, at: pl.Expr, punctuation: Punctuation = STREAM) -> None:
         store = self._timer_store("timers", punctuation)
-        times = rows.with_columns(at.alias("_at")).get_column("_at")
+        times = rows.with_columns_seq(at.alias("_at")).get_column("_at")
         if isinstance(times.dtype, pl.Datetime) and times.dtype.time_zone is not None:
             times = times.dt.timestamp("ms")
         if not times.dtype.is_integer() or times.null_count():
@@ -358,7 +358,7 @@ class Running:
                 f"timers are set by key, which has the columns {', '.join(names)}, but the rows lack "
                 f"{', '.join(missing)}"
             )
-        return rows.select(names)
+        return rows.select_seq(names)
 
 
 Out = list[Forwarded | ForwardedRows]

@@ -119,11 +119,11 @@ class OpenSessionStore(Opened[StateSessionStore], Generic[K, V]):
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Put sessions in order: key columns, ``window_start``, ``window_end`` (in UTC), value columns, ``_ts`` (Int64,
         ms)."""
-        self._open.put_rows(rows.with_columns(pl.col(*BOUNDS).cast(TIME)))
+        self._open.put_rows(rows.with_columns_seq(pl.col(*BOUNDS).cast(TIME)))
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
         """Remove the sessions of ``keys`` (key columns, ``window_start``, ``window_end``)."""
-        self._open.delete_rows(keys.with_columns(pl.col(*BOUNDS).cast(TIME)))
+        self._open.delete_rows(keys.with_columns_seq(pl.col(*BOUNDS).cast(TIME)))
 
     def _place(self, session: Windowed) -> tuple[Any, int, int]:
         if not isinstance(session, Windowed):

@@ -141,7 +141,7 @@ class OpenWindowStore(Opened[StateWindowStore], Generic[K, V]):
 
     def _bounded(self, rows: pl.DataFrame) -> pl.DataFrame:
         start = pl.col("window_start").cast(TIME)
-        return rows.with_columns(start, window_end=start + pl.duration(milliseconds=self._spec.window_size_ms))
+        return rows.with_columns_seq(start, window_end=start + pl.duration(milliseconds=self._spec.window_size_ms))
 
     def _entries(self, found: Iterable[tuple[WindowKey, Any]]) -> Iterator[tuple[Windowed, V]]:
         return ((windowed(self._key_item(each.key), each), self._item(row)) for each, row in found)

@@ -31,10 +31,10 @@ def headers_of(cell: Sequence[Mapping[str, Any]] | None) -> Headers:
 def with_headers(rows: pl.DataFrame) -> pl.DataFrame:
     """``rows`` with empty headers where they have none."""
     if HEADERS not in rows.columns:
-        return rows.with_columns(NO_HEADERS.new_from_index(0, rows.height))
+        return rows.with_columns_seq(NO_HEADERS.new_from_index(0, rows.height))
     if not rows.get_column(HEADERS).null_count():
         return rows
-    return rows.with_columns(pl.col(HEADERS).fill_null(pl.lit(NO_HEADERS)))
+    return rows.with_columns_seq(pl.col(HEADERS).fill_null(pl.lit(NO_HEADERS)))
 
 
 def checked_headers(headers: Any) -> Headers:

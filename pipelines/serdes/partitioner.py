@@ -71,9 +71,9 @@ def partition_of(
     bytes_of: Callable[[pl.DataFrame], Sequence[bytes]] = key_bytes,
 ) -> pl.Series:
     """The target partition of each row, Int32 in ``[0, count)``, by the key's bytes; hashes distinct keys only."""
-    keys = frame.select(key_columns)
+    keys = frame.select_seq(key_columns)
     distinct = keys.unique(maintain_order=True)
     hashes = murmur2(bytes_of(distinct)) & np.uint32(0x7FFFFFFF)
-    distinct = distinct.with_columns(pl.Series("_target", (hashes % count).astype(np.int32)))
+    distinct = distinct.with_columns_seq(pl.Series("_target", (hashes % count).astype(np.int32)))
     joined = keys.join(distinct, on=list(key_columns), how="left", nulls_equal=True, maintain_order="left")
     return joined.get_column("_target")

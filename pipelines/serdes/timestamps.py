@@ -97,7 +97,7 @@ class TimestampExtractor:
         if self.of is None:
             return frame.get_column("_ts")
         expression = pl.col(self.of) if isinstance(self.of, str) else self.of
-        return as_ms(frame.select(expression.alias("_time")).to_series())
+        return as_ms(frame.select_seq(expression.alias("_time")).to_series())
 
     def _judge(self, times: pl.Series, invalid: pl.Series, partition_time_ms: int) -> EventTimes:
         raise NotImplementedError

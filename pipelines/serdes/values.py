@@ -124,7 +124,7 @@ def _lists(name: str, dtype: pl.DataType, values: Sequence[Any], items: Callable
     rows = pl.DataFrame({"row": np.arange(len(values)), "gone": gone})
     lists = rows.join(grouped, on="row", how="left", maintain_order="left")
     nothing = pl.lit([], dtype=dtype)
-    return lists.select(
+    return lists.select_seq(
         pl.when(~pl.col("gone")).then(pl.col("items").cast(dtype).fill_null(nothing)).alias(name)
     ).to_series()
 
@@ -132,7 +132,7 @@ def _lists(name: str, dtype: pl.DataType, values: Sequence[Any], items: Callable
 def nulled(column: pl.Series, gone: pl.Series) -> pl.Series:
     """The column with null where ``gone`` is true."""
     frame = pl.DataFrame([column.alias("column"), gone.alias("gone")])
-    return frame.select(pl.when(~pl.col("gone")).then("column").alias(column.name)).to_series()
+    return frame.select_seq(pl.when(~pl.col("gone")).then("column").alias(column.name)).to_series()
 
 
 @cache

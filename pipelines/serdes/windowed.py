@@ -44,7 +44,7 @@ class WindowedSerde:
         keys = items.set(short, None) if bad else items
         frame = pl.DataFrame([keys.alias("key")])
         inner = self.key.decode(
-            frame.select(pl.col("key").bin.head(pl.col("key").bin.size() - width)).to_series(), row_type
+            frame.select_seq(pl.col("key").bin.head(pl.col("key").bin.size() - width)).to_series(), row_type
         )
         times = [
             keys.bin.tail((self.times - index) * TIME_BYTES)

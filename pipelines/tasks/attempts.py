@@ -220,4 +220,4 @@ def _ipc(row: pl.DataFrame) -> bytes:
 
 
 def _json(row: pl.DataFrame, columns: Iterable[str]) -> bytes:
-    return msgspec.json.encode(row.select(list(columns)).row(0, named=True))
+    return msgspec.json.encode(row.select_seq(list(columns)).row(0, named=True))

@@ -73,17 +73,17 @@ def read_blob(folder: Path, blob: BlobRef, schema: pl.Schema) -> pl.DataFrame:
     """The rows that its target has not taken, with the columns of ``schema`` and of their keys; columns that the rows
     lack are null."""
     rows = pl.read_ipc(folder / blob.path)
-    if rows.select(pl.exclude(MERGE, ORIGIN)).schema != schema:  # another program wrote them
+    if rows.select_seq(pl.exclude(MERGE, ORIGIN)).schema != schema:  # another program wrote them
         columns = [
             pl.col(name).cast(dtype) if name in rows.columns else pl.lit(None, dtype).alias(name)
             for name, dtype in schema.items()
         ]
-        rows = rows.select(*columns, *(name for name in (MERGE, ORIGIN) if name in rows.columns))
+        rows = rows.select_seq(*columns, *(name for name in (MERGE, ORIGIN) if name in rows.columns))
     if MERGE not in rows.columns:  # written before rows had keys
-        rows = rows.with_columns(pl.col("_ts").cum_max().alias(MERGE), pl.lit(0, pl.Int64).alias(ORIGIN))
+        rows = rows.with_columns_seq(pl.col("_ts").cum_max().alias(MERGE), pl.lit(0, pl.Int64).alias(ORIGIN))
     rows = rows[blob.taken :]
     if ORIGIN not in rows.columns and blob.first is not None:
-        rows = rows.with_columns(origins_of_offsets(rows, blob.first[1]))
+        rows = rows.with_columns_seq(origins_of_offsets(rows, blob.first[1]))
     return rows
 
 

@@ -86,7 +86,7 @@ def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:
         schema={**DEAD_LETTERS.schema, "timestamp": pl.Int64()},
     )
     time = pl.col("timestamp")
-    return frame.with_columns(pl.when(time <= LAST_TIME_MS).then(time).cast(TIME))
+    return frame.with_columns_seq(pl.when(time <= LAST_TIME_MS).then(time).cast(TIME))
 
 
 def letter_id(record: BadRecord, epoch: int) -> str:

@@ -720,7 +720,7 @@ class EpochRunner:
             if frame is None or not frame.height:
                 continue
             target, name_of = edge.target, self._topology.task_name
-            parts = frame.with_columns(
+            parts = frame.with_columns_seq(
                 edge.partition_of(frame, self._settings.partition_counts[target]).alias("_target")
             ).partition_by("_target", as_dict=True, include_key=False)
             for (partition,), rows in sorted(parts.items()):

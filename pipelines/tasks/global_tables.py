@@ -71,7 +71,7 @@ class GlobalTables:
         store = TypedStore(node.store, self)
         gone, kept = newest.filter("_deleted"), newest.filter(~pl.col("_deleted"))
         store.delete(store.encode(gone))
-        store.write(store.encode(kept), kept.select(*node.store.value, "_ts"))
+        store.write(store.encode(kept), kept.select_seq(*node.store.value, "_ts"))
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         rows = self._rows.get(store, {})

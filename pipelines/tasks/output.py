@@ -54,7 +54,7 @@ def joined(outputs: Sequence[EpochOutput], sinks: Iterable[TableSinkNode]) -> Ep
             counts["rows_out"] -= rows.height
             rows = rows.unique(sink.key_columns, keep="last", maintain_order=True)
             counts["rows_out"] += rows.height
-        written[sink.table] = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"))
+        written[sink.table] = rows.with_columns_seq(pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"))
     edges = {
         name: pl.concat([output.edges[name] for output in outputs if name in output.edges])
         for name in dict.fromkeys(name for output in outputs for name in output.edges)
@@ -77,7 +77,9 @@ def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
         leaving = node.sink.outgoing(rows)
         if not node.keeps_times:
             return leaving
-        return leaving.with_columns(rows.select(pl.col(node.day_column).cast(TIME).dt.timestamp("ms").alias(AT)))
+        return leaving.with_columns_seq(
+            rows.select_seq(pl.col(node.day_column).cast(TIME).dt.timestamp("ms").alias(AT))
+        )
     columns = [rows.get_column(name) for name in (*node.record.columns, "_ts", "_deleted")]
     at = len(node.record.columns)
     columns[at] = columns[at].cast(TIME)

@@ -64,6 +64,7 @@ class _Given:
     """The rows of an epoch, and what the nodes have made of them."""
 
     inputs: Mapping[str, pl.DataFrame]
+    arrived: dict[Node, list[pl.DataFrame]] = field(default_factory=dict)
     forwarded: dict[Node, pl.DataFrame] = field(default_factory=dict)
     sinks: dict[str, pl.DataFrame] = field(default_factory=dict)
     edges: dict[str, pl.DataFrame] = field(default_factory=dict)
@@ -126,6 +127,7 @@ class TaskProcessor:
             for node in sub_topology.nodes
             if len(node.parents) > 1 and node not in self._merges
         }
+        self._nothing: dict[Node, pl.DataFrame] = {}
         operators: dict[Node, object] = {**self._operators, **self._joins}
         self._closing = {node: operator for node, operator in operators.items() if isinstance(operator, Closing)}
         self._idleness: dict[Node, Idleness | Following] = {}
@@ -301,7 +303,7 @@ class TaskProcessor:
                 lateness_ms_of={
                     node.name: behind
                     for node in (self._sub_topology.nodes if self._is_debug else ())
-                    if (behind := moments.behind(_arrived(node, inputs, given.forwarded, epoch))).count
+                    if (behind := moments.behind(self._arrived(node, given, epoch))).count
                 },
             ),
         )
@@ -312,7 +314,7 @@ class TaskProcessor:
     ) -> None:
         """Run one node over all rows."""
         before = epoch.counts.copy()
-        arrived = _arrived(node, given.inputs, given.forwarded, epoch)
+        arrived = self._arrived(node, given, epoch)
         if not arrived:
             rows = calls.while_idle(node, epoch)
         elif isinstance(node, TableSinkNode):
@@ -333,6 +335,37 @@ class TaskProcessor:
             rows = _both(rows, self._processes[node].stop(epoch))
         if rows is not None:
             given.forward(node, rows, epoch.counts - before, epoch)
+
+    def _arrived(self, node: Node, given: _Given, epoch: Epoch) -> list[pl.DataFrame]:
+        """The rows of each of the node's parents, or of its topic; an empty list if there are none at all."""
+        if node in given.arrived:
+            return given.arrived[node]
+        match node:
+            case SourceNode():
+                found = [given.inputs.get(node.topic)]
+            case LateRecordsNode():
+                found = [epoch.late.get(node.name)]
+            case _:
+                found = [
+                    given.inputs.get(parent.name)
+                    if isinstance(parent, RepartitionNode)
+                    else meant_for(node, given.forwarded.get(parent), parent)
+                    for parent in node.parents
+                ]
+        if all(rows is None or rows.is_empty() for rows in found):
+            given.arrived[node] = []
+        else:
+            given.arrived[node] = [
+                rows if rows is not None and rows.height else self._nothing_of(parent)
+                for rows, parent in zip(found, node.parents or (node,), strict=True)
+            ]
+        return given.arrived[node]
+
+    def _nothing_of(self, node: Node) -> pl.DataFrame:
+        """No rows of the node."""
+        if node not in self._nothing:
+            self._nothing[node] = pl.DataFrame(schema=source_schema(node.record.columns))
+        return self._nothing[node]
 
     def _merged(self, node: Node, arrived: list[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
         """The rows of all parents of a node to which it does not matter what comes from which."""
@@ -446,7 +479,7 @@ class TaskProcessor:
 
 def headers_of_causes(rows: pl.DataFrame, causes: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """``rows`` with the headers of the ones of ``causes`` with their ``_offset``, of several the last."""
-    known = pl.concat([cause.select("_offset", HEADERS) for cause in causes])
+    known = pl.concat([cause.select_seq("_offset", HEADERS) for cause in causes])
     known = known.unique("_offset", keep="last", maintain_order=True)
     return with_headers(rows.join(known, on="_offset", how="left", maintain_order="left"))
 
@@ -482,27 +515,3 @@ def _placed(
             placed.turn, placed.stage = error.turn, error.stage
             return placed
     return error
-
-
-def _arrived(
-    node: Node, inputs: Mapping[str, pl.DataFrame], forwarded: Mapping[Node, pl.DataFrame], epoch: Epoch
-) -> list[pl.DataFrame]:
-    """The rows of each of the node's parents, or of its topic; an empty list if there are none at all."""
-    match node:
-        case SourceNode():
-            found = [inputs.get(node.topic)]
-        case LateRecordsNode():
-            found = [epoch.late.get(node.name)]
-        case _:
-            found = [
-                inputs.get(parent.name)
-                if isinstance(parent, RepartitionNode)
-                else meant_for(node, forwarded.get(parent), parent)
-                for parent in node.parents
-            ]
-    if all(rows is None or rows.is_empty() for rows in found):
-        return []
-    return [
-        rows if rows is not None and rows.height else pl.DataFrame(schema=source_schema(parent.record.columns))
-        for rows, parent in zip(found, node.parents or (node,), strict=True)
-    ]

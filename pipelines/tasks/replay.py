@@ -85,7 +85,7 @@ def batches(
             )
             yield Batch(turns=_turns(topic, decoded.frame, clocks), first=start, raws={topic: raw}, bad=decoded.bad)
         else:
-            rows = pl.concat([_row(letter) for letter in part]).select(schemas[topic].keys())
+            rows = pl.concat([_row(letter) for letter in part]).select_seq(schemas[topic].keys())
             yield Batch(turns=_turns(topic, rows, clocks), first=start, raws={}, bad=())
         start = stop
 
@@ -116,7 +116,7 @@ def _raw(letters: Sequence[Letter], *, has_headers: bool) -> _Raw:
     rows = [(letter.key, letter.value, letter.timestamp_ms, letter.offset) for letter in letters]
     frame = pl.DataFrame(rows, schema=RAW_SCHEMA, orient="row")
     if has_headers:
-        frame = frame.with_columns(headers_column(letter.headers or () for letter in letters).alias("headers"))
+        frame = frame.with_columns_seq(headers_column(letter.headers or () for letter in letters).alias("headers"))
     return _Raw(letters[0].topic, letters[0].partition, frame)
 
 

@@ -87,9 +87,13 @@ class RunMetrics:
         """Note an accepted epoch of a task; ``counts`` are those of the task, ``EpochMetrics.nodes`` those of nodes."""
         self._sensors[TASK, task, "", "process"].record(metrics.records)
         self._sensors[TASK, task, "", _LATENESS].record_all(metrics.lateness_ms)
-        self._sensors[TASK, task, "", "dropped-records"].record(sum(counts.get(name, 0) for name in DROPS))
-        for count, name in _LATE.items():
-            self._sensors[TASK, task, "", name].record(counts.get(count, 0))
+        for name, value in (
+            ("dropped-records", sum(counts.get(name, 0) for name in DROPS)),
+            *((name, counts.get(count, 0)) for count, name in _LATE.items()),
+        ):
+            sensor = self._sensors[TASK, task, "", name]
+            if value:
+                sensor.record(value)
         names = _LATE | (_OF_NODES_AT_DEBUG if self._is_debug else {})
         for node, found in metrics.nodes.items():
             for count, name in names.items():

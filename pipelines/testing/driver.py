@@ -56,6 +56,7 @@ from weir.pipelines.topology.processors import ProcessorNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.backing import opened_stores, suppliers_of
 from weir.state.engine.memory import MemoryStore
+from weir.state.frames import framed
 from weir.state.stores.typed import TypedStore
 from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
@@ -775,7 +776,8 @@ class TopologyTestDriver:
 
 def _raw(source: SourceNode, piped: Sequence[tuple[Any, ...]]) -> _Records:
     """Records, each as key, value, time, offset, headers, and what was piped as key and value."""
-    frame = pl.DataFrame([record[:4] for record in piped], schema=RAW_SCHEMA, orient="row")
+    columns = zip(RAW_SCHEMA.items(), zip(*piped, strict=True), strict=False)
+    frame = framed([pl.Series(name, items, dtype=dtype) for (name, dtype), items in columns])
     if source.has_headers:
         frame = frame.with_columns(headers_column([record[4] for record in piped]).alias("headers"))
     return _Records(topic=source.topic, partition=0, frame=frame)

@@ -97,7 +97,7 @@ class Store:
         values = self.columns.rows.decode([value for _, value in rows])
         held = [HELD_HEADERS] if HELD_HEADERS in self.spec.value else []
         return pl.concat(
-            [self.columns.decode([key for key, _ in rows]), values.select(*self._shown, *held, "_ts")],
+            [self.columns.decode([key for key, _ in rows]), values.select_seq(*self._shown, *held, "_ts")],
             how="horizontal",
         )
 

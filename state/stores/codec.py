@@ -31,6 +31,8 @@ END, ESCAPED = b"\x00", b"\x00\xff"
 by 0xff; a key of a single text column is the plain text."""
 _PRESENT, _END = pl.Series([PRESENT]), pl.Series([END])
 _SIGN = np.uint64(1 << 63)
+FEW = 32
+"""Texts of so few keys are handled one by one, which takes less than one of polars' queries."""
 TIME_BYTES = 8
 DECIMAL_BYTES, DECIMAL_SIGN = 16, 1 << 127
 
@@ -116,17 +118,18 @@ class KeyCodec:
         if first == last:
             return columns
         texts = self._columns[first:last]
-        middle = cut.middle(self._has_end[last - 1])
-        if not (self._is_escaped and middle.bin.contains(ESCAPED).any()):
-            if len(texts) == 1:
+        if len(cut) > FEW:
+            middle = cut.middle(self._has_end[last - 1])
+            is_plain = not (self._is_escaped and _any_has(middle, ESCAPED))
+            if is_plain and len(texts) == 1:
                 return columns | {texts[0][0]: _text_column(middle, texts[0][1])}
-            if all(dtype == pl.String for _, dtype in texts):
+            if is_plain and all(dtype == pl.String for _, dtype in texts):
                 fields = middle.cast(pl.String).str.split_exact("\x00", len(texts) - 1).struct.unnest()
                 return columns | {
                     name: _text_column(field.cast(pl.Binary), pl.String())
                     for (name, _), field in zip(texts, fields, strict=True)
                 }
-        rows = [self._parse(key, first, last) for key in cut.middle().to_list()]
+        rows = [self._parse(key, first, last) for key in cut.each_middle()]
         for (name, dtype), values in zip(texts, zip(*rows, strict=True), strict=True):
             columns[name] = (
                 pl.Series(name, values, dtype=pl.Binary).cast(dtype)
@@ -321,7 +324,7 @@ def _binary(rows: np.ndarray) -> pl.Series:
 
 def _text_part(column: pl.Series, has_end: bool, is_escaped: bool) -> pl.Series:
     text = column.cast(pl.Binary)
-    if is_escaped and text.bin.contains(END).any():
+    if is_escaped and _any_has(text, END):
         text = pl.Series(
             [None if value is None else value.replace(END, ESCAPED) for value in text.to_list()], dtype=pl.Binary
         )
@@ -330,10 +333,17 @@ def _text_part(column: pl.Series, has_end: bool, is_escaped: bool) -> pl.Series:
     return part.fill_null(pl.lit(NULL + end)) if part.null_count() else part
 
 
+def _any_has(texts: pl.Series, part: bytes) -> bool:
+    """Whether ``part`` stands in any of the values."""
+    if len(texts) > FEW:
+        return bool(texts.bin.contains(part).any())
+    return any(text is not None and part in text for text in texts.to_list())
+
+
 def _text_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
     """The text of components that have neither an end marker nor escapes."""
     of = pl.col(part.name).bin
-    text, is_null = part.to_frame().select(of.slice(1), of.starts_with(NULL).alias("_is_null"))
+    text, is_null = part.to_frame().select_seq(of.slice(1), of.starts_with(NULL).alias("_is_null"))
     return (text.set(is_null, None) if is_null.any() else text).cast(dtype)
 
 
@@ -393,6 +403,9 @@ class _Cut:
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._keys, self._left, self._right = keys, 0, 0
 
+    def __len__(self) -> int:
+        return len(self._keys)
+
     @cached_property
     def _bytes(self) -> np.ndarray:
         """The keys one after another."""
@@ -420,7 +433,11 @@ class _Cut:
         if left == right == 0:
             return body
         part = pl.col("middle").bin
-        return body.to_frame().select(part.slice(left, part.size() - left - right)).to_series()
+        return body.to_frame().select_seq(part.slice(left, part.size() - left - right)).to_series()
+
+    def each_middle(self) -> list[bytes]:
+        """What is left of each key, to be looked at one by one."""
+        return [key[self._left : len(key) - self._right] for key in self._keys]
 
     def _at(self, starts: np.ndarray, width: int) -> np.ndarray:
         found: np.ndarray = np.lib.stride_tricks.sliding_window_view(self._bytes, width)[starts]

@@ -99,11 +99,11 @@ def expiry_times(spec: StoreSpec, rows: pl.DataFrame) -> pl.Series:
         replaced = (
             rows.with_row_index("_place")
             .sort(*by, "valid_from")
-            .with_columns(pl.col("valid_from").shift(-1).over(by).alias("_replaced"))
+            .with_columns_seq(pl.col("valid_from").shift(-1).over(by).alias("_replaced"))
             .sort("_place")
         )
         own = pl.when(GONE).then(pl.col("valid_from"))
-        return replaced.select(pl.coalesce(own, "_replaced").dt.timestamp("ms")).to_series()
+        return replaced.select_seq(pl.coalesce(own, "_replaced").dt.timestamp("ms")).to_series()
     if spec.expires_by is StoreClock.WALL_CLOCK:
         return rows.get_column(WRITTEN).dt.timestamp("ms")
     return rows.get_column("_ts")

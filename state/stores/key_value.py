@@ -113,10 +113,10 @@ class _KeyValueRows(Store, Generic[V]):
         oldest_ms = self._oldest_live_ms()
         if oldest_ms is not None:
             live = self._times(rows) >= oldest_ms
-            rows = rows.with_columns(pl.when(live).then(pl.col(name)).alias(name) for name in (*self._shown, "_ts"))
-            rows = rows.with_columns(pl.col("_found") & live.fill_null(False))
+            rows = rows.with_columns_seq(pl.when(live).then(pl.col(name)).alias(name) for name in (*self._shown, "_ts"))
+            rows = rows.with_columns_seq(pl.col("_found") & live.fill_null(False))
         return pl.concat(
-            [keys.select(self.spec.key.names()), rows.select(*self._shown, "_ts", "_found")], how="horizontal"
+            [keys.select_seq(self.spec.key.names()), rows.select_seq(*self._shown, "_ts", "_found")], how="horizontal"
         )
 
     def get_ranges(self, lower: pl.DataFrame, upper: pl.DataFrame) -> pl.DataFrame:
@@ -142,10 +142,10 @@ class _KeyValueRows(Store, Generic[V]):
         If there is a column ``_deleted``, rows where it is true delete their key; they advance stream time, too.
         """
         if "_deleted" not in rows.columns:
-            rows = rows.with_columns(_deleted=pl.lit(False))
+            rows = rows.with_columns_seq(_deleted=pl.lit(False))
         if self.spec.retention_ms is not None:
             if self.spec.expires_by is StoreClock.WALL_CLOCK:
-                rows = rows.with_columns(pl.lit(self.time.now_ms).cast(TIME).alias(WRITTEN))
+                rows = rows.with_columns_seq(pl.lit(self.time.now_ms).cast(TIME).alias(WRITTEN))
             else:
                 rows = rows.filter(self._admit(rows.get_column("_ts")) | pl.col("_deleted"))
         rows = rows.unique(self.spec.key.names(), keep="last", maintain_order=True)

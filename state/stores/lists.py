@@ -122,9 +122,9 @@ class ListStore(Store):
         return self._body({**named, PLACE: 0})[:-_PLACE_BYTES]
 
     def _prefixes(self, keys: pl.DataFrame) -> list[bytes]:
-        if not keys.is_empty() and keys.select(pl.all_horizontal(pl.col(self._names).is_null()).any()).item():
+        if not keys.is_empty() and keys.select_seq(pl.all_horizontal(pl.col(self._names).is_null()).any()).item():
             raise self._null_key()
-        whole = self.columns.whole_keys(keys.with_columns(pl.lit(0, pl.Int64).alias(PLACE)))
+        whole = self.columns.whole_keys(keys.with_columns_seq(pl.lit(0, pl.Int64).alias(PLACE)))
         return [key[:-_PLACE_BYTES] for key in whole]
 
     def _null_key(self) -> ValueError:

@@ -41,7 +41,7 @@ def _lists(values: Sequence[Any], inner: pl.DataType) -> pl.Series:
     )
     place = pl.Series(np.cumsum(lengths > 0) - 1)
     held = pl.DataFrame({"place": place, "length": lengths, "is_null": is_null})
-    return held.select(
+    return held.select_seq(
         pl.when("is_null")
         .then(None)
         .when(pl.col("length") == 0)
@@ -54,4 +54,4 @@ def _structs(values: Sequence[Any], dtype: pl.Struct) -> pl.Series:
     is_null = pl.Series([value is None for value in values], dtype=pl.Boolean)
     held = [{} if value is None else value for value in values]
     fields = [column_of(field.name, [value.get(field.name) for value in held], field.dtype) for field in dtype.fields]  # type: ignore[arg-type]
-    return pl.DataFrame(fields).select(pl.when(~is_null).then(pl.struct(pl.all()))).to_series()
+    return pl.DataFrame(fields).select_seq(pl.when(~is_null).then(pl.struct(pl.all()))).to_series()

@@ -107,7 +107,7 @@ class SessionStore(Store):
         All columns of the sessions found, and ``_asked`` (UInt32), the index in ``keys`` of the row that asked; in the
         order of ``keys``, then by end and start.
         """
-        bounds = keys.with_columns(
+        bounds = keys.with_columns_seq(
             window_end=pl.col("earliest_end_ms").clip(self._from(None)), window_start=pl.lit(-(1 << 62))
         )
         lowers = self.columns.whole_keys(bounds)
@@ -117,7 +117,7 @@ class SessionStore(Store):
             for row in self._started(self._range(lower, body + AFTER_TIMES), latest_start_ms):
                 asked.append(place)
                 rows.append(row)
-        return self.frame_of(rows).with_columns(pl.Series("_asked", asked, dtype=pl.UInt32))
+        return self.frame_of(rows).with_columns_seq(pl.Series("_asked", asked, dtype=pl.UInt32))
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Put sessions in order; the last row of a key and session wins: key columns, value columns, ``_ts``."""

@@ -60,11 +60,11 @@ class TimerStore(Store):
         Raises:
             ValueError: A key is null.
         """
-        rows = keys.with_columns(at_ms.cast(pl.Int64).alias("_ts")).unique(
+        rows = keys.with_columns_seq(at_ms.cast(pl.Int64).alias("_ts")).unique(
             self.spec.key.names(), keep="last", maintain_order=True
         )
         held = self._held(rows)
-        values = self.columns.rows.encode(rows.with_columns(pl.col("_ts").cast(TIME).alias(SINCE)))
+        values = self.columns.rows.encode(rows.with_columns_seq(pl.col("_ts").cast(TIME).alias(SINCE)))
         times = rows.get_column("_ts").to_list()
         found = zip(held, values, times, self._view.get_many(self.spec.name, held), strict=True)
         new = [each for each in found if each[1] != each[3]]
@@ -103,7 +103,7 @@ class TimerStore(Store):
         """``take`` as key columns and ``_ts`` (Int64, ms)."""
         due = self._due(through_ms)
         times = pl.Series("_ts", [at_ms for _, at_ms in due], dtype=pl.Int64)
-        found = self.columns.decode([held for held, _ in due]).with_columns(times)
+        found = self.columns.decode([held for held, _ in due]).with_columns_seq(times)
         self._drop(due)
         self._bound_ms = through_ms + 1 if self._bound_ms is None else max(self._bound_ms, through_ms + 1)
         return found
@@ -121,7 +121,10 @@ class TimerStore(Store):
             self._bound_ms = min(self._bound_ms, at_ms)
 
     def _held(self, keys: pl.DataFrame) -> list[bytes]:
-        if not keys.is_empty() and keys.select(pl.all_horizontal(pl.col(self.spec.key.names()).is_null()).any()).item():
+        if (
+            not keys.is_empty()
+            and keys.select_seq(pl.all_horizontal(pl.col(self.spec.key.names()).is_null()).any()).item()
+        ):
             raise ValueError(f"store {self.spec.name!r} has no row for a null key; filter out the rows without a key")
         return self.columns.encode(keys)
 

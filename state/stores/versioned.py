@@ -119,9 +119,9 @@ class VersionedStore(Store):
         as_of = keys["as_of_ms"].to_list() if "as_of_ms" in keys.columns else [None] * keys.height
         bodies = self._bodies(keys)
         values = [self._value_as_of(body, as_of_ms) for body, as_of_ms in zip(bodies, as_of, strict=True)]
-        rows = self.columns.rows.decode(values).select(*self._shown, "_ts")
+        rows = self.columns.rows.decode(values).select_seq(*self._shown, "_ts")
         found = pl.Series("_found", [value is not None for value in values], dtype=pl.Boolean)
-        return pl.concat([keys.select(self._keys.columns.names()), rows.with_columns(found)], how="horizontal")
+        return pl.concat([keys.select_seq(self._keys.columns.names()), rows.with_columns_seq(found)], how="horizontal")
 
     def versions_at(self, keys: pl.DataFrame) -> pl.DataFrame:
         """The versions of ``keys`` valid at ``_as_of`` (Int64, ms), or the newest if there is no such column; includes
@@ -133,7 +133,7 @@ class VersionedStore(Store):
         as_of = keys["_as_of"].to_list() if "_as_of" in keys.columns else [None] * keys.height
         found = [self._at(body, as_of_ms) for body, as_of_ms in zip(self._bodies(keys), as_of, strict=True)]
         rows = self.columns.rows.decode([None if version is None else version[1] for version in found])
-        return rows.select(*self._shown, "_ts", GONE)
+        return rows.select_seq(*self._shown, "_ts", GONE)
 
     def put_rows(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Put versions in order: key columns, value columns, ``_ts`` (Int64, ms), ``_deleted``.
@@ -271,7 +271,7 @@ class VersionedStore(Store):
         return bool(self._rows.decode(value)[0][GONE])
 
     def _bodies(self, keys: pl.DataFrame) -> list[bytes]:
-        wanted = keys.with_columns(valid_from=pl.lit(0))
+        wanted = keys.with_columns_seq(valid_from=pl.lit(0))
         return [key[:-TIME_BYTES] for key in self.columns.whole_keys(wanted)]
 
 

@@ -100,10 +100,10 @@ class _WindowRows(Store, Generic[V]):
     def get_rows(self, keys: pl.DataFrame) -> pl.DataFrame:
         """Rows aligned with ``keys`` (all key columns): the key columns, value columns, ``_ts``, ``_found``."""
         rows = self.columns.fetch(self.columns.encode(keys))
-        keys = keys.select(self.spec.key.names())
+        keys = keys.select_seq(self.spec.key.names())
         live = keys.get_column("window_start").dt.timestamp("ms") >= self._from(None)
-        rows = rows.with_columns(pl.when(live).then(pl.col(name)).alias(name) for name in (*self._shown, "_ts"))
-        return pl.concat([keys, rows.with_columns(pl.col("_found") & live)], how="horizontal")
+        rows = rows.with_columns_seq(pl.when(live).then(pl.col(name)).alias(name) for name in (*self._shown, "_ts"))
+        return pl.concat([keys, rows.with_columns_seq(pl.col("_found") & live)], how="horizontal")
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Put rows in order; the last row of a key and window wins: key columns, value columns, ``_ts``."""

@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.state.stores.frames import TIME, TIMES, frames
 from weir.state.errors import RowFormatError
-from weir.state.stores.codec import AFTER_FLAGS, KeyCodec, RowCodec
+from weir.state.stores.codec import AFTER_FLAGS, FEW, KeyCodec, RowCodec
 from weir.state.types import StoreKind
+
+
+@pytest.fixture(scope="module", params=[0, FEW], autouse=True)
+def one_by_one(request):
+    """Up to how many keys are handled one by one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weir.state.stores.codec.FEW", request.param)
+        yield
 
 
 def in_order(row: tuple) -> tuple:
