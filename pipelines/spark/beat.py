@@ -14,7 +14,9 @@ LOOK_S = 0.25
 """How long a record may go unnoticed at most, unless the commit interval is long and nothing has come for a while."""
 LONGEST_LOOK_S = 1.0
 QUIET_S = 5.0
-"""After so long without records a run is told when there are any, if it can be, and looks as a precaution only."""
+"""After so long without records a run is told when there are any, if it can be."""
+TOLD_LOOK_S = 3.0
+"""From look to look then, as a precaution: brokers that come back tell of nothing that came before."""
 QUIET_SHARE = 0.1
 """Where nothing has come for a while, the next look is after this share of that time, within the limits."""
 INTERVAL_SHARE = 0.25
@@ -50,7 +52,7 @@ class Beat:
         longest_s = max(LOOK_S, min(LONGEST_LOOK_S, INTERVAL_SHARE * self._interval_s))
         look_s = self._looked_s + min(longest_s, max(min(LOOK_S, self._interval_s), QUIET_SHARE * self.quiet_s))
         if self.is_quiet:
-            look_s = self._looked_s + LONGEST_LOOK_S
+            look_s = self._looked_s + TOLD_LOOK_S
         last_s = self.due_s - self._epoch_s
         if last_s > self._looked_s or has_uncommitted:
             look_s = min(look_s, last_s)
@@ -63,7 +65,7 @@ class Beat:
 
     def heard(self) -> None:
         """There is something to look for now."""
-        self._looked_s = self._now_s() - LONGEST_LOOK_S
+        self._looked_s = self._now_s() - TOLD_LOOK_S
 
     def looked(self) -> None:
         """A look begins; what it finds is read by the next epoch."""

@@ -66,9 +66,11 @@ REQUESTS_EVERY_S = LOOK_S
 TOPICS_EVERY_S = 5.0
 """How often brokers are asked for topics and partitions that were not there when the run began, and whether those that
 were are still the same."""
+QUIET_REQUESTS_EVERY_S = 0.5
+"""The same while the run is told of records."""
 REPORT_EVERY_S = 0.5
-QUIET_REPORT_EVERY_S = 5.0
-"""While nothing waits and nothing changes; heartbeats come without reports."""
+QUIET_REPORT_EVERY_S = 15.0
+"""While nothing waits and nothing changes; heartbeats and readings come without reports."""
 HURRY_S = 1.0
 """How long an epoch may still take once somebody has asked for something, if what it waits for may be left."""
 CLOSING_S = 5.0
@@ -519,14 +521,14 @@ class Driver:
         else:
             began_s = time.monotonic()
             while (wait_s := self._next_s(began_s + IDLE_WAIT_S) - time.monotonic()) > 0:
-                if self._waited(min(wait_s, REQUESTS_EVERY_S), stop) or self._take_requests():
+                if self._waited(wait_s, stop) or self._take_requests():
                     return
 
     def _waited(self, seconds: float, stop: Event) -> bool:
-        """Wait; whether there is something to do earlier."""
+        """Wait so long at most, and only until requests are due; whether there is something to do earlier."""
         if self._wait_for_records is None or not (self._is_live and self._beat.is_quiet):
-            return stop.wait(seconds)
-        if self._wait_for_records(self._ends, seconds):
+            return stop.wait(min(seconds, REQUESTS_EVERY_S))
+        if self._wait_for_records(self._ends, min(seconds, QUIET_REQUESTS_EVERY_S)):
             self._beat.heard()
             return True
         return stop.is_set()
