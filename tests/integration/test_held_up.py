@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import dagster as dg
 import polars as pl
 import psutil
 import pytest
@@ -24,6 +25,13 @@ from weir.state.commit.tables import read_table
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
+STOP_LIMIT_S = 10.0
+RUN = ("weir", "run", "tests.integration.held_up:app")
+IN_DAGSTER = (
+    *("dagster", "asset", "materialize", "-m", "tests.integration.held_up_in_dagster"),
+    *("--select", 'key:"held_up/ingest"+1'),
+    *("--config-json", json.dumps({"ops": {"held_up_ingest": {"config": {"until_caught_up": False}}}})),
+)
 EXPECTED = {
     f"user-{user}": (len(numbers), sum(numbers)) for user in range(USERS) if (numbers := range(user, RECORDS, USERS))
 }
@@ -34,25 +42,36 @@ class Site:
 
     def __init__(self, folder: Path, servers: str) -> None:
         self.folder, self.servers = folder, servers
-        (folder / "held").mkdir()
+        for name in ("held", "dagster"):
+            (folder / name).mkdir()
+        (folder / "dagster" / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
 
-    def start(self, how: str, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, how: str, *arguments: str) -> subprocess.Popen[bytes]:
+        settings = {"DIR": str(self.folder), "BOOTSTRAP_SERVERS": self.servers, "SLOTS": "2"}
         return subprocess.Popen(
-            [
-                str(Path(sys.executable).with_name("weir")),
-                *("run", "tests.integration.held_up:app", "--dir", str(self.folder)),
-                *("--bootstrap-servers", self.servers, "--set", "slots=2", *arguments),
-            ],
+            [str(Path(sys.executable).with_name(arguments[0])), *arguments[1:]],
             stdout=subprocess.DEVNULL,
             stderr=(self.folder / "log").open("w"),
-            env={**os.environ, "HELD_UP": str(self.folder / "held"), "HELD_UP_HOW": how},
-            text=True,
+            env={
+                **os.environ,
+                **{f"WEIR_{name}": value for name, value in settings.items()},
+                "HELD_UP": str(self.folder / "held"),
+                "HELD_UP_HOW": how,
+                "DAGSTER_HOME": str(self.folder / "dagster"),
+            },
         )
 
-    def stop(self, run: subprocess.Popen[str], how: str) -> None:
+    def stop(self, run: subprocess.Popen[bytes], how: str) -> None:
         if how == "weir stop":
             answer = CliRunner().invoke(app, ["stop", "held_up", "--dir", str(self.folder)])
             assert answer.exit_code == 0, answer.output
+        elif how == "Terminate":  # as Dagster's run launcher does it
+            with dg.DagsterInstance.from_config(str(self.folder / "dagster")) as instance:
+                [of_dagster] = instance.get_runs()
+                instance.report_run_canceling(of_dagster)
+                run.send_signal(signal.SIGINT)
+                run.wait(STOP_LIMIT_S)
+                assert instance.get_run_by_id(of_dagster.run_id).status == dg.DagsterRunStatus.CANCELED
         else:
             run.send_signal(signal.Signals[how])
 
@@ -87,10 +106,18 @@ def servers(broker, kafka_admin) -> str:
     return broker
 
 
-@pytest.mark.parametrize(("how", "stop"), [("waits", "SIGTERM"), ("holds", "SIGINT"), ("waits", "weir stop")])
+@pytest.mark.parametrize(
+    ("how", "stop"),
+    [
+        ("waits", "SIGTERM"),
+        ("holds", "SIGINT"),
+        ("waits", "weir stop"),
+        pytest.param("waits", "Terminate", marks=pytest.mark.dagster),
+    ],
+)
 def test_a_stuck_call_holds_nobody_up_and_neither_a_stop(tmp_path, servers, how, stop):
     site, (slow, fast) = Site(tmp_path, servers), TOPICS
-    run = site.start(how)
+    run = site.start(how, *(IN_DAGSTER if stop == "Terminate" else RUN))
     below: list[psutil.Process] = []
     try:
         wait_for(lambda: site.calls, "the call is being made")
@@ -100,18 +127,19 @@ def test_a_stuck_call_holds_nobody_up_and_neither_a_stop(tmp_path, servers, how,
         below = psutil.Process(run.pid).children(recursive=True)
         assert int(site.calls[0]) in [process.pid for process in below]
         said = "has been in one call of 'called'" if how == "waits" else "task 0_0 has given no sign of life for "
-        wait_for(lambda: said in (tmp_path / "log").read_text(), "it is named")
+        log = tmp_path / "logs" / "held_up.log"
+        wait_for(lambda: said in log.read_text(), "it is named")
         began_s = time.monotonic()
         site.stop(run, stop)
-        assert run.wait(60) == 0
-        assert time.monotonic() - began_s < 10
+        assert run.wait(60) == (1 if stop == "Terminate" else 0)
+        assert time.monotonic() - began_s < STOP_LIMIT_S
         _, alive = psutil.wait_procs(below, 5)
         assert alive == []
-        assert "the run ends without it, and the next one begins that part again" in (tmp_path / "log").read_text()
+        assert "the run ends without it, and the next one begins that part again" in log.read_text()
         assert site.position(slow) <= HELD
         marks = [mark.name for mark in tmp_path.glob("state/held_up/*/*/unproven.*")]
         assert marks == [] or how == "holds", "a kill for a stuck call counts against no store"
-        run = site.start("waits", "--until-caught-up")
+        run = site.start("waits", *RUN, "--until-caught-up")
         if how == "holds":
             site.let_go()
         else:  # it returns late in a run that goes on
