@@ -24,6 +24,14 @@ class DecodedColumns:
     bad: dict[int, str] = field(default_factory=dict)
     """Row to the reason it could not be read; its columns are null."""
 
+    def first(self, rows: int) -> DecodedColumns:
+        """Those of the first ``rows``."""
+        return DecodedColumns(
+            [column[:rows] for column in self.columns],
+            [row for row in self.absent if row < rows],
+            {row: reason for row, reason in self.bad.items() if row < rows},
+        )
+
 
 class SchemaRegistryError(Exception):
     """The schema registry is not configured, out of reach or refuses; records that this leaves unread are not bad

@@ -10,7 +10,7 @@ import polars as pl
 
 from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE, NO_HEADERS, headers_of
 from weir.pipelines.serdes.row_type import RowType
-from weir.pipelines.serdes.serde import Serde, decoded
+from weir.pipelines.serdes.serde import DecodedColumns, Serde, decoded
 from weir.pipelines.serdes.timestamps import TimestampExtractor
 from weir.state.frames import framed, repeated, with_series
 
@@ -103,14 +103,41 @@ class Decoded:
     """Offsets of records that the source's timestamp extractor dropped."""
 
 
-def decode_source(source: DecodableSource, raw: RawRecords, *, partition_time_ms: int, now_ms: int) -> Decoded:
+@dataclass(frozen=True)
+class DecodedParts:
+    """The keys and the values of records."""
+
+    key: DecodedColumns
+    value: DecodedColumns
+
+    def first(self, rows: int) -> DecodedParts:
+        """Those of the first ``rows`` records."""
+        return DecodedParts(self.key.first(rows), self.value.first(rows))
+
+
+def decode_parts(source: DecodableSource, raw: pl.DataFrame) -> DecodedParts:
+    """Decode keys and values of the columns ``key`` and ``value``; raises what ``decoded`` raises."""
+    return DecodedParts(
+        decoded(source.key_serde, raw["key"], source.key), decoded(source.value_serde, raw["value"], source.value)
+    )
+
+
+def decode_source(
+    source: DecodableSource,
+    raw: RawRecords,
+    *,
+    partition_time_ms: int,
+    now_ms: int,
+    parts: DecodedParts | None = None,
+) -> Decoded:
     """Decode ``raw`` by the source's serdes; bad records are left out of the frame, never raised.
 
     ``partition_time_ms`` and ``now_ms`` are passed to the timestamp extractor (``TimestampExtractor.extract``).
+    ``parts`` are the keys and values of ``raw``, if they have been decoded.
     """
     rows = raw.frame.height
-    key = decoded(source.key_serde, raw.frame["key"], source.key)
-    value = decoded(source.value_serde, raw.frame["value"], source.value)
+    parts = parts or decode_parts(source, raw.frame)
+    key, value = parts.key, parts.value
     deleted = np.zeros(rows, dtype=bool)
     deleted[value.absent] = True
     frame = framed(

@@ -6,6 +6,7 @@ a driver of them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -212,6 +213,7 @@ class RunSpec:
             state_folder=str(self.state_folder),
             partition_counts=self.application.topology.partition_counts(self.source_counts),
             is_debug=self.metrics_level is MetricsLevel.DEBUG,
+            reads_ahead=self.slots < len(os.sched_getaffinity(0)),
         )
 
     def committer(self, on_step: Callable[[str], None]) -> Committer:

@@ -25,7 +25,8 @@ from weir.pipelines.application import Application
 from weir.pipelines.spark.background import BackgroundJobs, first_line
 from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.worker import WorkerSettings, worker_for
-from weir.pipelines.tasks.epoch import Reader, TaskSettings, task_rows
+from weir.pipelines.tasks.ahead import Reader
+from weir.pipelines.tasks.epoch import TaskSettings, task_rows
 from weir.pipelines.tasks.rebuilding import rebuilt
 from weir.pipelines.topology.clocks import clocks_of
 from weir.state.changelog.restore import OnProgress, RestoreProgress, restore_task

@@ -138,10 +138,12 @@ class Worker:
     def rest(self) -> bool:
         """Have consumers that are at the end of their partitions ask for no more until they are needed; whether all
         do."""
+        self.epochs.wait_for_readers()
         return all([reader.rest() for reader in self.readers.values() if isinstance(reader, PartitionReader)])
 
     def close(self) -> None:
         """Give the consumers back; new ones are made when they are needed."""
+        self.epochs.wait_for_readers()
         for reader in self.readers.values():
             reader.close()
         self.readers.clear()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from weir.pipelines.operators.time_limit import OutOfTimeError, time_limit
 from weir.pipelines.serdes.source import BadRecord, FetchedRecords, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
 from weir.pipelines.sinks.dead_letters import dead_letter_records
+from weir.pipelines.tasks.ahead import Next, ReadAhead, Reader
 from weir.pipelines.tasks.attempts import Attempts
 from weir.pipelines.tasks.batch_sizes import BatchSizes
 from weir.pipelines.tasks.blobs import BLOBS, key_at, read_blob, write_blob
@@ -71,18 +72,6 @@ Row = TypeVar("Row")
 POSITIONS_KEY, CLOCKS_KEY = b"positions", b"clocks"
 
 
-class Reader(Protocol):
-    """Reads one topic partition by offsets; implemented by ``weir.infra.kafka.reader.PartitionReader``."""
-
-    def read(
-        self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int, is_strict: bool = False
-    ) -> FetchedRecords: ...
-
-    def take_back(self, records: Any, offset: int) -> None:
-        """Keep the records of the last ``read`` from ``offset`` on for the next one, which starts there."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
     """Settings shared by all tasks and epochs of a run."""
@@ -95,6 +84,8 @@ class TaskSettings:
     """Tasks by sub-topology."""
     is_debug: bool = False
     """Whether to measure what each node and store does."""
+    reads_ahead: bool = False
+    """Whether a slot reads and decodes on a thread of its own what a task will read next."""
 
 
 @dataclass
@@ -194,7 +185,8 @@ class EpochRunner:
         """``renewal`` says before anything is written what holds instead of a plan's state ids, if they do not
         (PROTOCOL 40); it may raise ``NotWantedError``, and ``DriverGoneError``, which ``run`` then raises."""
         self._handling, self._renewal = handling, renewal
-        self._topology, self._settings, self._reader, self._on_step = topology, settings, reader, on_step
+        self._topology, self._settings, self._connected, self._on_step = topology, settings, reader, on_step
+        self._ahead = ReadAhead() if settings.reads_ahead else None
         self._folder = Path(settings.application_folder)
         self._tables = {sink.table: table_spec(sink) for sink in topology.sinks}
         self._global_tables = GlobalTables(topology, handling)
@@ -282,6 +274,15 @@ class EpochRunner:
             return False
         return settled is Settlement.READY
 
+    def wait_for_readers(self) -> None:
+        """Return once nothing is read ahead, so that others may use the readers."""
+        if self._ahead is not None:
+            self._ahead.wait()
+
+    def _reader(self, topic: str, partition: int) -> Reader:
+        self.wait_for_readers()
+        return self._connected(topic, partition)
+
     def _store(self, task: TaskId, instance: str, *, is_new: bool) -> TaskStore:
         folder = self._folder_of(task, instance)
         stores, task_name = self._sub_topology(task).stores, self._topology.task_name(task)
@@ -354,6 +355,7 @@ class EpochRunner:
                     )
             self._global_tables.read_on(plan.global_ranges, self._read_global, plan.now_ms)
             read = self._read(plan, sub_topology, clocks)
+            self._read_ahead(plan, sub_topology, read)
             at, instances = self._instances.pop(plan.task, (None, {}))
             if at != plan.expected:  # they have seen other epochs
                 instances = {}
@@ -502,7 +504,11 @@ class EpochRunner:
         if topic in self._sub_topology(plan.task).sought_topics or topic in plan.sought:
             check_placement(raw, self._settings.partition_counts[plan.task.sub_topology])
         decoded = decode_source(
-            source, raw, now_ms=plan.now_ms, partition_time_ms=clocks.get(partition_clock(topic), UNKNOWN_MS)
+            source,
+            raw,
+            now_ms=plan.now_ms,
+            partition_time_ms=clocks.get(partition_clock(topic), UNKNOWN_MS),
+            parts=None if self._ahead is None else self._ahead.take(source, raw),
         )
         frame, position = decoded.frame, raw.next_offset
         for bad in decoded.bad:
@@ -533,6 +539,25 @@ class EpochRunner:
             and raw.next_time_ms > until_ms
         ):
             read.stopped_early.add(topic)
+
+    def _read_ahead(self, plan: TaskPlan, sub_topology: SubTopology, read: _Input) -> None:
+        """Begin to read what follows on what the plan has read to its end."""
+        if self._ahead is None:
+            return
+        sources = {source.topic: source for source in sub_topology.sources}
+        self._ahead.begin(
+            [
+                Next(
+                    self._reader(wanted.topic, wanted.partition),
+                    sources[wanted.topic],
+                    wanted.end,
+                    wanted.end - wanted.start,
+                    plan.max_bytes,
+                )
+                for wanted in plan.ranges
+                if read.positions[wanted.topic][wanted.partition] == wanted.end
+            ]
+        )
 
     def _read_global(self, topic: str, partition: int, start: int, end: int) -> FetchedRecords:
         return self._reader(topic, partition).read(start, end, until_time_ms=None, max_bytes=READ_BYTES)

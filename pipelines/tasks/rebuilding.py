@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from weir.pipelines.on_error import ErrorHandling
-from weir.pipelines.tasks.epoch import EpochRunner, Reader, TaskSettings, task_rows
+from weir.pipelines.tasks.ahead import Reader
+from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings, task_rows
 from weir.pipelines.tasks.plan import OffsetRange, ReceiptStatus, TaskPlan
 from weir.pipelines.topology import Topology
 from weir.state.changelog.restore import OnProgress, RestoreProgress
