@@ -61,11 +61,15 @@ def read_properties(path: Path) -> dict[str, str]:
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> None:
     """Replace a file atomically by one that only its owner may read, and the group where it may write the folder."""
-    umask = os.umask(0o077)
-    os.umask(umask)
-    mode = 0o660 if umask & 0o070 == 0 else 0o600
+    mode = 0o660 if _umask() & 0o070 == 0 else 0o600
     fresh = path.with_suffix(".fresh")
     fresh.unlink(missing_ok=True)
     with open(fresh, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, mode)) as file:
         file.writelines(f"{name}={value}\n" for name, value in properties.items())
     os.replace(fresh, path)
+
+
+def _umask() -> int:
+    """That of this process, which ``os.umask`` tells only by setting another for a moment, also for other threads."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return next(int(line.split()[1], 8) for line in status.splitlines() if line.startswith("Umask:"))

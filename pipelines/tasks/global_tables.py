@@ -11,6 +11,7 @@ import polars as pl
 
 from weir.pipelines.errors import BadInputError
 from weir.pipelines.on_error import ErrorHandling
+from weir.pipelines.operators.epoch import without_null_keys
 from weir.pipelines.serdes.source import FetchedRecords, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.tasks.plan import OffsetRange
@@ -66,8 +67,7 @@ class GlobalTables:
 
     def _put(self, node: GlobalTableNode, rows: pl.DataFrame) -> None:
         names = list(node.store.key)
-        rows = rows.filter(pl.any_horizontal(pl.col(names).is_not_null()))
-        newest = rows.unique(names, keep="last", maintain_order=True)
+        newest = without_null_keys(rows, names).unique(names, keep="last", maintain_order=True)
         store = TypedStore(node.store, self)
         gone, kept = newest.filter("_deleted"), newest.filter(~pl.col("_deleted"))
         store.delete(store.encode(gone))
