@@ -1,5 +1,6 @@
 """Avro and Protobuf through a schema registry: schema evolution, bad input, and a registry that is not there."""
 
+import dataclasses
 import io
 import json
 import pickle
@@ -310,6 +311,12 @@ def test_an_enums_value_is_its_name_or_its_number_if_the_name_is_unknown(server)
     serde = connected(Protobuf(cls), server)
     rows, *_ = decoded(serde, [serde.encode(cls(color=1, colors=[0, 1], maybe=0, n=[1])), serde.encode(cls(color=7))])
     assert rows == [("BLUE", ["RED", "BLUE"], "RED", [1]), ("7", [], None, [])]
+    row_type = serde.row_type("value")
+    newer = [serde.encode(cls(color=7, colors=[1, 7], maybe=9)), serde.encode(cls(color=1))]
+    read = row_type.to_objects(pl.DataFrame(serde.decode(pl.Series(newer), row_type).columns))
+    assert [serde.encode(each) for each in read] == newer
+    with pytest.raises(ValueError, match="GREEN"):
+        serde.encode(dataclasses.replace(read[0], color="GREEN"))
 
 
 @pytest.mark.parametrize("make", [Avro, lambda cls: Protobuf(message_class(*FIELDS[:3]))])
