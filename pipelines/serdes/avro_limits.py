@@ -1,7 +1,7 @@
 """Writers' schemas that few bytes of a bad record could turn against its reader, whatever the program declares.
 
-fastavro counts the items of an array one by one, even where they take no bytes, and its compiled reader ends the process
-when records are nested too deeply.
+fastavro counts the items of an array one by one, even where they take no bytes, and its compiled reader ends the
+process when records are nested too deeply.
 """
 
 from __future__ import annotations

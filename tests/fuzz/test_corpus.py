@@ -45,7 +45,7 @@ def test_the_c_code_does_nothing_undefined_with_any_input(tmp_path, target):
 
 @pytest.mark.slow
 @with_gcc
-def test_the_columns_pass_their_tests_under_the_sanitizers(tmp_path):
+def test_columns_and_producers_pass_their_tests_under_the_sanitizers(tmp_path):
     """In a Python of its own, into which the sanitizer is loaded first; Python itself leaves memory behind."""
     build_library(tmp_path)
     sanitizer = run(["gcc", "-print-file-name=libasan.so"]).stdout.strip()
@@ -54,9 +54,10 @@ def test_the_columns_pass_their_tests_under_the_sanitizers(tmp_path):
         "columns.__file__ = sys.argv.pop(1)\n"
         "sys.exit(pytest.main(sys.argv[1:]))"
     )
-    tests = ["-q", "-p", "no:cacheprovider", "-k", "not release_their_memory", f"--basetemp={tmp_path / 'base'}"]
+    tests = [TESTS / "infra" / name for name in ("test_columns.py", "test_producer.py")]
+    options = ["-q", "-p", "no:cacheprovider", "-k", "not release_their_memory", f"--basetemp={tmp_path / 'base'}"]
     passed = run(
-        [sys.executable, "-c", program, tmp_path / "columns.py", *tests, TESTS / "infra" / "test_columns.py"],
+        [sys.executable, "-c", program, tmp_path / "columns.py", *options, *tests],
         LD_PRELOAD=sanitizer,
         ASAN_OPTIONS="detect_leaks=0",
     )
