@@ -49,6 +49,7 @@ def fuzz(target: str, seconds: int, folder: Path) -> bool:
     print(f"fuzz: {target}", file=sys.stderr)
     tried, kept = folder / f"{target}-tried", CORPUS / target
     tried.mkdir()
+    kept.mkdir(parents=True, exist_ok=True)
     limits = [f"-max_len={LONGEST_INPUT}", f"-timeout={LONGEST_S}", f"-rss_limit_mb={MOST_MEMORY_MB}"]
     failures = f"-artifact_prefix={FAILURES}/{target}-"
     found = run([*command, *limits, failures, f"-dict={DICTIONARY}", f"-max_total_time={seconds}", tried, kept])

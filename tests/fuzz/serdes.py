@@ -41,7 +41,7 @@ from weir.pipelines.serdes import (
 from weir.pipelines.serdes.registry import UnknownSchemaError
 from weir.pipelines.serdes.serde import DecodedColumns, Serde, decoded
 from weir.pipelines.serdes.values import is_datetime
-from weir.pipelines.serdes.windowed import WindowedSerde
+from weir.pipelines.serdes.windowed import TIME_BYTES, WindowedSerde
 
 BETWEEN, ABSENT = b"\xfe|\xfe", b"~"
 MOST_RECORDS = 8
@@ -204,12 +204,25 @@ def check(serde: Serde, records: list[bytes | None]) -> None:
     if isinstance(serde, Json):
         with patch.object(json_serde, "FEW", 1):
             _same(_rows(_decoded(serde, records, row_type)), _rows(whole))
-    for item in _items(serde, whole, row_type):
+    for index, item in _items(serde, whole, row_type).items():
         written = serde.encode(item)
         assert isinstance(written, bytes)
+        _require_nothing_lost(serde, records[index] or b"", written)
         again = _decoded(serde, [written], row_type)
         assert (again.bad, again.absent) == ({}, []), f"{item!r} is written as {written!r}"
-        _same(_items(serde, again, row_type), [item])
+        _same([_items(serde, again, row_type)[0]], [item])
+
+
+def _require_nothing_lost(serde: Serde, record: bytes, written: bytes) -> None:
+    """Where there is one way to write a value, that is how it was written."""
+    if isinstance(serde, WindowedSerde):
+        width = serde.times * TIME_BYTES
+        assert written[-width:] == record[-width:]
+        serde, record, written = serde.key, record[:-width], written[:-width]
+    if isinstance(serde, (String, Bytes, Int64, Int32, Boolean)):
+        assert written == record
+    if isinstance(serde, Delimited):  # a number may have had leading zeros
+        assert len(written.split(serde.sep.encode())) == len(record.split(serde.sep.encode()))
 
 
 def _decoded(serde: Serde, records: list[bytes | None], row_type: Any) -> DecodedColumns:
@@ -236,8 +249,9 @@ def _rows(found: DecodedColumns) -> list[Any]:
     return rows
 
 
-def _items(serde: Serde, found: DecodedColumns, row_type: Any) -> list[Any]:
-    """The objects that were read. Without those that have a time which Python cannot hold: it is another in them."""
+def _items(serde: Serde, found: DecodedColumns, row_type: Any) -> dict[int, Any]:
+    """The objects that were read, by their rows. Without those that have a time which Python cannot hold: it is another
+    in them."""
     frame = pl.DataFrame(found.columns)
     is_read = pl.Series([True] * frame.height).scatter([*found.absent, *found.bad], False)
     for column in frame:
@@ -245,10 +259,11 @@ def _items(serde: Serde, found: DecodedColumns, row_type: Any) -> list[Any]:
             is_read &= is_datetime(column)
     frame = frame.filter(is_read)
     items = row_type.to_objects(frame)
-    if not isinstance(serde, WindowedSerde):
-        return items
-    starts, ends = frame["window_start"].to_list(), frame["window_end"].to_list()
-    return [Windowed(*each) for each in zip(items, starts, ends, strict=True)]
+    if isinstance(serde, WindowedSerde):
+        starts, ends = frame["window_start"].to_list(), frame["window_end"].to_list()
+        assert all(start <= end for start, end in zip(starts, ends, strict=True))
+        items = [Windowed(*each) for each in zip(items, starts, ends, strict=True)]
+    return dict(zip(is_read.arg_true().to_list(), items, strict=True))
 
 
 def _same(found: list[Any], wanted: list[Any]) -> None:
