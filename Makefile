@@ -10,7 +10,7 @@ BY_MODULE := -n 2 --dist loadscope --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check quick test faults bench wheels lock clean
+.PHONY: help setup demo check quick test faults fuzz bench wheels lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ faults: setup ## Kill 300 times at random, try 300 random programs and changes, 
 	FAULT_KILLS=300 $(PYTEST) -m faults
 	ORDER_EXAMPLES=300 $(PYTEST) $(PARALLEL) tests/pipelines/order tests/pipelines/evolution_random
 	ALL_EXAMPLES=1 $(PYTEST) $(PARALLEL) -m "hypothesis or combined" --ignore=tests/pipelines/order
+
+fuzz: setup ## Fuzz serdes and C by coverage, and keep new inputs; SECONDS=60 for each target, ARGS="json columns"
+	$(PYTHON) -m tests.fuzz --seconds $(or $(SECONDS),60) $(ARGS)
 
 bench: setup ## Measure against Kafka Streams on the same broker; ARGS="--quick" for a short run
 	$(PYTHON) -m bench $(ARGS)

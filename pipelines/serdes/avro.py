@@ -14,6 +14,7 @@ from typing import Any
 
 import polars as pl
 
+from weir.pipelines.serdes.avro_limits import contains_itself, has_items_without_bytes
 from weir.pipelines.serdes.avro_schema import as_written, converter, reader_schema, schema_of
 from weir.pipelines.serdes.registry import HEADER_BYTES, RegistrySerde, header, schema_id_of
 from weir.pipelines.serdes.row_type import RowType, row_type_of
@@ -98,12 +99,20 @@ class Avro(RegistrySerde):
 
     def _reader(self, schema_id: int) -> Callable[[io.BytesIO], Any]:
         import fastavro
+        from fastavro import _read_py
 
         writer = fastavro.parse_schema(json.loads(self.registry.schema(schema_id)))
         if not isinstance(writer, dict) or writer["type"] != "record":
             raise ValueError(f"schema {schema_id} is not a record schema, but {self!r} reads only records")
+        if has_items_without_bytes(writer):
+            raise ValueError(
+                f"schema {schema_id} has an array whose items take no bytes, so that a few bytes could be any number "
+                "of items; write such records with a schema without that array"
+            )
         declared = fastavro.parse_schema(reader_schema(self._record, writer))
-        return lambda encoded: fastavro.schemaless_reader(encoded, writer, declared)
+        # Python's limit of recursion holds for the reader in Python alone, which is slower.
+        read = _read_py.schemaless_reader if contains_itself(writer) else fastavro.schemaless_reader
+        return lambda encoded: read(encoded, writer, declared)
 
 
 def _avro(schema: Any, subject: str) -> Avro:

@@ -99,6 +99,8 @@ class _Reader:
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
+        self._declared: dict[str, Any] = {}
+        """The named types of the program that the writer has nothing like; they are named like their classes."""
         self._numbers = count()
 
     def of(self, field: Field, writer: Any) -> Any:
@@ -114,14 +116,14 @@ class _Reader:
         """``writer`` is not a union; None if it has nothing like the field."""
         shape = field.shape
         if writer is None:
-            return _plain_type(field, self._new_name(), {})
+            return _plain_type(field, self._new_name(), self._declared)
         match shape:
             case Record(fields=fields):
                 written = {each["name"]: each["type"] for each in writer["fields"]}
                 read = [
                     {"name": name, "type": self.of(inner, written[name])}
                     if name in written
-                    else _field(name, inner, self._new_name(), {})
+                    else _field(name, inner, self._new_name(), self._declared)
                     for name, inner in fields
                 ]
                 return {"type": "record", **self._renamed(writer), "fields": read}

@@ -47,11 +47,13 @@ class Delimited:
         if item is None:
             return None
         parts = [str(part) for part in fields_of(self, item, self._row_type.annotations).values()]
-        if any(self.sep in part for part in parts):
+        text = self.sep.join(parts)
+        if text.split(self.sep) != parts:
             raise ValueError(
-                f"{item!r} has a part that contains the separator {self.sep!r}, so it could not be read back"
+                f"{item!r} has a part that contains the separator {self.sep!r}, or the beginning of one at its end, so "
+                f"{text!r} could not be read back"
             )
-        return self.sep.join(parts).encode()
+        return text.encode()
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         text, absent, bad = decode_text(items)

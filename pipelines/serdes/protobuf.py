@@ -8,6 +8,7 @@ null, any other has its default. An enum's value is its name.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -22,6 +23,7 @@ from weir.pipelines.serdes.serde import DecodedColumns, decode_one_by_one, field
 from weir.pipelines.serdes.shapes import TIME
 
 _TIMESTAMP = "google.protobuf.Timestamp"
+_NUMBER = re.compile("-?[0-9]+")
 
 
 class Protobuf(RegistrySerde):
@@ -49,6 +51,7 @@ class Protobuf(RegistrySerde):
             raise TopologyError(f"the message {self._descriptor.name} has no fields; give it at least one")
         self._index = _message_index(self._descriptor)
         self._unsigned = [field.name for field in self._descriptor.fields if field.cpp_type == field.CPPTYPE_UINT64]
+        self._enums = {field.name for field in self._descriptor.fields if field.enum_type}
         self._header: bytes | None = None
 
     def __repr__(self) -> str:
@@ -68,8 +71,10 @@ class Protobuf(RegistrySerde):
             file = base64.standard_b64encode(self._descriptor.file.serialized_pb).decode()
             self._header = header(self.registry.register(self.subject, file, "PROTOBUF")) + self._index
         if not isinstance(item, self.message):
-            values = fields_of(self, item, self._taken)
-            item = self.message(**{name: value for name, value in values.items() if value is not None})
+            values = {name: value for name, value in fields_of(self, item, self._taken).items() if value is not None}
+            for name in self._enums & values.keys():
+                values[name] = _numbered(values[name])
+            item = self.message(**values)
         encoded: bytes = item.SerializeToString()
         return self._header + encoded
 
@@ -99,6 +104,13 @@ class Protobuf(RegistrySerde):
 
 def _beyond(value: Any) -> bool:
     return any(each >= 1 << 63 for each in value) if not isinstance(value, int) else value >= 1 << 63
+
+
+def _numbered(value: Any) -> Any:
+    """An enum's value that is not a name but the text of a number, as read from a newer message, as that number."""
+    if isinstance(value, (list, tuple)):
+        return [_numbered(each) for each in value]
+    return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
 def _dtype(field: Any) -> pl.DataType:

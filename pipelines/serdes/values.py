@@ -330,7 +330,9 @@ def as_datetimes(times: pl.Series) -> pl.Series:
         return times
     bounds = pl.Series([datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
     lowest, highest = bounds.cast(pl.Datetime("us", "UTC"))
-    return times.cast(pl.Datetime("us", "UTC")).clip(lowest, highest)
+    # In microseconds, times much further away would not fit into 64 bits.
+    near = times.cast(pl.Int64).clip(FIRST_TIME_MS * per_ms, (LAST_TIME_MS + 1) * per_ms).cast(times.dtype)
+    return near.cast(pl.Datetime("us", "UTC")).clip(lowest, highest)
 
 
 def is_datetime(times: pl.Series) -> pl.Series:

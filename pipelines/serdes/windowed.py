@@ -14,7 +14,7 @@ import polars as pl
 from weir.pipelines.arguments import positive_ms
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import DecodedColumns, Serde, fields_of
-from weir.pipelines.serdes.shapes import TIME
+from weir.pipelines.serdes.shapes import FIRST_TIME_MS, LAST_TIME_MS, TIME
 
 TIME_BYTES = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,21 +41,26 @@ class WindowedSerde:
             index: f"expected a key and {width} bytes of its window, found {len(items[index])} bytes"
             for index in short.arg_true().to_list()
         }
-        keys = items.set(short, None) if bad else items
-        frame = pl.DataFrame([keys.alias("key")])
-        inner = self.key.decode(
-            frame.select_seq(pl.col("key").bin.head(pl.col("key").bin.size() - width)).to_series(), row_type
-        )
+        whole = items.set(short, None) if bad else items
         times = [
-            keys.bin.tail((self.times - index) * TIME_BYTES)
+            whole.bin.tail((self.times - index) * TIME_BYTES)
             .bin.head(TIME_BYTES)
             .bin.reinterpret(dtype=pl.Int64(), endianness="big")
             for index in range(self.times)
         ]
-        bounds = [
-            bound.cast(TIME).alias(name)
-            for bound, name in zip(self._bounds(times), ("window_start", "window_end"), strict=True)
-        ]
+        start, end = self._bounds(times)
+        for time in times:
+            for row in (~time.is_between(FIRST_TIME_MS, LAST_TIME_MS)).arg_true().to_list():
+                bad[row] = f"the window has the time {time[row]}, which is not in the years 1 to 9999"
+        for row in (end < start).arg_true().to_list():
+            bad.setdefault(row, f"the window ends at {end[row]}, before it starts at {start[row]}")
+        if bad:
+            whole, start, end = (each.scatter(list(bad), None) for each in (whole, start, end))
+        frame = pl.DataFrame([whole.alias("key")])
+        inner = self.key.decode(
+            frame.select_seq(pl.col("key").bin.head(pl.col("key").bin.size() - width)).to_series(), row_type
+        )
+        bounds = [start.cast(TIME).alias("window_start"), end.cast(TIME).alias("window_end")]
         return DecodedColumns(
             [*inner.columns, *bounds], [index for index in inner.absent if index not in bad], {**inner.bad, **bad}
         )

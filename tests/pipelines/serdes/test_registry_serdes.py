@@ -1,11 +1,13 @@
 """Avro and Protobuf through a schema registry: schema evolution, bad input, and a registry that is not there."""
 
+import dataclasses
 import io
 import json
 import pickle
 import sys
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from enum import Enum
 
 import fastavro
 import polars as pl
@@ -42,6 +44,10 @@ class Priced:
     item: str
     amount: int
     price: float | None
+
+
+class Color(Enum):
+    RED = "red"
 
 
 ORDER = Order("tea", 3, 2.5, NOON, date(2024, 5, 1), ["a", "b"], b"\xff", True)
@@ -118,6 +124,51 @@ def test_avro_schemas_are_resolved_by_field(server):
     rows, _, bad = decoded(serde, [older, newer])
     assert [row[:4] for row in rows] == [("a", 1, None, None), ("b", 2, 0.5, NOON)]
     assert bad == {}
+
+
+@dataclass(frozen=True)
+class Place:
+    zip: int
+
+
+@dataclass(frozen=True)
+class Trip:
+    item: str
+    start: Place | None = None
+    end: Place | None = None
+    first: Color | None = None
+    colors: list[Color] | None = None
+
+
+def test_one_class_may_be_that_of_several_fields_which_the_writer_did_not_have(server):
+    serde = connected(Avro(Trip), server)
+    older = written(server, record(("item", "string")), {"item": "a"})
+    assert decoded(serde, [older]) == ([("a", None, None, None, None)], [], {})
+
+
+def test_avro_records_within_each_other_are_read_and_bad_where_they_are_nested_too_deeply(server):
+    """fastavro's compiled reader would end the process with a segmentation fault."""
+    serde = connected(Avro(Trip), server)
+    schema = record(("next", ["null", record(("label", "string"), ("next", ["null", "shop.OrderV2"]))]))
+    schema["fields"][0]["type"][1]["name"] = "shop.Node"
+    schema["fields"][0]["type"][1]["fields"][1]["type"][1] = "shop.Node"
+    schema["fields"].append({"name": "item", "type": "string"})
+    shallow = written(server, schema, {"item": "a", "next": {"label": "x", "next": {"label": "y", "next": None}}})
+    deep = header(1) + b"\x02\x00" * 100_000 + b"\x00\x02a"
+    rows, _, bad = decoded(serde, [shallow, deep, shallow])
+    assert [row[0] for row in rows] == ["a", None, "a"]
+    assert "RecursionError" in bad[1]
+
+
+@pytest.mark.parametrize("items", ["null", {"type": "fixed", "name": "None", "size": 0}, record(("a", "null"))])
+def test_avro_schemas_by_which_few_bytes_are_any_number_of_items_are_refused(server, items):
+    serde = connected(Avro(Trip), server)
+    items = {**items, "name": "Items"} if isinstance(items, dict) else items
+    schema = record(("many", {"type": "array", "items": items}), ("item", "string"))
+    written(server, schema, {"item": "a", "many": []})
+    endless = header(1) + b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f" + b"\x00\x02a"
+    _, _, bad = decoded(serde, [endless])
+    assert "schema 1 has an array whose items take no bytes" in bad[0]
 
 
 def test_bad_avro_spoils_no_other_record(server):
@@ -260,6 +311,12 @@ def test_an_enums_value_is_its_name_or_its_number_if_the_name_is_unknown(server)
     serde = connected(Protobuf(cls), server)
     rows, *_ = decoded(serde, [serde.encode(cls(color=1, colors=[0, 1], maybe=0, n=[1])), serde.encode(cls(color=7))])
     assert rows == [("BLUE", ["RED", "BLUE"], "RED", [1]), ("7", [], None, [])]
+    row_type = serde.row_type("value")
+    newer = [serde.encode(cls(color=7, colors=[1, 7], maybe=9)), serde.encode(cls(color=1))]
+    read = row_type.to_objects(pl.DataFrame(serde.decode(pl.Series(newer), row_type).columns))
+    assert [serde.encode(each) for each in read] == newer
+    with pytest.raises(ValueError, match="GREEN"):
+        serde.encode(dataclasses.replace(read[0], color="GREEN"))
 
 
 @pytest.mark.parametrize("make", [Avro, lambda cls: Protobuf(message_class(*FIELDS[:3]))])

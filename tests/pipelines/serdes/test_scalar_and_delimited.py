@@ -63,6 +63,13 @@ def test_a_part_that_contains_the_separator_is_refused():
         Delimited(Route, sep="-").encode(Route("U-A", 1))
 
 
+def test_a_part_that_makes_a_separator_with_what_is_beside_it_is_refused():
+    serde = Delimited(Route, sep="--")
+    assert serde.encode(Route("UA", -1)) == b"UA---1"
+    with pytest.raises(ValueError, match="'UA---1' could not be read back"):
+        serde.encode(Route("UA-", 1))
+
+
 def test_a_part_of_another_type_is_refused():
     with pytest.raises(TypeError, match=r"takes int for number, found '1' \(str\)"):
         Delimited(Route, sep="-").encode(Route("UA", "1"))

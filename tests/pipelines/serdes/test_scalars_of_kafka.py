@@ -86,6 +86,26 @@ def test_malformed_bytes_are_bad_and_spoil_no_other_record(serde, bad):
     assert found[0] == rows(serde, [serde.encode(item)])[0][0]
 
 
+def times(*milliseconds):
+    return b"".join(each.to_bytes(8, "big", signed=True) for each in milliseconds)
+
+
+@pytest.mark.parametrize(
+    ("serde", "bad", "reason"),
+    [
+        (BY_SIZE, times(2**63 - 1), "time 9223372036854775807, which is not in the years 1 to 9999"),
+        (BY_SIZE, times(-(2**62)), "time -4611686018427387904"),
+        (BY_SESSION, times(2**62, 0), "time 4611686018427387904"),
+        (BY_SESSION, times(0, -(2**62)), "time -4611686018427387904"),
+        (BY_SESSION, times(1, 2), "ends at 1, before it starts at 2"),
+    ],
+)
+def test_windows_of_impossible_times_are_bad(serde, bad, reason):
+    found, absent, reasons = rows(serde, [serde.encode(WINDOW), b"k" + bad])
+    assert (found, absent, list(reasons)) == ([("k", at(1000), at(4000)), (None,) * 3], [], [1])
+    assert reason in reasons[1]
+
+
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1)), max_size=5))
 def test_numbers_are_read_as_they_were_written(items):
     for serde in (Int32(), Int64(), Float64()):

@@ -359,8 +359,11 @@ def test_types_without_a_column_are_refused_when_they_are_declared(serde, annota
         serde(cls)
 
 
-def test_times_stay_in_range_at_any_depth():
-    far = pl.DataFrame({"at": [300_000_000_000_000]}).cast(pl.Datetime("ms", "UTC"))
+@pytest.mark.parametrize("unit", ["ms", "us"])
+@pytest.mark.parametrize("far", [300_000_000_000_000_000, 2**63 - 1, -(2**62)])
+def test_times_stay_in_range_at_any_depth(far, unit):
+    last = (datetime.min if far < 0 else datetime.max).replace(tzinfo=UTC)
+    far = pl.DataFrame({"at": [far]}).cast(pl.Datetime(unit, "UTC"))
     nested = far.select(pl.struct("at").alias("window"), pl.concat_list("at").alias("all"))
 
     @dataclass(frozen=True)
@@ -372,5 +375,4 @@ def test_times_stay_in_range_at_any_depth():
         window: Window
         all: list[datetime]
 
-    last = datetime.max.replace(tzinfo=UTC)
     assert row_type_of(Row, "").to_objects(nested) == [Row(Window(last), [last])]
