@@ -21,6 +21,7 @@ from weir.pipelines.processors.forwarding import RESERVED, Cause, ForwardedRows
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.running import STREAM, Out, Running
 from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE
+from weir.state.frames import picked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +58,8 @@ class ProcessBatches(Process):
         times = epoch.advance(self.clock, rows.get_column("_ts")).to_numpy()
         calls = self._timer_calls(times, before_ms)
         headers = [HEADERS] if HEADERS in rows.columns else []
-        rows = rows.select_seq(*self.key.names, *self.value.columns, *RESERVED, *headers)
-        places = rows.select_seq("_partition", "_offset")
+        rows = picked(rows, (*self.key.names, *self.value.columns, *RESERVED, *headers))
+        places = picked(rows, ("_partition", "_offset"))
         first, next_call = 0, 0
         while first < rows.height:
             last = rows.height - 1

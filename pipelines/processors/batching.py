@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from weir.pipelines.operators.table_view import numbered
 from weir.pipelines.processors.processor import BatchProcessor, Punctuation
 from weir.pipelines.processors.times import as_ms
 from weir.pipelines.processors.value_sizes import value_bytes
+from weir.state.frames import parted, picked, where, with_series, without
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.specs import PLACE, TIME
 
@@ -87,20 +89,19 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         self._retime()
 
     def process_batch(self, rows: pl.DataFrame) -> pl.DataFrame | None:
-        keys = rows.select_seq(self._key).unique(maintain_order=True)
-        rows = (
-            rows.with_row_index("_turn")
-            .join(keys.with_row_index("_of"), on=self._key, how="left", nulls_equal=True, maintain_order="left")
-            .with_columns_seq(_size=value_bytes(self._shape.value))
-            .sort("_of", maintain_order=True)
-        )
+        keys, of = numbered(picked(rows, self._key))
+        rows = rows.with_row_index("_turn").with_columns_seq(of.alias("_of"), _size=value_bytes(self._shape.value))
+        if keys.height < rows.height:
+            rows = rows.sort("_of", maintain_order=True)
         held = self._open.get_rows(keys)
         cuts = self._cuts(rows, held)
-        rows = rows.with_columns_seq(_batch=cuts.of(rows.get_column("_of").to_numpy()))
-        batches = self._leave(rows.filter(pl.col("_batch").is_not_null()), held, cuts)
-        self._keep(rows.filter(pl.col("_batch").is_null()), held, cuts)
-        if batches is None:
+        if not cuts.keys.size:
+            self._keep(rows, held, cuts)
             return None
+        rows = rows.with_columns_seq(_batch=cuts.of(rows.get_column("_of").to_numpy()))
+        left, kept = parted(rows, rows.get_column("_batch").is_not_null())
+        batches = self._leave(left, held, cuts)
+        self._keep(kept, held, cuts)
         causes = rows.select_seq("_turn", "_partition", "_offset")[cuts.causes]
         return batches.hstack(keys[cuts.keys]).hstack(causes).sort("_turn", maintain_order=True)
 
@@ -138,7 +139,7 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
 
     def _cuts(self, rows: pl.DataFrame, held: pl.DataFrame) -> _Cuts:
         """Where the batches of ``rows``, which are in the order of keys, end; ``held`` are the open ones by key."""
-        counts, sizes = (held.get_column(name).fill_null(0).to_numpy() for name in ("count", "_bytes"))
+        counts, sizes = (_or_zero(held.get_column(name)) for name in ("count", "_bytes"))
         of = rows.get_column("_of").to_numpy()
         total = np.cumsum(rows.get_column("_size").to_numpy())
         ends = np.searchsorted(of, np.arange(held.height), side="right")
@@ -174,10 +175,8 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
 
     # batches that leave
 
-    def _leave(self, rows: pl.DataFrame, held: pl.DataFrame, cuts: _Cuts) -> pl.DataFrame | None:
+    def _leave(self, rows: pl.DataFrame, held: pl.DataFrame, cuts: _Cuts) -> pl.DataFrame:
         """The batches of ``cuts``, in their order: of the open ones, and of ``rows``, which have their ``_batch``."""
-        if not cuts.keys.size:
-            return None
         first = np.flatnonzero(np.diff(cuts.keys, prepend=-1))
         taken = self._take(held[cuts.keys[first]].with_columns_seq(_batch=pl.Series(first)).filter("_found"))
         records = rows.select_seq("_batch", *self._values, _first="_ts", _last="_ts")
@@ -230,6 +229,16 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
 
     def _keep(self, rows: pl.DataFrame, held: pl.DataFrame, cuts: _Cuts) -> None:
         """Keep ``rows``, which have not left, as a chunk for each key."""
+        is_cut, is_held = np.zeros(held.height, bool), held.get_column("_found").to_numpy()
+        is_cut[cuts.keys] = True
+        is_closed = is_held & is_cut
+        is_closed[rows.get_column("_of").to_numpy()] = False
+        if is_closed.any():
+            closed = picked(held.filter(pl.Series(is_closed)), self._key)
+            self._open.delete_rows(closed)
+            self._cancel(closed)
+        if rows.is_empty():
+            return
         grouped = rows.group_by("_of", maintain_order=True).agg(
             *self._values,
             pl.len().cast(pl.Int64).alias(CHUNK_COUNT),
@@ -238,17 +247,17 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
             pl.col("_ts").max(),
         )
         stays = grouped.get_column("_of").to_numpy()
-        is_cut, is_held = np.zeros(held.height, bool), held.get_column("_found").to_numpy()
-        is_cut[cuts.keys] = True
-        goes_on = pl.Series(is_held & ~is_cut)[stays]
-        begun = held.drop("_ts", "_found")[stays].with_columns_seq(
-            pl.when(goes_on).then(pl.col(name)).alias(name) for name in OPEN
-        )
-        place = begun.select_seq(*self._key, pl.col("_chunks").fill_null(0).alias(PLACE))
-        self._chunks.put_rows(place.hstack(grouped.select_seq(*self._values, CHUNK_COUNT, "_ts")))
+        goes_on = pl.Series((is_held & ~is_cut)[stays])
+        begun = without(held, "_ts", "_found")
+        if len(stays) < held.height:
+            begun = begun[stays]
+        if is_cut.any():
+            begun = begun.with_columns_seq(pl.when(goes_on).then(pl.col(name)).alias(name) for name in OPEN)
+        place = with_series(picked(begun, self._key), pl.Series(PLACE, _or_zero(begun.get_column("_chunks"))))
+        self._chunks.put_rows(place.hstack(picked(grouped, (*self._values, CHUNK_COUNT, "_ts"))))
         now_ms = as_ms(self.context.current_system_time)
         self._open.put_rows(
-            begun.hstack(grouped.select_seq(CHUNK_COUNT, "_size", "_first", "_ts")).select_seq(
+            begun.hstack(picked(grouped, (CHUNK_COUNT, "_size", "_first", "_ts"))).select_seq(
                 *self._key,
                 pl.col("count").fill_null(0) + pl.col(CHUNK_COUNT),
                 pl.min_horizontal("first_time", "_first"),
@@ -259,12 +268,7 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
                 pl.max_horizontal(pl.col("last_time").dt.timestamp("ms"), "_ts").alias("_ts"),
             )
         )
-        is_closed = is_held & is_cut
-        is_closed[stays] = False
-        closed = held.select_seq(self._key).filter(pl.Series(is_closed))
-        self._open.delete_rows(closed)
-        self._cancel(closed)
-        self._set(begun.filter(~goes_on).select_seq(self._key), pl.lit(now_ms))
+        self._set(picked(where(begun, ~goes_on), self._key), pl.lit(now_ms))
 
     # timers
 
@@ -292,3 +296,10 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         self.context.clocks[clock] = wanted
         for held in self._open.all().frames(SCAN_ROWS):
             self._set(held, pl.col("_opened"))
+
+
+def _or_zero(column: pl.Series) -> np.ndarray:
+    """Numbers, 0 for null."""
+    if column.null_count() == len(column):
+        return np.zeros(len(column), np.int64)
+    return (column.fill_null(0) if column.null_count() else column).to_numpy()

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import polars as pl
 
 from weir.state.engine.contract import StateView
+from weir.state.frames import parted, picked, repeated, with_series
 from weir.state.stores.access import HeldRow, Key, Row, Scan, Store, StoreTime, ValueAndTimestamp, successor
 from weir.state.stores.codec import AFTER_FLAGS
 from weir.state.stores.expiry import ExpiryIndex
@@ -115,9 +117,7 @@ class _KeyValueRows(Store, Generic[V]):
             live = self._times(rows) >= oldest_ms
             rows = rows.with_columns_seq(pl.when(live).then(pl.col(name)).alias(name) for name in (*self._shown, "_ts"))
             rows = rows.with_columns_seq(pl.col("_found") & live.fill_null(False))
-        return pl.concat(
-            [keys.select_seq(self.spec.key.names()), rows.select_seq(*self._shown, "_ts", "_found")], how="horizontal"
-        )
+        return picked(keys, self.spec.key.names()).hstack(picked(rows, (*self._shown, "_ts", "_found")))
 
     def get_ranges(self, lower: pl.DataFrame, upper: pl.DataFrame) -> pl.DataFrame:
         """Rows with keys from each of ``lower`` up to, but not including, the one in the same row of ``upper``.
@@ -142,15 +142,16 @@ class _KeyValueRows(Store, Generic[V]):
         If there is a column ``_deleted``, rows where it is true delete their key; they advance stream time, too.
         """
         if "_deleted" not in rows.columns:
-            rows = rows.with_columns_seq(_deleted=pl.lit(False))
+            rows = with_series(rows, repeated("_deleted", False, rows.height, np.bool_))
         if self.spec.retention_ms is not None:
             if self.spec.expires_by is StoreClock.WALL_CLOCK:
                 rows = rows.with_columns_seq(pl.lit(self.time.now_ms).cast(TIME).alias(WRITTEN))
             else:
                 rows = rows.filter(self._admit(rows.get_column("_ts")) | pl.col("_deleted"))
-        rows = rows.unique(self.spec.key.names(), keep="last", maintain_order=True)
-        self.delete_rows(rows.filter("_deleted"))
-        rows = rows.filter(~pl.col("_deleted"))
+        if rows.height > 1:
+            rows = rows.unique(self.spec.key.names(), keep="last", maintain_order=True)
+        gone, rows = parted(rows, rows.get_column("_deleted"))
+        self.delete_rows(gone)
         keys = self.columns.encode(rows)
         if self.spec.retention_ms is not None:
             self._unindex(keys)

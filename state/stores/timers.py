@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 
 from weir.state.engine.contract import StateView
+from weir.state.frames import with_series
 from weir.state.stores.access import Key, Store
 from weir.state.stores.expiry import ExpiryIndex
 from weir.state.stores.specs import SINCE, TIME
@@ -60,11 +61,11 @@ class TimerStore(Store):
         Raises:
             ValueError: A key is null.
         """
-        rows = keys.with_columns_seq(at_ms.cast(pl.Int64).alias("_ts")).unique(
-            self.spec.key.names(), keep="last", maintain_order=True
-        )
+        rows = with_series(keys, at_ms.cast(pl.Int64).alias("_ts"))
+        if rows.height > 1:
+            rows = rows.unique(self.spec.key.names(), keep="last", maintain_order=True)
         held = self._held(rows)
-        values = self.columns.rows.encode(rows.with_columns_seq(pl.col("_ts").cast(TIME).alias(SINCE)))
+        values = self.columns.rows.encode(with_series(rows, rows.get_column("_ts").cast(TIME).alias(SINCE)))
         times = rows.get_column("_ts").to_list()
         found = zip(held, values, times, self._view.get_many(self.spec.name, held), strict=True)
         new = [each for each in found if each[1] != each[3]]
