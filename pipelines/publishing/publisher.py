@@ -105,7 +105,7 @@ class Publisher:
         self._outbox, self._sink, self._connect = outbox, sink, connect
         self._application, self._refused, self._shown_key = application, refused, shown_key
         self._is_newest, self._on_step = is_newest, on_step
-        self._state, self._lock = SinkState(sink=sink, target=target), Lock()
+        self._state, self._lock = SinkState(sink=sink, target=target, **self._aside()), Lock()
         self._mark = Mark()  # until the sink has said what it has
         self._watched = outbox.another()
         """For what waits: commits add to it also while the sink does not answer."""

@@ -215,6 +215,15 @@ def test_a_batch_that_is_refused_is_put_aside_whole_and_the_next_one_follows(ser
     assert len(server.requests) == 3
 
 
+def test_what_is_aside_is_known_before_the_sink_has_answered(server, orders):
+    orders.commit(BATCH)
+    server.next.append(Answer(400))
+    drain(orders.publisher(refused=Refused(orders.folder, SINK, APP)))
+    again = orders.publisher(refused=Refused(orders.folder, SINK, APP))
+    assert again.state.refused_rows == BATCH
+    assert len(again.state.refused) == 1
+
+
 def of_refused(orders):
     """A publisher as ``weir sink retry`` has it."""
     aside = Outbox(orders.folder, SINK, APP, is_of_refused=True)
