@@ -175,12 +175,11 @@ def test_an_outbox_that_is_append_only_keeps_what_is_published_and_nothing_comes
 def test_a_server_that_is_away_is_waited_for(tmp_path, server):
     orders = Orders(tmp_path, http_node(server.url))
     orders.commit(30)
-    port = server.port
     server.close()
     stop, waits = Event(), orders.publisher()
     thread = Thread(target=waits.run, args=(stop, Event()))
     thread.start()
-    wait_for(lambda: f"port={port}" in waits.state.error, "the reason is told")
+    wait_for(lambda: waits.state.error == f"POST {server.url}: connection refused", "the reason is told")
     assert waits.state.waiting_rows == 30
     stop.set()
     thread.join(30)
