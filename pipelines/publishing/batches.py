@@ -29,7 +29,7 @@ class BatchConnection:
         Raises:
             SinkError: The sink cannot be opened.
         """
-        self._application, self._sink = application, sink
+        self._application, self._sink, self._outbox = application, sink, outbox
         self.limits = BatchLimits(
             rows=sink.max_records, size_bytes=max(1, sink.max_bytes - _BRACKETS_BYTES), one_epoch=True
         )
@@ -57,13 +57,13 @@ class BatchConnection:
             log.warning("sink %r: close() failed", self._sink.name, exc_info=True)
 
     def _send(self, rows: pl.DataFrame, published: Published, refusals: int) -> None:
-        outbox, mark = published
-        first_row = mark.rows - rows.height
-        place = f"{mark.epoch}/{first_row}+{rows.height}"
+        mark = self._outbox.committed_as(published.mark)
+        place = f"{mark.epoch}/{mark.rows - rows.height}+{rows.height}"
         batch = Batch(
             rows=pl.DataFrame(list(map(as_datetimes, self._sink.rows(rows).get_columns()))),
-            idempotency_key=f"{self._application}/{self._sink.name}/{place}/{outbox}" + f"/{refusals}" * (refusals > 0),
-            sink=self._sink.name,
+            idempotency_key=f"{self._application}/{self._outbox.sink}/{place}/{self._outbox.committed_id}"
+            + _attempt(refusals, is_retry=self._outbox.is_of_refused),
+            sink=self._outbox.sink,
             epoch=mark.epoch,
         )
         try:
@@ -73,6 +73,13 @@ class BatchConnection:
             raise RefusedRowsError(str(error), is_batch=True) from error
         except failures() as error:
             raise _sink_error("send", error) from error
+
+
+def _attempt(refusals: int, *, is_retry: bool) -> str:
+    """The end of a key that no refused batch has had yet."""
+    if is_retry:
+        return f"/retry-{refusals + 1}"
+    return f"/{refusals}" if refusals else ""  # a crash came between a refusal and putting the rows aside
 
 
 def _sink_error(what: str, error: BaseException) -> SinkError:

@@ -13,6 +13,7 @@ from requests.structures import CaseInsensitiveDict
 
 from weir.infra.settings import environment_value
 from weir.pipelines.publishing.connection import SinkError
+from weir.pipelines.publishing.http_errors import reason_of
 from weir.pipelines.serdes.shapes import Field
 from weir.pipelines.sinks.batched import BatchedSink
 from weir.pipelines.sinks.http import HttpEndpoint, is_header_value
@@ -74,7 +75,7 @@ class HttpSink(OwnSink):
             ) as response:
                 said = _said(response, self._secrets)
         except requests.RequestException as error:
-            raise SinkError(f"{endpoint}: {error}") from error
+            raise SinkError(f"{endpoint}: {reason_of(error, endpoint.url, endpoint.timeout_s)}") from error
         code = response.status_code
         if 200 <= code < 300:
             return

@@ -14,10 +14,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import Any
 
 import msgspec
@@ -25,8 +24,9 @@ import msgspec
 from weir.infra.process import end_with
 from weir.pipelines.application import Application, load_application, load_step_hook
 from weir.pipelines.publishing.connect import connect
-from weir.pipelines.publishing.connection import RefusedRowsError, SinkFencedError
+from weir.pipelines.publishing.connection import SinkFencedError
 from weir.pipelines.publishing.publisher import Publisher, UnknownMarkError
+from weir.pipelines.publishing.retry import Retry
 from weir.pipelines.publishing.state import Decision, SinkState
 from weir.pipelines.sinks.sink import Sink
 from weir.state.commit.log import newest_generation
@@ -81,29 +81,32 @@ class _Publishing:
     """One sink's publisher, and one for its refused rows whenever they are to be sent again."""
 
     def __init__(self, sink: Sink, application: Application, settings: PublishingSettings) -> None:
-        self._folder, self._sink, self._retrying = Path(settings.warehouse, application.id), sink, Lock()
-        self._connect = partial(connect, application.id, kafka=settings.kafka, sql_url=settings.sql_url)
-        self._known_as: dict[str, Any] = {
-            "application": application.id,
+        folder = Path(settings.warehouse, application.id)
+        connected = partial(connect, application.id, kafka=settings.kafka, sql_url=settings.sql_url)
+        options: dict[str, Any] = {
             "target": str(sink),
-            "shown_key": sink.shown_key,
+            "is_newest": lambda: newest_generation(Path(settings.warehouse), application.id) == settings.generation,
+            "on_step": load_step_hook(settings.on_step),
         }
-        outbox = Outbox(self._folder, sink.name, application.id)
+        outbox = Outbox(folder, sink.name, application.id)
         self._publisher = Publisher(
             outbox,
             sink.name,
-            partial(self._connect, sink, outbox),
-            refused=Refused(self._folder, sink.name, application.id),
-            is_newest=lambda: newest_generation(Path(settings.warehouse), application.id) == settings.generation,
-            on_step=load_step_hook(settings.on_step),
-            **self._known_as,
+            partial(connected, sink, outbox),
+            application=application.id,
+            shown_key=sink.shown_key,
+            refused=Refused(folder, sink.name, application.id),
+            **options,
         )
+        self._again = Retry(folder, sink, application.id, connected, **options)
 
     @property
     def state(self) -> SinkState:
         return self._publisher.state
 
     def run(self, drain: Event) -> None:
+        if self._again.is_interrupted:
+            Thread(target=self._retry, daemon=True).start()
         try:
             self._publisher.run(Event(), drain)
         except (UnknownMarkError, SinkFencedError) as error:
@@ -116,19 +119,7 @@ class _Publishing:
             self._publisher.decide(decision.action)
 
     def _retry(self) -> None:
-        """Send the refused rows again, with a mark of their own, up to the first that is refused once more."""
-        outbox = Outbox(self._folder, self._sink.name, self._known_as["application"], is_of_refused=True)
-        sink = replace(self._sink, name=f"{self._sink.name}.refused")  # type: ignore[type-var]
-        again = Publisher(outbox, sink.name, partial(self._connect, sink, outbox), **self._known_as)
-        again.decide("resume")
-        drained, error = Event(), ""
-        drained.set()
-        with self._retrying:
-            try:
-                again.run(Event(), drained)
-            except (RefusedRowsError, UnknownMarkError, SinkFencedError) as found:
-                error = str(found)
-        self._publisher.retried(error)
+        self._publisher.retried(self._again.run())
 
 
 def _listen(publishing: Sequence[_Publishing], drain: Event) -> None:

@@ -105,7 +105,7 @@ class Publisher:
         self._outbox, self._sink, self._connect = outbox, sink, connect
         self._application, self._refused, self._shown_key = application, refused, shown_key
         self._is_newest, self._on_step = is_newest, on_step
-        self._state, self._lock = SinkState(sink=sink, target=target), Lock()
+        self._state, self._lock = SinkState(sink=sink, target=target, **self._aside()), Lock()
         self._mark = Mark()  # until the sink has said what it has
         self._watched = outbox.another()
         """For what waits: commits add to it also while the sink does not answer."""
@@ -173,9 +173,11 @@ class Publisher:
                 self._fail(SinkError(f"{type(error).__name__}: {error}"), stop)
 
     def _publish(self, connection: Connection, stop: Event, drain: Event) -> None:
-        mark, limits = self._begin(connection), connection.limits
+        mark, limits, is_retry = self._begin(connection), connection.limits, self._outbox.is_of_refused
         while True:
             self._outbox.refresh()
+            if is_retry:
+                self._remove(mark)  # what is there counts as refused
             batches = self._outbox.rows(
                 mark, at_most=self._at_most or limits.rows, size_bytes=limits.size_bytes, one_epoch=limits.one_epoch
             )
@@ -187,7 +189,7 @@ class Publisher:
                 mark, self._failures, self._decided = reached, 0, None
                 self._told_at_s = time.monotonic()
                 self._tell(mark, published_rows=self._state.published_rows + rows.height, error="", awaits=None)
-                if stop.is_set() or self._at_most is not None:
+                if is_retry or stop.is_set() or self._at_most is not None:
                     self._at_most = (
                         None if self._at_most is None or 2 * self._at_most >= limits.rows else 2 * self._at_most
                     )

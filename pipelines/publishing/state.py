@@ -66,7 +66,7 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
             return "not started yet"
         if self.error:
             return f"waits: {self.error}"
-        doing = "publishing" if self.waiting_rows else "all is published"
+        doing = "publishing" if self.waiting_rows else f"all {'else ' if self.refused_rows else ''}is published"
         return f"{doing}; refused: {self.refused_reason}" if self.refused_rows and self.refused_reason else doing
 
     @property

@@ -29,12 +29,11 @@ class Batch:
     ``rows.to_dicts()`` gives dictionaries."""
     idempotency_key: str
     """``APP/SINK/EPOCH/FIRST_ROW+ROWS/OUTBOX``: the place of the rows. ``FIRST_ROW`` counts from 0 in the epoch;
-    ``OUTBOX`` is another one after a reset of the application. A batch that was refused and is sent again by ``weir
-    sink retry`` more than once ends in ``/1``, ``/2`` and so on."""
+    ``OUTBOX`` is another one after a reset of the application. What ``weir sink retry`` sends again has the key of its
+    first delivery with ``/retry-1`` at the end, and ``/retry-2`` if that was refused, too."""
     sink: str
     epoch: int
-    """The one that the rows were committed in; for rows sent again by ``weir sink retry``, the number that they were
-    put aside under."""
+    """The one that the rows were committed in."""
 
 
 class Sink(ABC):

@@ -169,6 +169,8 @@ class Driver:
         """What the newest report said, as ``_to_report`` has it."""
         self._stop_request: RequestRow | None = None
         self._requests: list[RequestRow] = []
+        self._for_sinks: list[RequestRow] = []
+        """Requests that wait until it is known how the sinks are doing."""
         """Requests that are not answered yet."""
         self._closing_s: float | None = None
         """How long to wait for processors that are being closed; None while none are."""
@@ -429,7 +431,10 @@ class Driver:
 
     def _take_requests(self) -> bool:
         """Whether there are requests to answer."""
-        known = {request.id for request in self._requests}
+        if self._publishing.has_told:
+            self._requests += self._for_sinks
+            self._for_sinks = []
+        known = {request.id for request in (*self._requests, *self._for_sinks)}
         self._requests += [request for request in self._control.requests() if request.id not in known]
         return bool(self._requests)
 
@@ -437,6 +442,9 @@ class Driver:
         self._take_requests()
         while self._requests:
             request = self._requests.pop(0)
+            if request.kind == "sink" and not self._publishing.has_told:
+                self._for_sinks.append(request)
+                continue
             log.info("request %s from %s: %s %s", request.id, request.requested_by, request.kind, request.reason)
             try:
                 self._control.finish(request.id, self._answer(request))

@@ -132,8 +132,13 @@ class Publishing(Protocol):
         """Begin again what has been killed."""
         ...
 
+    @property
+    def has_told(self) -> bool:
+        """Whether it is known how the sinks are doing: what publishes takes a few seconds to start."""
+        ...
+
     def decide(self, decision: Decision) -> str:
-        """Tell a sink that waits for a person what to do; returns what it will do.
+        """Tell a sink that waits for a person what to do, once it ``has_told``; returns what it will do.
 
         Raises:
             RunError: The application has no such sink, or it does not wait for that.
@@ -143,6 +148,7 @@ class Publishing(Protocol):
 
 class _NothingToPublish:
     states: Sequence[SinkState] = ()
+    has_told = True
 
     def keep_alive(self) -> None:
         pass

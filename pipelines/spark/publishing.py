@@ -14,6 +14,7 @@ import msgspec
 from weir.pipelines.publishing.process import PublishingSettings
 from weir.pipelines.publishing.state import Action, Decision, SinkState
 from weir.pipelines.spark.errors import RunError
+from weir.pipelines.spark.parts import NOTHING_TO_PUBLISH
 
 log = logging.getLogger("weir.driver")
 
@@ -75,12 +76,19 @@ class Publishers:
             log.warning("the publishers have died (code %s); they begin again", self._process.returncode)
             self.start(self._settings)
 
+    @property
+    def has_told(self) -> bool:
+        """Whether it is known how the sinks are doing; of none there is nothing to know."""
+        return self._settings is None or bool(self.states)
+
     def decide(self, decision: Decision) -> str:
         """Tell a sink what to do; see ``weir.pipelines.spark.parts.Publishing``."""
+        if self._settings is None:
+            return NOTHING_TO_PUBLISH.decide(decision)
         state = next((state for state in self.states if state.sink == decision.sink), None)
         if state is None:
             known = ", ".join(state.sink for state in self.states)
-            raise RunError(f"there is no sink {decision.sink!r}; the sinks are {known or 'none'}")
+            raise RunError(f"there is no sink {decision.sink!r}; the sinks are {known}")
         if decision.action == "retry":
             if not state.refused_rows:
                 raise RunError(f"no rows of the sink {decision.sink!r} are aside")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,7 +63,8 @@ class Outbox:
             TableNotFoundError: It does not exist.
         """
         self.folder = app_folder / (refused_name(sink) if is_of_refused else outbox_name(sink))
-        self._is_of_refused = is_of_refused
+        self.sink, self.is_of_refused = sink, is_of_refused
+        self._committed_in = app_folder / outbox_name(sink)
         self._table, self._published = DeltaTable(self.folder), f"{application}/published"
         self._live: tuple[int, pl.DataFrame] | None = None
         """The files of a version, which are asked for with each batch."""
@@ -79,6 +81,11 @@ class Outbox:
     def id(self) -> str:
         """That of the table: an application that begins anew, after a reset, has another."""
         return str(self._table.metadata().id)
+
+    @cached_property
+    def committed_id(self) -> str:
+        """That of the outbox that the rows were committed to: refused rows lie in another table."""
+        return str(DeltaTable(self._committed_in).metadata().id) if self.is_of_refused else self.id
 
     @property
     def floor(self) -> int:
@@ -152,7 +159,7 @@ class Outbox:
 
     def committed_as(self, mark: Mark) -> Mark:
         """The mark that rows up to ``mark`` reached when they were committed: refused rows have other numbers here."""
-        if not self._is_of_refused:
+        if not self.is_of_refused:
             return mark
         through = refused_mark(mark.epoch)
         together = int(self._files().filter(pl.col("epoch") == mark.epoch)["rows"].sum())

@@ -175,12 +175,11 @@ def test_an_outbox_that_is_append_only_keeps_what_is_published_and_nothing_comes
 def test_a_server_that_is_away_is_waited_for(tmp_path, server):
     orders = Orders(tmp_path, http_node(server.url))
     orders.commit(30)
-    port = server.port
     server.close()
     stop, waits = Event(), orders.publisher()
     thread = Thread(target=waits.run, args=(stop, Event()))
     thread.start()
-    wait_for(lambda: f"port={port}" in waits.state.error, "the reason is told")
+    wait_for(lambda: waits.state.error == f"POST {server.url}: connection refused", "the reason is told")
     assert waits.state.waiting_rows == 30
     stop.set()
     thread.join(30)
@@ -215,6 +214,15 @@ def test_a_batch_that_is_refused_is_put_aside_whole_and_the_next_one_follows(ser
     assert len(server.requests) == 3
 
 
+def test_what_is_aside_is_known_before_the_sink_has_answered(server, orders):
+    orders.commit(BATCH)
+    server.next.append(Answer(400))
+    drain(orders.publisher(refused=Refused(orders.folder, SINK, APP)))
+    again = orders.publisher(refused=Refused(orders.folder, SINK, APP))
+    assert again.state.refused_rows == BATCH
+    assert len(again.state.refused) == 1
+
+
 def of_refused(orders):
     """A publisher as ``weir sink retry`` has it."""
     aside = Outbox(orders.folder, SINK, APP, is_of_refused=True)
@@ -239,7 +247,7 @@ def test_refused_rows_that_are_sent_again_are_a_batch_with_another_key(server, o
     drain(of_refused(orders))
     again = server.requests[len(server.requests) - len(first) :]
     assert [request.body for request in again] == [request.body for request in first]
-    assert not {request.key for request in first} & {request.key for request in again}
+    assert [request.key for request in again] == [f"{request.key}/retry-1" for request in first]
 
 
 def test_each_attempt_to_send_refused_rows_again_has_a_key_of_its_own_and_a_repeat_of_it_has_the_same(server, orders):
@@ -255,8 +263,40 @@ def test_each_attempt_to_send_refused_rows_again_has_a_key_of_its_own_and_a_repe
     assert keys[1] == keys[2]
     assert keys[3] == keys[4]
     assert keys[5] == keys[6]
-    assert len(set(keys)) == 4
+    assert [keys[1], keys[3], keys[5]] == [f"{keys[0]}/retry-{number}" for number in (1, 2, 3)]
     assert [request.body for request in server.requests] == [server.requests[0].body] * 7
+
+
+def test_a_batch_that_is_sent_again_in_smaller_pieces_has_keys_of_their_rows(tmp_path, server):
+    """A program with other limits may send again what one before it had refused."""
+    orders = Orders(tmp_path, http_node(server.url))
+    orders.commit(50)
+    server.next += [Answer(), Answer(400)]
+    drain(orders.publisher(refused=Refused(orders.folder, SINK, APP)))
+    orders.node = http_node(server.url, max_records=8)
+    drain(of_refused(orders))
+    outbox = orders.outbox().id
+    assert [(request.key, len(request.rows)) for request in server.requests[3:]] == [
+        (f"{APP}/{SINK}/1/{place}/{outbox}/retry-1", rows) for place, rows in (("20+8", 8), ("28+8", 8), ("36+4", 4))
+    ]
+
+
+def test_a_crash_between_a_refusal_and_putting_aside_repeats_no_key(server, orders):
+    orders.commit(BATCH)
+    server.next += [Answer(400), Answer(400)]
+    refused = Refused(orders.folder, SINK, APP)
+
+    def dies(*_):
+        raise KilledError
+
+    first = orders.publisher(refused=refused)
+    first._goes_on_after = dies
+    with suppress(KilledError):
+        drain(first)
+    drain(orders.publisher(refused=refused))
+    drain(of_refused(orders))
+    keys = [request.key for request in server.requests]
+    assert keys == [keys[0], f"{keys[0]}/1", f"{keys[0]}/retry-1"]
 
 
 def test_retry_after_lengthens_the_pause(server, orders):

@@ -10,6 +10,7 @@ import pytest
 
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
+from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.spark.errors import BadRecordError, PartitionCountError, TopologyChangedError
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
@@ -90,6 +91,48 @@ def test_requests_commit_pause_resume_and_stop(place):
     assert "paused" in seen
     assert seen[-1] == "stopped"
     assert newest_commit(place.warehouse, "sales").reason == "stop"
+
+
+class SlowlyStarting:
+    """Sinks that tell how they are doing only after a few reports of the driver."""
+
+    def __init__(self, reports):
+        self._left = reports
+
+    @property
+    def has_told(self):
+        return self._left <= 0
+
+    @property
+    def states(self):
+        return [SinkState(sink="totals", target="topic: totals")] if self.has_told else []
+
+    def keep_alive(self):
+        self._left -= 1
+
+    def decide(self, decision):
+        assert self.has_told
+        return f"{decision.action} {decision.sink}"
+
+
+def test_what_is_asked_of_a_sink_waits_until_it_has_told_how_it_is_doing_and_nothing_else_waits(place):
+    place.publishing, desk, answered = SlowlyStarting(3), place.desk, []
+    retry, commit = desk.ask("sink", sink="totals", action="retry"), desk.ask("commit")
+
+    def on_progress(progress):
+        answered.append((retry in desk.answers, commit in desk.answers))
+        if retry in desk.answers and len(desk.asked) == 2:
+            desk.ask("stop")
+
+    place.driver(on_progress=on_progress).run(Event())
+    assert desk.answers[retry] == ("retry totals", False)
+    assert (False, True) in answered
+
+
+def test_what_is_asked_of_a_sink_that_an_application_does_not_have_is_refused(place):
+    asked = place.desk.ask("sink", sink="totals", action="retry")
+    place.run()
+    assert place.desk.answers[asked] == ("the application has no sinks outside the warehouse", True)
 
 
 def test_uncommitted_bytes_cause_a_commit_before_the_interval_is_over(place):

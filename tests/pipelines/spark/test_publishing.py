@@ -74,6 +74,18 @@ def test_the_process_begins_again_when_it_is_killed_and_ends_with_a_stop(publish
     publishers.close()
 
 
+def test_before_the_process_has_told_nothing_is_known_and_of_no_sinks_everything_is(publishers):
+    publishers._process.send_signal(signal.SIGSTOP)
+    publishers.states = []
+    assert not publishers.has_told
+    publishers._process.send_signal(signal.SIGCONT)
+    wait_for(lambda: publishers.has_told, "it says how the sink is doing")
+    without = Publishers()
+    assert without.has_told
+    with pytest.raises(RunError, match="the application has no sinks outside the warehouse"):
+        without.decide(Decision(sink="out", action="retry"))
+
+
 def test_a_decision_that_no_sink_waits_for_is_refused(publishers):
     wait_for(lambda: publishers.states, "it says how the sink is doing")
     with pytest.raises(RunError, match="there is no sink 'other'; the sinks are out"):

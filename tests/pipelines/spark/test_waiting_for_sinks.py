@@ -58,6 +58,10 @@ class OwnThread:
     def states(self):
         return [self._publisher.state] if self._publisher else []
 
+    @property
+    def has_told(self) -> bool:
+        return bool(self.states)
+
     def keep_alive(self) -> None:
         pass
 

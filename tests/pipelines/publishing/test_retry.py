@@ -1,0 +1,161 @@
+"""Rows that are sent again count as refused until they are taken, and an interrupted retry is gone on with."""
+
+import os
+import signal
+from contextlib import suppress
+from functools import partial
+from threading import Event
+
+import pytest
+
+from tests.faults.dying import KilledError
+from tests.pipelines.publishing.batches import APP, BATCH, SINK, Orders, drain, http_node
+from tests.pipelines.publishing.requests_server import Answer, RequestsServer
+from tests.pipelines.spark.inline import Place, Topics
+from tests.waiting import wait_for
+from weir.pipelines.publishing import publisher
+from weir.pipelines.publishing.connect import connect
+from weir.pipelines.publishing.mark_file import MarkFile
+from weir.pipelines.publishing.process import PublishingSettings
+from weir.pipelines.publishing.retry import Retry
+from weir.pipelines.publishing.state import Decision, SinkState
+from weir.pipelines.spark.publishing import Publishers
+from weir.state.commit.refused import Refused
+
+BATCHES = 3
+
+
+@pytest.fixture
+def server():
+    server = RequestsServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def orders(tmp_path, server, monkeypatch):
+    """All of whose batches have been refused."""
+    monkeypatch.setattr(publisher, "FIRST_WAIT_S", 0.02)
+    made = Orders(tmp_path, http_node(server.url))
+    made.commit(BATCHES * BATCH)
+    server.next += [Answer(400)] * BATCHES
+    drain(made.publisher(refused=Refused(made.folder, SINK, APP)))
+    return made
+
+
+def retry(orders, **options):
+    return Retry(orders.folder, orders.node.sink, APP, partial(connect, APP, kafka={}, sql_url=""), **options)
+
+
+def aside(orders):
+    return Refused(orders.folder, SINK, APP).count()
+
+
+def delivered(server):
+    return [row["order"] for request in server.delivered() for row in request.rows]
+
+
+def test_what_was_taken_before_one_is_refused_once_more_no_longer_counts(orders, server):
+    server.next += [Answer(), Answer(422)]
+    assert "rows 20 to 39 of epoch 1" in (again := retry(orders)).run()
+    assert aside(orders) == 2 * BATCH
+    assert not again.is_interrupted
+    assert again.run() == ""
+    assert aside(orders) == 0
+    assert delivered(server) == orders.sent
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("step", ["rows read", "rows published", "outbox emptied"])
+def test_a_retry_that_is_killed_is_gone_on_with_and_repeats_nothing_that_was_taken(orders, server, step, times):
+    left = times
+
+    def die(found):
+        nonlocal left
+        left -= found == step
+        if left == 0:
+            raise KilledError
+
+    with suppress(KilledError):
+        retry(orders, on_step=die).run()
+    assert left == 0
+    taken = len(server.delivered())
+    assert aside(orders) == (BATCHES - taken) * BATCH + BATCH * (step == "rows published")
+    again = retry(orders)
+    assert again.is_interrupted
+    assert again.run() == ""
+    assert not again.is_interrupted
+    assert aside(orders) == 0
+    assert delivered(server) == orders.sent
+    assert len(server.requests) == 2 * BATCHES
+
+
+def test_a_batch_that_was_taken_just_before_a_kill_comes_again_with_its_key(orders, server, monkeypatch):
+    def die(*_):
+        raise KilledError
+
+    with monkeypatch.context() as patched, suppress(KilledError):
+        patched.setattr(MarkFile, "write", die)
+        retry(orders).run()
+    assert retry(orders).run() == ""
+    keys = [request.key for request in server.requests[BATCHES:]]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == BATCHES
+    assert delivered(server) == orders.sent
+
+
+def test_beside_refused_rows_all_else_is_published():
+    assert SinkState(sink="out", target="").summary == "all is published"
+    aside = SinkState(sink="out", target="", refused_rows=2)
+    assert aside.summary == "all else is published"
+
+
+PROGRAM = """
+from weir import Application, StreamsBuilder, String
+
+builder = StreamsBuilder()
+builder.stream("in", key=String("user"), value=String("order")).to_http({url!r}, name="out", max_records=3)
+app = Application("again", builder)
+"""
+
+
+def test_a_process_that_is_killed_in_the_middle_goes_on_with_the_retry_when_it_begins_again(
+    tmp_path, server, monkeypatch
+):
+    (tmp_path / "again_program.py").write_text(PROGRAM.format(url=server.url))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    from again_program import app
+
+    rows = [(b"ann", b"%d" % number, 1_000) for number in range(9)]
+    Place(app, Topics({("in", 0): rows}), tmp_path).run()
+    server.next += [Answer(400)] * BATCHES
+    publishers, gate = Publishers(), Event()
+    publishers.start(
+        PublishingSettings(
+            driver=os.getpid(),
+            reference="again_program:app",
+            warehouse=str(tmp_path / "warehouse"),
+            kafka={},
+            sql_url="",
+            generation=1,
+        )
+    )
+    try:
+        wait_for(lambda: publishers.states and publishers.states[0].refused_rows == 9, "all is refused", 30)
+        server.next += [Answer(), Answer(after=gate)]
+        publishers.decide(Decision(sink="out", action="retry"))
+        wait_for(lambda: len(server.requests) == BATCHES + 2, "the second batch is under way", 30)
+        publishers._process.send_signal(signal.SIGKILL)
+        publishers._process.wait()
+        publishers._listener.join()
+        publishers.states = []
+        publishers.keep_alive()
+        wait_for(lambda: publishers.states and publishers.states[0].refused_rows == 0, "the retry goes on", 30)
+        assert [row["order"] for request in server.delivered() for row in request.rows] == [str(n) for n in range(9)]
+        keys = [request.key for request in server.requests[BATCHES:]]
+        assert keys[1] == keys[2]
+        assert len(keys) == BATCHES + 1
+    finally:
+        gate.set()
+        publishers.close(0.0)
