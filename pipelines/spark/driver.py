@@ -169,9 +169,9 @@ class Driver:
         """What the newest report said, as ``_to_report`` has it."""
         self._stop_request: RequestRow | None = None
         self._requests: list[RequestRow] = []
-        self._for_sinks: list[RequestRow] = []
-        """Requests that wait until it is known how the sinks are doing."""
         """Requests that are not answered yet."""
+        self._for_sinks: list[RequestRow] = []
+        """Those that wait until it is known how the sinks are doing."""
         self._closing_s: float | None = None
         """How long to wait for processors that are being closed; None while none are."""
         self._stop = Event()
