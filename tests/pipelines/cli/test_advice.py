@@ -41,6 +41,7 @@ def said(*arguments: str, **options: str) -> str:
 
 def test_the_program_of_an_id_is_the_one_that_is_registered(folder):
     assert "shop is not running; start it with `weir run my_shop:app`" in said("commit", "shop")
+    assert said("stop", "shop") == "weir: shop is not running"
     assert "run it first with `weir run my_shop:app`" in said("compact", "shop")
     assert "has committed nothing in" in (listed := said("state", "list", "shop"))
     assert "`weir run my_shop:app`" in listed
