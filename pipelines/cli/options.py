@@ -158,6 +158,10 @@ def require_writable(settings: Settings) -> None:
             place = place.parent
         with tempfile.TemporaryFile(dir=place):
             pass
+    except NotADirectoryError as error:
+        raise OperationError(
+            f"{place} is a file, and Weir needs a folder; name one with `--dir DIR` or the variable WEIR_DIR"
+        ) from error
     except OSError as error:
         raise OperationError(
             f"{settings.dir} cannot be written ({error.strerror}); name another folder with `--dir DIR` or the "
