@@ -88,7 +88,7 @@ def confirm(question: str, command: str) -> None:
             raise
         typer.echo(err=True)
         raise OperationError(
-            f"nothing was changed: there is no terminal on which to ask; confirm it with `{command} --yes`"
+            f"nothing was changed, because there is no terminal to ask at; to confirm, run `{command} --yes`"
         ) from None
     if not is_agreed:
         raise typer.Abort
