@@ -114,6 +114,9 @@ class Settings(BaseModel):
     def _named(cls, value: str | None) -> str | None:
         if value is not None and not value.strip():
             raise ValueError("name the brokers as host:port or leave it out for the embedded one")
+        for server in (value or "").split(","):
+            if server.strip() and not re.fullmatch(r"\S+:\d+", server.strip()):
+                raise ValueError(f"{server.strip()!r} needs a port; write host:port")
         return value
 
     @classmethod

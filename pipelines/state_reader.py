@@ -37,6 +37,7 @@ from weir.state.stores.access import Key, Scan, StoreTime
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.kinds import store_of
 from weir.state.stores.session import SessionStore
+from weir.state.stores.specs import PLACE, key_columns
 from weir.state.stores.versioned import VersionedStore
 from weir.state.stores.window import WindowStore
 from weir.state.types import IsolationLevel, Positions, StoreKind, StoreSpec
@@ -47,6 +48,8 @@ _HEARS_WITHIN_S = 1.0
 """A running application tells its tasks of a commit sooner."""
 _UNHEARD = "has not heard of its newest commit"
 _TURN = Lock()
+_LAST_PLACE = (1 << 63) - 1
+"""Greater than any place in a list."""
 
 Read = Callable[[Any], pl.DataFrame]
 
@@ -84,7 +87,8 @@ class Answer:
     """Rows of a store, and the input position that they reflect."""
 
     rows: pl.DataFrame
-    """Key columns, finished values and ``_ts``; ordered by task, then as the store orders them."""
+    """Key columns, finished values and ``_ts``. Those of key-value and list stores are in key order, all others ordered
+    by task, then as the store orders them."""
     position: Positions
     """By topic and partition, the offset before which every record has had all its effects on the store. With
     ``read_uncommitted``, only of the topics that the store's own tasks read: none after a repartition. Empty while a
@@ -119,7 +123,8 @@ class StateReader:
         self._application, self._topology = application, application.topology
 
     def get(self, store: str, key: Key, *, as_of: datetime | None = None, query: Query = _AS_SET) -> Answer:
-        """The row of a key: one or none. ``as_of`` is for versioned stores.
+        """The row of a key: one or none; of a list store, the list, one row per value. ``as_of`` is for versioned
+        stores.
 
         A key of one column is that column's value; a key of several columns is a tuple in their order, a dictionary,
         or an object with these fields, as functions get it.
@@ -141,6 +146,8 @@ class StateReader:
         """
 
         def read(found: KeyValueStore | VersionedStore) -> pl.DataFrame:
+            if isinstance(found, KeyValueStore) and PLACE in found.spec.key:
+                return _range(found, key, key)
             keys = key_row(found.spec, key)
             if as_of is not None:
                 keys = keys.with_columns(as_of_ms=pl.lit(_ms(as_of)))
@@ -152,7 +159,7 @@ class StateReader:
     def range(
         self, store: str, lower: Key | None = None, upper: Key | None = None, *, query: Query = _AS_SET
     ) -> Answer:
-        """Rows of the keys from ``lower`` through ``upper``, both included; None means no bound.
+        """Rows of the keys from ``lower`` through ``upper``, both included, in key order; None means no bound.
 
         Examples:
             >>> from shop import app
@@ -163,12 +170,13 @@ class StateReader:
         return self._ask(
             store,
             (KeyValueStore,),
-            lambda found: _frame(found.range(_dictionary(found.spec, lower), _dictionary(found.spec, upper))),
+            lambda found: _range(found, lower, upper),
             query,
         )
 
     def prefix(self, store: str, prefix: Any, *, query: Query = _AS_SET) -> Answer:
-        """Rows whose key starts with ``prefix``: the start of the first column, or a tuple of the first columns.
+        """Rows whose key starts with ``prefix``, in key order: the start of the first column, or a tuple of the first
+        columns.
 
         Examples:
             >>> from shop import app
@@ -354,13 +362,13 @@ class StateReader:
                     reached = self._reached(held, sub_topology, folder.name, isolation)
                     behind = _UNHEARD if reached is None else _behind(reached, query.at_least)
                     if not behind or not query.at_least:
-                        found = store_of(spec, snapshot, _time(snapshot))
-                        if not isinstance(found, kinds):
+                        opened = store_of(spec, snapshot, _time(snapshot))
+                        if not isinstance(opened, kinds):
                             raise QueryError(
                                 f"store {store!r} is a {spec.kind.replace('_', '-')} store, which does not "
                                 "support this query"
                             )
-                        rows.append(read(found))
+                        rows.append(read(opened))
                         break
                 if time.monotonic() >= deadline:
                     raise QueryError(
@@ -384,7 +392,10 @@ class StateReader:
                 f"{', '.join(missing)}, so their position there is unknown; ask only for partitions that they read"
                 + ("" if isolation is IsolationLevel.READ_COMMITTED else ", or with IsolationLevel.READ_COMMITTED")
             )
-        return Answer(rows=self._topology.finish(spec.name, pl.concat(rows)), position=position)
+        found = pl.concat(rows)
+        if spec.kind is StoreKind.KEY_VALUE and len(rows) > 1:
+            found = found.sort(spec.key.names())
+        return Answer(rows=self._topology.finish(spec.name, found).drop(PLACE, strict=False), position=position)
 
     def _instance(self, folder: Path) -> Path:
         instance = current_instance(folder)
@@ -458,20 +469,23 @@ def _take_least(position: Positions, other: Positions) -> None:
 
 
 def key_row(spec: StoreSpec, key: Key) -> pl.DataFrame:
-    """A key as a row of the store's key columns, without the times of windows and versions.
+    """A key as a row of the columns that users know (``key_columns``).
 
     Raises:
         QueryError: The key does not fit the columns.
     """
-    columns = {
-        name: dtype
-        for name, dtype in spec.key.items()
-        if spec.kind is StoreKind.KEY_VALUE or name not in ("window_start", "window_end", "valid_from")
-    }
     try:
-        return key_frame(columns, key)
+        return key_frame(key_columns(spec), key)
     except TypeError as error:
         raise QueryError(f"store {spec.name!r}: {error}") from None
+
+
+def _range(found: KeyValueStore, lower: Key | None, upper: Key | None) -> pl.DataFrame:
+    """Rows with keys from ``lower`` through ``upper``; of a list store, the whole lists."""
+    bounds = [_dictionary(found.spec, bound) for bound in (lower, upper)]
+    if PLACE in found.spec.key:
+        bounds = [bound and {**bound, PLACE: place} for bound, place in zip(bounds, (0, _LAST_PLACE), strict=True)]
+    return _frame(found.range(*bounds))
 
 
 def _dictionary(spec: StoreSpec, key: Key | None) -> dict[str, Any] | None:

@@ -89,6 +89,11 @@ def test_batches_keep_running_totals_and_timers(page):
         ]
 
 
+@pytest.mark.parametrize("name", ["test_what_is_left_leaves_after_ten_seconds", "test_three_events_leave_at_once"])
+def test_the_tests_of_the_page_pass(page, name):
+    page[name]()
+
+
 def test_the_table_of_stores_names_what_is_there():
     rows = re.findall(r"^\| `(\w+Store)\((.*)\)` \| .* \| (.*) \|$", TEXT, re.MULTILINE)
     assert len(rows) == 5

@@ -205,14 +205,15 @@ def produce(
     """Send the lines of standard input, or of a file, to a topic, each as a record.
 
     A line of JSON is a value without a key. Any other line is a key, a tab and a value; without a tab it is a value,
-    and without a value it deletes a table's row. With --key-field, a field of the JSON is the key. Keys are placed as
-    Java's producers place them.
+    and without a value it deletes a table's row. With --key-field, a field of the JSON is the key. Blank lines are left
+    out. Keys are placed as Java's producers place them.
     """
     from weir.infra.kafka.records import send
     from weir.pipelines.operations.records import records_of, time_ms_of
 
     timestamp_ms = None if timestamp is None else time_ms_of(timestamp, "--timestamp")
     pairs = parse_assignments(headers or [], option="--header", example="source=shop")
+    left_out: list[int] = []
     try:
         source = nullcontext(sys.stdin) if file is None else file.open(encoding="utf-8")
     except OSError as error:
@@ -224,13 +225,14 @@ def produce(
             admin,
             settings.kafka,
             topic,
-            records_of(lines, key_field=key_field),
+            records_of(lines, key_field=key_field, left_out=left_out),
             partition=partition,
             timestamp_ms=timestamp_ms,
             headers=[(name, value.encode()) for name, value in pairs.items()],
         )
+    blank = f"; {counted(len(left_out), 'blank line')} left out" if left_out else ""
     console.print(
-        f"{counted(sent, 'record')} sent to the topic {topic!r} at {admin.bootstrap_servers}",
+        f"{counted(sent, 'record')} sent to the topic {topic!r} at {admin.bootstrap_servers}{blank}",
         markup=False,
         soft_wrap=True,
     )

@@ -88,7 +88,7 @@ def confirm(question: str, command: str) -> None:
             raise
         typer.echo(err=True)
         raise OperationError(
-            f"nothing was changed: there is no terminal on which to ask; confirm it with `{command} --yes`"
+            f"nothing was changed, because there is no terminal to ask at; to confirm, run `{command} --yes`"
         ) from None
     if not is_agreed:
         raise typer.Abort
@@ -158,6 +158,10 @@ def require_writable(settings: Settings) -> None:
             place = place.parent
         with tempfile.TemporaryFile(dir=place):
             pass
+    except NotADirectoryError as error:
+        raise OperationError(
+            f"{place} is a file, and Weir needs a folder; name one with `--dir DIR` or the variable WEIR_DIR"
+        ) from error
     except OSError as error:
         raise OperationError(
             f"{settings.dir} cannot be written ({error.strerror}); name another folder with `--dir DIR` or the "

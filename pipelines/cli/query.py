@@ -25,21 +25,13 @@ from weir.pipelines.cli.render import console, notices, print_json, print_table
 from weir.pipelines.errors import QueryError
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.rows import as_dictionaries, without_bookkeeping
-from weir.state.types import IsolationLevel, Positions, StoreKind, StoreSpec
+from weir.state.stores.specs import key_columns
+from weir.state.types import IsolationLevel, Positions, StoreKind
 
 if TYPE_CHECKING:
     import polars as pl
 
     from weir.pipelines.state_reader import Answer, Query, StateReader
-
-
-def _key_schema(spec: StoreSpec) -> dict[str, pl.DataType]:
-    """The key columns of a store without those of windows and versions."""
-    return {
-        name: dtype
-        for name, dtype in spec.key.items()
-        if spec.kind is StoreKind.KEY_VALUE or name not in ("window_start", "window_end", "valid_from")
-    }
 
 
 def _moment(text: str | None, option: str) -> datetime | None:
@@ -98,7 +90,7 @@ class Question:
         self._refuse(
             store, spec.kind, *(("lower", "upper", "prefix", "as_of") if is_timed else ("from_time", "to_time"))
         )
-        columns = _key_schema(spec)
+        columns = key_columns(spec)
         key, lower, upper = (
             None if text is None else parse_key(text, columns, option)
             for text, option in ((self.key, "KEY"), (self.lower, "--from"), (self.upper, "--to"))
@@ -120,6 +112,27 @@ class Question:
         if self.prefix is not None:
             return reader.prefix(store, parse_prefix(self.prefix, columns), query=query)
         return reader.range(store, lower, upper, query=query)
+
+    def __str__(self) -> str:
+        """For example "for the key ann"; empty if all rows are asked for."""
+        ends = (self.lower or self.from_time, self.upper or self.to_time)
+        what = "keys" if self.lower or self.upper else "times"
+        match ends:
+            case (None, None):
+                span = None
+            case (first, None):
+                span = f"with {what} from {first} on"
+            case (None, last):
+                span = f"with {what} up to {last}"
+            case (first, last):
+                span = f"with {what} from {first} to {last}"
+        parts = (
+            self.key and f"for the key {self.key}",
+            self.prefix and f"with keys that begin with {self.prefix}",
+            span,
+            self.as_of and f"as of {self.as_of}",
+        )
+        return " ".join(part for part in parts if part)
 
     def _refuse(self, store: str, kind: StoreKind, *options: str) -> None:
         for option in options:
@@ -187,7 +200,7 @@ def query(
             names = (
                 reader.tasks(store)
                 if key is None
-                else [reader.task_of(store, parse_key(key, _key_schema(reader.spec(store))))]
+                else [reader.task_of(store, parse_key(key, key_columns(reader.spec(store))))]
             )
             if as_json:
                 print_json({"tasks": names})
@@ -216,7 +229,8 @@ def query(
             f"(`weir show {application} TABLE`)"
         )
         is_windowed = reader.spec(store).kind is StoreKind.WINDOW
-        told = f"{store} holds nothing for {key or 'that'}{hint if is_windowed else ''}"
+        told = f"{store} has no rows {asked}" if str(asked) else f"{store} is empty"
+        told += hint if is_windowed else ""
         console.print(advised(told, context), markup=False, soft_wrap=True)
     else:
         print_table(shown)

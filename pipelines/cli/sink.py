@@ -115,7 +115,7 @@ def skip(application: AppArgument, sink: SinkArgument, directory: DirOption = No
 def resume(
     application: AppArgument, sink: SinkArgument, directory: DirOption = None, debug: DebugOption = False
 ) -> None:
-    """Let a sink go on with the rows that wait for it, although it is not known whether its target has some of them.
+    """Let a sink publish the rows that wait for it, although its target may already have some of them.
 
     A sink asks for this when its target was made anew, or when the mark is gone that says how far it has come.
     """

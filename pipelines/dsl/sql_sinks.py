@@ -99,7 +99,7 @@ def _url(where: str, url: Any) -> str | None:
         )
     if database == "sqlite" and not rest.startswith("//"):
         raise TopologyError(
-            f"{where} got a url= for SQLite without the whole path of a file, but a run may have another current "
+            f"{where} got a url= for SQLite without the full path of a file, but a run may have another current "
             'folder; pass it with four slashes, for example "sqlite:////folder/file.db"'
         )
     if database == "postgresql" and _PASSWORD.search(rest):

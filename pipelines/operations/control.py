@@ -41,7 +41,8 @@ def ask(
     if arguments and "task" in arguments:
         _require_task(settings, database, application, arguments["task"])
     if not database.is_running(application):
-        raise OperationError(f"{application} is not running; start it with `weir run MODULE:APP`")
+        way_out = "" if kind == "stop" else "; start it with `weir run MODULE:APP`"
+        raise OperationError(f"{application} is not running{way_out}")
     request = database.request(
         application, kind, by=by or f"{getpass.getuser()}@{this_host()}", reason=reason, arguments=arguments
     )

@@ -11,8 +11,10 @@ from typing import Any
 from weir.pipelines.operations.errors import OperationError
 
 
-def records_of(lines: Iterable[str], *, key_field: str | None = None) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """The key and the value of each line that is not empty.
+def records_of(
+    lines: Iterable[str], *, key_field: str | None = None, left_out: list[int] | None = None
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """The key and the value of each line that is not blank; the numbers of blank ones are added to ``left_out``.
 
     With ``key_field`` a line is a JSON object, and that field is its key. Without it, a line that is JSON is a value
     without a key; any other is ``key<TAB>value``, where an empty value is null and deletes a table's row; without a
@@ -23,6 +25,8 @@ def records_of(lines: Iterable[str], *, key_field: str | None = None) -> Iterato
     """
     for number, line in enumerate(lines, start=1):
         if not (text := line.rstrip("\r\n")).strip():
+            if left_out is not None:
+                left_out.append(number)
             continue
         if key_field is not None:
             yield _key_in(text, key_field, number), text.encode()

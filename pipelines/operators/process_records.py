@@ -83,13 +83,14 @@ class ProcessRecords(Process):
         """Process the one record that is under way; what is forwarded goes to the node's outlet."""
         with self.at_work(epoch) as running:
             time_ms = running.clocks[self.clock] = max(given.time_ms, running.clocks.get(self.clock, given.time_ms))
-            running.cause(Cause(given.partition, given.offset, given.time_ms, True))
-            calls.running = self._called_for, given, None
+            cause = Cause(*given[1:], True, given.record.key)
+            running.cause(cause)
+            calls.running = self._called_for, cause, None
             try:
                 running.processor.process(given.record)
                 check_time()
             except failures() as error:
-                raise self._failed_at("process", error, self._place_of(given)) from error
+                raise self._failed_at("process", error, self._place_of(cause)) from error
             self._call_due(given, time_ms, running, epoch)
 
     def _take(self, rows: pl.DataFrame, running: Running, epoch: Epoch) -> None:
@@ -98,7 +99,7 @@ class ProcessRecords(Process):
         records = self.given(rows)
         for index, (given, time_ms) in enumerate(zip(records, times.to_list(), strict=True)):
             clocks[clock] = time_ms
-            running.cause(Cause(*given[1:], True))
+            running.cause(Cause(*given[1:], True, given.record.key))
             calls.running = self._called, rows, index
             try:
                 process(given.record)
@@ -112,15 +113,18 @@ class ProcessRecords(Process):
     def _called(self, rows: pl.DataFrame, index: int) -> UserFunctionError:
         return self._failed("process", RuntimeError(), Records(rows, self.key.names), index)
 
-    def _called_for(self, given: Given, _: None) -> UserFunctionError:
-        return self._failed_at("process", RuntimeError(), self._place_of(given))
+    def _called_for(self, cause: Cause, _: None) -> UserFunctionError:
+        return self._failed_at("process", RuntimeError(), self._place_of(cause))
 
-    def _place_of(self, given: Given) -> RecordPlace:
+    def _place_of(self, cause: Cause) -> RecordPlace | None:
+        """The place of the record that the processor is called with; None if it is called for what is due."""
+        if not cause.is_record:
+            return None
         return RecordPlace(
-            partition=given.partition,
-            offset=given.offset,
-            time_ms=given.time_ms,
-            key=self._named_key(given.record.key),
+            partition=cause.partition,
+            offset=cause.offset,
+            time_ms=cause.time_ms,
+            key=self._named_key(cause.key),
         )
 
     def _call_due(self, given: Given, time_ms: int, running: Running, epoch: Epoch) -> None:
@@ -204,7 +208,7 @@ class ProcessRecords(Process):
             return types.to_columns(items)
         except (AttributeError, OverflowError, TypeError, ValueError) as error:
             index, reason = types.misfit(items) or (None, str(error).partition("\n")[0])
-            place = None if index is None else Records(_places(sent), ()).at(index)
+            place = None if index is None else self._place_of(sent[index].cause)
             raise UserFunctionError(
                 f"{self._name}.process",
                 self.shape.node,
@@ -229,12 +233,3 @@ def _plain(key: KeyType, value: RowType) -> tuple[PlainRows, PlainRows] | None:
     )
     is_made = all(each.is_scalar or each.python_type is not None for each in types)
     return (PlainRows(types[0]), PlainRows(types[1])) if is_exact and is_made and not key.is_windowed else None
-
-
-def _places(sent: Sequence[Forwarded]) -> pl.DataFrame:
-    """Where the records were that caused what was sent."""
-    return pl.DataFrame(
-        [each.cause[:3] for each in sent],
-        schema={"_partition": pl.Int32, "_offset": pl.Int64, "_ts": pl.Int64},
-        orient="row",
-    )

@@ -21,6 +21,8 @@ class Cause(NamedTuple):
     time_ms: int
     is_record: bool = False
     """Whether it is called with the record of this place."""
+    key: Any = None
+    """That record's key, as the processor takes it."""
 
 
 class Forwarded(NamedTuple):

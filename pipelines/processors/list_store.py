@@ -8,9 +8,8 @@ from typing import Any, Generic, TypeVar
 
 import polars as pl
 
-from weir.pipelines.processors.stores import Opened, types_of
+from weir.pipelines.processors.stores import DeclaredStore, Opened, types_of
 from weir.pipelines.serdes.row_type import RowType
-from weir.pipelines.store_options import StoreOptions
 from weir.state.stores.lists import ListStore as StateListStore
 from weir.state.stores.specs import list_spec
 from weir.state.types import StoreSpec
@@ -20,7 +19,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True)
-class ListStore(StoreOptions):
+class ListStore(DeclaredStore):
     """A list of values per key. Appending costs as much as the value, however long the list is.
 
     Types are as in ``KeyValueStore``.

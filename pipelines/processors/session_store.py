@@ -11,11 +11,10 @@ import polars as pl
 
 from weir.pipelines.arguments import positive_ms
 from weir.pipelines.operators.functions import Windowed
-from weir.pipelines.processors.stores import Opened, types_of
+from weir.pipelines.processors.stores import DeclaredStore, Opened, types_of
 from weir.pipelines.processors.times import as_ms, bound_ms
 from weir.pipelines.processors.window_store import BOUNDS, windowed
 from weir.pipelines.serdes.row_type import RowType
-from weir.pipelines.store_options import StoreOptions
 from weir.state.stores.session import SessionStore as StateSessionStore
 from weir.state.stores.specs import TIME, session_spec
 from weir.state.stores.window import WindowKey
@@ -26,7 +25,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True)
-class SessionStore(StoreOptions):
+class SessionStore(DeclaredStore):
     """One value per key and session; the bounds of a session are the times of its first and last record.
 
     A session lives for ``retention`` of the store's stream time from its end; that is the latest end that was put.

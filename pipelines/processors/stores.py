@@ -56,8 +56,21 @@ class StoreDeclaration(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeclaredStore(StoreOptions):
+    """What the stores that processors declare share: types and times that cannot be kept are refused at once."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.spec()
+
+    def spec(self) -> StoreSpec:
+        """As ``StoreDeclaration.spec``."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class KeyValueStore(StoreOptions):
+class KeyValueStore(DeclaredStore):
     """One value per key.
 
     ``key`` and ``value`` are a scalar type or a frozen dataclass. With ``ttl`` an entry lives that long after its last

@@ -10,10 +10,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import polars as pl
 
 from weir.pipelines.arguments import positive_ms
-from weir.pipelines.processors.stores import Opened, types_of
+from weir.pipelines.processors.stores import DeclaredStore, Opened, types_of
 from weir.pipelines.processors.times import as_ms, as_time, bound_ms
 from weir.pipelines.serdes.row_type import RowType
-from weir.pipelines.store_options import StoreOptions
 from weir.state.stores.specs import VALID_FROM, versioned_spec
 from weir.state.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedRow
 from weir.state.stores.versioned import VersionedStore as StateVersionedStore
@@ -32,7 +31,7 @@ class VersionedRecord(NamedTuple, Generic[V]):
 
 
 @dataclass(frozen=True)
-class VersionedKeyValueStore(StoreOptions):
+class VersionedKeyValueStore(DeclaredStore):
     """The values of each key as of any time.
 
     A value that was replaced stays for ``history_retention`` of the store's stream time, and a put may be that late;

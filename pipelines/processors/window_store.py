@@ -12,10 +12,9 @@ import polars as pl
 from weir.pipelines.arguments import positive_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.functions import Windowed
-from weir.pipelines.processors.stores import Opened, types_of
+from weir.pipelines.processors.stores import DeclaredStore, Opened, types_of
 from weir.pipelines.processors.times import as_ms, as_time, bound_ms
 from weir.pipelines.serdes.row_type import RowType
-from weir.pipelines.store_options import StoreOptions
 from weir.state.stores.specs import TIME, window_spec
 from weir.state.stores.window import WindowKey
 from weir.state.stores.window import WindowStore as StateWindowStore
@@ -27,7 +26,7 @@ BOUNDS = ("window_start", "window_end")
 
 
 @dataclass(frozen=True)
-class WindowStore(StoreOptions):
+class WindowStore(DeclaredStore):
     """One value per key and window of ``size``, found by the window's start.
 
     A window lives for ``retention`` of the store's stream time from its start; that is the latest start that was put.

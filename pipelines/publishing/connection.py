@@ -58,7 +58,7 @@ class Connection(Protocol):
     def limits(self) -> BatchLimits: ...
 
     def published(self) -> Published | None:
-        """What the outside system has got for good; None if it knows of nothing.
+        """What the outside system has got for good; None if it has no record of any.
 
         Raises:
             SinkError: It does not say.

@@ -63,10 +63,10 @@ class MarkLostError(UnknownMarkError):
         self.floor, self.found = floor, found
 
     def __str__(self) -> str:
-        knows = "knows of nothing" if self.found is None else f"says epoch {self.found.epoch}"
+        knows = "has no record of this" if self.found is None else f"says epoch {self.found.epoch}"
         return (
             f"sink {self.sink!r}: rows up to epoch {self.floor} have been published, but its target {knows}; was the "
-            "topic or table made anew, or the mark removed? Let it go on with the rows that wait by "
+            "topic or table made anew, or the mark removed? To publish the waiting rows all the same, run "
             f"`weir sink resume {self.application} {self.sink}`"
         )
 
@@ -78,7 +78,7 @@ class OtherOutboxError(UnknownMarkError):
         return (
             f"sink {self.sink!r}: an application with the same id in another folder has published to its target; end "
             'one of the two, or give it another id, as in Application("other-id", ...). If the other one has ended '
-            f"for good, let this one go on with the rows that wait by `weir sink resume {self.application} {self.sink}`"
+            f"for good, run `weir sink resume {self.application} {self.sink}` to publish the waiting rows of this one"
         )
 
 

@@ -99,7 +99,7 @@ def _check_file(sink: SqlTable, file: Path) -> None:
     if not file.is_absolute():
         raise SinkAddressError(
             sink.name,
-            f"its URL has not the whole path of the file {str(file)!r}; give it with four slashes, as in "
+            f"its URL does not have the full path of the file {str(file)!r}; give it with four slashes, as in "
             "sqlite:////folder/file.db",
         )
     if not file.parent.is_dir():

@@ -189,7 +189,7 @@ class Driver:
         ``end_time_ms`` is for input that ends at that time: stream time advances to it, which closes windows.
 
         Raises:
-            BadRecordError, TaskFailedError, RestoreFailedError: A task cannot continue; everything before is committed.
+            BadRecordError, TaskFailedError, RestoreFailedError: A task cannot continue; earlier epochs are committed.
             OffsetsLostError, MatchedTopicGoneError, GlobalTopicReplacedError, UnknownTopicError: A topic is no longer
                 the one that was read, or no longer has what is to be read next.
             FencedError: A newer driver has taken over; nothing more was written.

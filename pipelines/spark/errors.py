@@ -25,9 +25,9 @@ class BadRecordError(RunError):
         record = self.record
         return (
             f"application {self.application!r} stopped at topic {record.topic!r}, partition {record.partition}, "
-            f"offset {record.offset}: {record.reason}; all records before it are committed. Correct the declared "
-            'schema, or write Application(..., on_error="dead_letter"), so that such records go to the table '
-            "_dead_letters, and run it again; a corrected producer helps only records to come"
+            f"offset {record.offset}: {record.reason}; all records before it in its partition are committed. Correct "
+            'the declared schema, or write Application(..., on_error="dead_letter"), so that such records go to the '
+            "table _dead_letters, and run it again; a corrected producer helps only records to come"
         )
 
 

@@ -8,7 +8,7 @@ moves only by hand.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -625,7 +625,7 @@ class TopologyTestDriver:
             if isinstance(declared, ListStore)
         }
         if name not in known:
-            raise LookupError(f"there is no list store {name!r}; the topology has {', '.join(known) or 'none'}")
+            raise LookupError(_no_store("list", name, known))
         task, declared = known[name]
         key, value = declared.types()
         return ReadOnlyListStore(partial(self._read, task, declared.spec()), RecordType(key=key, value=value))
@@ -759,9 +759,7 @@ class TopologyTestDriver:
         known = [
             store.name for task in self._tasks.values() for store in task.sub_topology.stores if store.kind is kind
         ]
-        raise LookupError(
-            f"there is no {kind.replace('_', '-')} store {name!r}; the topology has {', '.join(known) or 'none'}"
-        )
+        raise LookupError(_no_store(kind.replace("_", "-"), name, known))
 
     def _read(self, task: _Task, spec: StoreSpec) -> pl.DataFrame:
         self._require_open()
@@ -772,6 +770,11 @@ class TopologyTestDriver:
         if not keys:
             return pl.DataFrame(schema={**spec.key, **spec.value, "_ts": pl.Int64()})
         return self._topology.finish(spec.name, pl.concat([decoded, rows], how="horizontal"))
+
+
+def _no_store(kind: str, name: str, known: Collection[str]) -> str:
+    others = f"the topology has {', '.join(known)}" if known else "the topology has no store of this kind"
+    return f"there is no {kind} store {name!r}; {others}"
 
 
 def _raw(source: SourceNode, piped: Sequence[tuple[Any, ...]]) -> _Records:

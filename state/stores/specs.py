@@ -93,6 +93,12 @@ def list_spec(name: str, key: pl.Schema, value: pl.Schema) -> StoreSpec:
     return StoreSpec(name=name, key=pl.Schema({**key, PLACE: pl.Int64()}), value=value)
 
 
+def key_columns(spec: StoreSpec) -> dict[str, pl.DataType]:
+    """The columns of the keys that users know: without the times of windows and versions, and the places in lists."""
+    added = (PLACE,) if spec.kind is StoreKind.KEY_VALUE else ("window_start", "window_end", VALID_FROM)
+    return {name: dtype for name, dtype in spec.key.items() if name not in added}
+
+
 def buffer_spec(name: str, key: pl.Schema, value: pl.Schema) -> StoreSpec:
     """A suppression's buffer: one row per key, found by key and in the order of position; tombstones are rows, too."""
     return StoreSpec(name=name, key=key, value=pl.Schema({**value, SINCE: TIME, GONE: pl.Boolean()}))

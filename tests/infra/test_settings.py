@@ -79,6 +79,11 @@ def test_the_dir_flag_wins_and_is_made_absolute(place, monkeypatch):
             "cannot be '': name the brokers as host:port or leave it out for the embedded one$",
         ),
         (
+            {"bootstrap_servers": "foo"},
+            "cannot be 'foo': 'foo' needs a port; write host:port$",
+        ),
+        ({"bootstrap_servers": "a:9092, b:x"}, "cannot be 'a:9092, b:x': 'b:x' needs a port; write host:port$"),
+        (
             {"metrics_level": "loud"},
             "^setting 'metrics_level' in a flag cannot be 'loud': it should be 'info' or 'debug'$",
         ),
@@ -88,6 +93,11 @@ def test_the_dir_flag_wins_and_is_made_absolute(place, monkeypatch):
 def test_a_wrong_flag_is_refused_in_one_clear_sentence(overrides, message):
     with pytest.raises(SettingsError, match=message):
         Settings.load(overrides=overrides)
+
+
+@pytest.mark.parametrize("servers", ["kafka-1:9092,kafka-2:9092", "SASL_SSL://kafka:9093, [::1]:9092,"])
+def test_brokers_are_hosts_with_ports(servers):
+    assert Settings.load(overrides={"bootstrap_servers": servers}).bootstrap_servers == servers
 
 
 def test_an_unknown_variable_or_file_key_is_named_with_the_closest_known_one(place, monkeypatch):

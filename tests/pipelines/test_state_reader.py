@@ -62,9 +62,9 @@ def test_keys_ranges_and_prefixes_are_answered_with_their_position(place):
     answer = reader.get("sums", "shop-2")
     assert answer.rows.select("shop", "sales").rows() == [("shop-2", 20)]
     assert answer.position == {"sales": {0: 100, 1: 100}}
-    shops = [f"shop-{number}" for number in (*range(0, 10, 2), *range(1, 10, 2))]  # by task, then key
+    shops = [f"shop-{number}" for number in range(10)]  # of both tasks
     assert reader.range("sums").rows["shop"].to_list() == shops
-    assert reader.range("sums", "shop-2", "shop-4").rows["shop"].to_list() == ["shop-2", "shop-4", "shop-3"]
+    assert reader.range("sums", "shop-2", "shop-4").rows["shop"].to_list() == ["shop-2", "shop-3", "shop-4"]
     assert reader.prefix("sums", "shop-7").rows["shop"].to_list() == ["shop-7"]
     assert reader.get("by_amount", {"amount": 7}).rows["sales"].to_list() == [2]
     for key in (7, (7,), RowType(pl.Schema({"amount": pl.Int64()})).to_objects(pl.DataFrame({"amount": [7]}))[0]):

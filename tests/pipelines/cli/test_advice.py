@@ -41,6 +41,7 @@ def said(*arguments: str, **options: str) -> str:
 
 def test_the_program_of_an_id_is_the_one_that_is_registered(folder):
     assert "shop is not running; start it with `weir run my_shop:app`" in said("commit", "shop")
+    assert said("stop", "shop") == "weir: shop is not running"
     assert "run it first with `weir run my_shop:app`" in said("compact", "shop")
     assert "has committed nothing in" in (listed := said("state", "list", "shop"))
     assert "`weir run my_shop:app`" in listed
@@ -86,7 +87,9 @@ def test_the_status_of_a_refused_run_names_the_program_that_was_refused_not_the_
 @pytest.mark.parametrize("command", [["reset", "shop"], ["dead-letters", "discard", "shop"]])
 def test_without_a_terminal_the_message_says_that_it_takes_yes(folder, command):
     result = CliRunner().invoke(app, command, input="")
-    assert (result.exit_code, "nothing was changed: there is no terminal" in result.stderr) == (1, True), result.output
+    assert (result.exit_code, "nothing was changed, because there is no terminal" in result.stderr) == (1, True), (
+        result.output
+    )
     assert f"`weir {' '.join(command)} --yes`" in result.stderr
     declined = CliRunner().invoke(app, command, input="n\n")
     assert (declined.exit_code, "--yes" in declined.stderr) == (1, False)

@@ -60,6 +60,7 @@ def test_lines_of_standard_input_are_keys_and_values(weir, topic):
     name = topic(2)
     sent = weir("produce", name, "--partition", 1, input='ann\t{"amount": 5}\nbob\t\n\nplain\n')
     assert f"3 records sent to the topic '{name}'" in flat(sent.stdout)
+    assert flat(sent.stdout).endswith("; 1 blank line left out")
     assert [(each["partition"], each["key"], each["value"]) for each in records(weir, name)] == [
         (1, "ann", '{"amount": 5}'),
         (1, "bob", None),

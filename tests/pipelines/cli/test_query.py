@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.pipelines import shop
+from weir import Application, Int64, ListStore, Processor, StreamsBuilder, String
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app as weir
 from weir.pipelines.cli.query import Question, _moment, _position
@@ -165,6 +166,61 @@ def test_a_limit_bounds_the_rows_and_says_how_many_there_are(tmp_path):
     assert "1 of 2 rows" in asked("--limit", "1").stderr
     for everything in (asked(), asked("--limit", "0"), asked("--limit", "2")):
         assert ("bob" in everything.stdout, everything.stderr) == (True, "")
+
+
+class Remember(Processor[str, int, None, None]):
+    stores = (ListStore("cents_of", key=str, value=int),)
+
+    def init(self, context):
+        self.cents_of = context.state_store("cents_of")
+
+    def process(self, record):
+        self.cents_of.append(record.key, record.value)
+
+
+def test_a_key_of_a_list_store_has_its_whole_list_and_places_do_not_show(tmp_path):
+    builder = StreamsBuilder()
+    builder.stream("orders", key=String("customer"), value=Int64("cents")).process(Remember)
+    lists = Application("lists", builder)
+    long = "a" * 600
+    rows = [("ann", 5), ("anna", 7), ("ann", 6), ("bob", 1), (long, 2), (long, 3)]
+    shop.run_over(
+        lists, {("orders", 0): [(key.encode(), cents.to_bytes(8, "big"), 1_000) for key, cents in rows]}, tmp_path
+    )
+    reader = StateReader(tmp_path, lists)
+
+    def ask(**question: str) -> list[tuple[str, int]]:
+        return Question(**question).ask(reader, "cents_of", Query()).rows.drop("_ts").rows()
+
+    assert ask(key="ann") == ask(key='{"key": "ann"}') == ask(lower="ann", upper="ann") == [("ann", 5), ("ann", 6)]
+    assert ask(key=long) == [(long, 2), (long, 3)]
+    assert ask(key="an") == []
+    assert ask(prefix="ann") == [("ann", 5), ("ann", 6), ("anna", 7)]
+    assert ask(lower="anna") == [("anna", 7), ("bob", 1)]
+    assert reader.task_of("cents_of", "ann") == "orders_0"
+    with pytest.raises(OperationError, match=r"the key has the column key \(str\), for example"):
+        ask(key='{"key": "ann", "_place": 0}')
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["spent", "eve"], "spent has no rows for the key eve"),
+        (["spent", "--from", "x", "--to", "y"], "spent has no rows with keys from x to y"),
+        (["spent", "--from", "x"], "spent has no rows with keys from x on"),
+        (["spent", "--to", "A"], "spent has no rows with keys up to A"),
+        (["spent", "--prefix", "x"], "spent has no rows with keys that begin with x"),
+        (["prices", "tea", "--as-of", "2025-01-01"], "prices has no rows for the key tea as of 2025-01-01"),
+        (
+            ["hourly", "ann", "--from-time", "2027-01-01"],
+            "has no rows for the key ann with times from 2027-01-01 on; a",
+        ),
+    ],
+)
+def test_an_empty_answer_repeats_the_question(tmp_path, options, said):
+    shop.run(tmp_path)
+    register(Settings(dir=tmp_path), shop.app.id, "tests.pipelines.shop:app")
+    assert said in CliRunner().invoke(weir, ["query", shop.app.id, *options, "--dir", str(tmp_path)]).stdout
 
 
 def test_a_folder_without_state_says_so(tmp_path):

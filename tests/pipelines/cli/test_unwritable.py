@@ -37,15 +37,16 @@ def flat(text: str) -> str:
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_a_folder_below_a_file_is_refused(tmp_path, monkeypatch, arguments):
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    result = CliRunner().invoke(app, [*arguments, "--dir", "file/weir"], input="")
-    assert result.exit_code == 1, result.output
-    assert flat(result.stderr) == (
-        f"weir: {tmp_path}/file/weir cannot be written (Not a directory); name another folder with `--dir DIR` or the "
-        f"variable WEIR_DIR, or make {tmp_path}/file writable"
-    )
+    for directory in ("file", "file/weir"):
+        result = CliRunner().invoke(app, [*arguments, "--dir", directory], input="")
+        assert result.exit_code == 1, result.output
+        assert flat(result.stderr) == (
+            f"weir: {tmp_path}/file is a file, and Weir needs a folder; name one with `--dir DIR` or the variable "
+            "WEIR_DIR"
+        )
 
 
 def test_the_other_ways_out_work(tmp_path, monkeypatch):
@@ -53,7 +54,7 @@ def test_the_other_ways_out_work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     run = lambda *arguments: flat(CliRunner().invoke(app, ["reset", "shop", *arguments]).stderr)
-    assert "cannot be written" in run("--dir", "file/weir")
+    assert "is a file" in run("--dir", "file/weir")
     assert "nothing has run in" in run("--dir", "elsewhere")
     monkeypatch.setenv("WEIR_DIR", "elsewhere")
     assert "nothing has run in" in run()

@@ -27,8 +27,10 @@ def test_a_line_is_a_record(line, record):
     assert list(records_of([line])) == [record]
 
 
-def test_empty_lines_are_no_records():
-    assert list(records_of(["\n", "a\tb\n", "  \n", ""])) == [(b"a", b"b")]
+def test_blank_lines_are_no_records_and_are_told():
+    left_out: list[int] = []
+    assert list(records_of(["\n", "a\tb\n", "  \n", "", "\t\n"], left_out=left_out)) == [(b"a", b"b")]
+    assert left_out == [1, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

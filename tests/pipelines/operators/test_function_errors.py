@@ -9,7 +9,18 @@ from datetime import datetime, timedelta
 import pytest
 from polars.exceptions import PanicException
 
-from weir import Application, Json, Processor, SessionWindows, StreamsBuilder, String, TimeWindows, UserFunctionError
+from weir import (
+    Application,
+    Json,
+    Processor,
+    Punctuation,
+    Record,
+    SessionWindows,
+    StreamsBuilder,
+    String,
+    TimeWindows,
+    UserFunctionError,
+)
 from weir.testing import TopologyTestDriver
 
 
@@ -220,3 +231,37 @@ def test_a_result_that_does_not_fit_is_described_by_types_in_one_sentence(descri
     assert f": {reason}; correct the function" in text
     assert "secret" not in text
     assert "\n" not in text
+
+
+class ForwardsText(Processor[str, Order, str, int]):
+    def init(self, context):
+        self.context = context
+
+    def process(self, record):
+        self.context.forward(record.with_value(record.value.amount or "secret"))
+
+
+class ForwardsTextOnTime(ForwardsText):
+    def process(self, record):
+        self.context.schedule(timedelta(milliseconds=1), Punctuation.STREAM_TIME, self.punctuate)
+
+    def punctuate(self, time):
+        self.context.forward(Record("ann", "secret", time))
+
+
+@pytest.mark.parametrize(
+    ("describe", "place"),
+    [
+        (lambda s: s.process(ForwardsText), "topic 'orders', partition 0, offset 1, key user='bob': "),
+        (lambda s: s.repartition("moved").process(ForwardsText), "key user='bob', time 1970-01-01T00:00:02Z: "),
+    ],
+)
+def test_a_record_for_which_a_processor_forwards_another_type_is_named_with_its_key(describe, place):
+    text = str(failing(lambda b, s: describe(s), [("orders", "ann", 3), ("orders", "bob", 0)]))
+    assert f"'ForwardsText.process' failed on the record of {place}it forwarded a value of another type" in text
+    assert "secret" not in text
+
+
+def test_what_a_punctuation_forwards_is_no_fault_of_the_record_that_makes_it_due():
+    text = str(failing(lambda b, s: s.process(ForwardsTextOnTime), [("orders", "ann", 3)]))
+    assert "failed: it forwarded a value of another type" in text

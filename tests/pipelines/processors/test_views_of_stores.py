@@ -100,3 +100,12 @@ def test_a_store_of_another_kind_is_named(driver):
         driver.get_key_value_store("keeps-timers")
     with pytest.raises(LookupError, match="there is no list store 'routes'; the topology has all"):
         driver.get_list_store("routes")
+
+
+def test_where_no_store_is_of_the_kind_the_message_says_so():
+    builder = StreamsBuilder()
+    builder.stream("numbers", key=String("user"), value=Int64("n")).to_delta("out")
+    with TopologyTestDriver(Application("none", builder)) as driver:
+        for look, kind in ((driver.get_list_store, "list"), (driver.get_key_value_store, "key-value")):
+            with pytest.raises(LookupError, match=f"no {kind} store 'x'; the topology has no store of this kind"):
+                look("x")

@@ -364,29 +364,35 @@ COUNTS = KeyValueStore("counts", key=str, value=int)
         (Good, {"stores": ["counts"]}, "but no store is added; add it first, for example builder.add_state_store"),
         (Good, {"stores": [COUNTS, COUNTS]}, "Good declares the store 'counts' twice; give each its own name"),
         (Good, {"stores": [KeyValueStore("a b", key=str, value=int)]}, "the store name 'a b' is invalid"),
-        (Good, {"stores": [KeyValueStore("s", key=Nested, value=int)]}, "the key has 'inner', a List"),
-        (Good, {"stores": [KeyValueStore("s", key=str, value=Named)]}, "'key' is a column of the key and of the value"),
-        (
-            Good,
-            {"stores": [WindowStore("s", key=str, value=int, size=2 * SECOND, retention=SECOND)]},
-            "keeps windows of 0:00:02 for 0:00:01; keep them for at least their size",
-        ),
-        (
-            Good,
-            {"stores": [SessionStore("s", key=str, value=int, retention=0 * SECOND)]},
-            "store 's': retention is 0:00:00",
-        ),
-        (
-            Good,
-            {"stores": [VersionedKeyValueStore("s", key=str, value=int, history_retention=-SECOND)]},
-            "store 's': history_retention is -0:00:01",
-        ),
     ],
 )
 def test_a_processor_that_cannot_run_is_refused_when_it_is_added(supplier, options, message):
     _, numbers = stream()
     with pytest.raises(TopologyError, match=message):
         numbers.process(supplier, **options)
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: KeyValueStore("s", key=Nested, value=int), "the key has 'inner', a List"),
+        (lambda: KeyValueStore("s", key=list, value=int), "list"),
+        (lambda: ListStore("s", key=str, value=object), "object"),
+        (lambda: KeyValueStore("s", key=str, value=Named), "'key' is a column of the key and of the value"),
+        (
+            lambda: WindowStore("s", key=str, value=int, size=2 * SECOND, retention=SECOND),
+            "keeps windows of 0:00:02 for 0:00:01; keep them for at least their size",
+        ),
+        (lambda: SessionStore("s", key=str, value=int, retention=0 * SECOND), "store 's': retention is 0:00:00"),
+        (
+            lambda: VersionedKeyValueStore("s", key=str, value=int, history_retention=-SECOND),
+            "store 's': history_retention is -0:00:01",
+        ),
+    ],
+)
+def test_a_store_that_cannot_be_kept_is_refused_when_it_is_declared(declare, message):
+    with pytest.raises(TopologyError, match=message):
+        declare()
 
 
 def test_the_store_of_another_processor_needs_another_name():

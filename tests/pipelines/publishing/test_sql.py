@@ -169,7 +169,9 @@ def test_a_table_made_anew_is_not_filled_a_second_time_without_a_word(tmp_path, 
     drain(shop.publisher())
     database.run(f"DROP TABLE {TABLE}")
     shop.commit(6)
-    with pytest.raises(MarkLostError, match="rows up to epoch 1 have been published, but its target knows of nothing"):
+    with pytest.raises(
+        MarkLostError, match="rows up to epoch 1 have been published, but its target has no record of this"
+    ):
         drain(shop.publisher())
     with pytest.raises(MarkLostError):
         drain(shop.publisher())

@@ -340,7 +340,9 @@ def test_a_url_for_another_database_is_refused_and_not_shown(tmp_path, url):
 
 def test_a_file_of_sqlite_needs_its_whole_path_and_its_folder(tmp_path):
     shop, folder = SqlShop(tmp_path, None), tmp_path / "missing"
-    with pytest.raises(SinkAddressError, match=r"not the whole path of the file 'shop\.db'; give it with four slashes"):
+    with pytest.raises(
+        SinkAddressError, match=r"does not have the full path of the file 'shop\.db'; give it with four slashes"
+    ):
         check_sql_tables([shop.sink], "sqlite:///shop.db")
     url = f"sqlite:///{folder}/shop.db"
     said = f"the folder {str(folder)!r} of its file of SQLite does not exist; create it, or correct the URL"

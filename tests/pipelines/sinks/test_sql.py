@@ -101,9 +101,9 @@ def test_windowed_keys_have_the_bounds_of_their_window(builder, orders):
         ({"url": "sqlite://"}, "got a url= for neither PostgreSQL nor a file of SQLite"),
         (
             {"url": "sqlite:///shop.db"},
-            'without the whole path of a file, .*; pass it with four slashes, for example "sq',
+            'without the full path of a file, .*; pass it with four slashes, for example "sq',
         ),
-        ({"url": "sqlite:///:memory:"}, "without the whole path of a file"),
+        ({"url": "sqlite:///:memory:"}, "without the full path of a file"),
         ({"url": "postgresql://ann:secret@host/shop"}, 'with a password; leave it out, .* instead: url="env:NAME"'),
         ({"url": "postgresql://ann:a@secret@host/shop"}, "with a password"),
         ({"url": "postgresql://host/shop?user=ann&password=secret"}, "with a password"),

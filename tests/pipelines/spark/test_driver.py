@@ -9,9 +9,10 @@ from threading import Event
 import pytest
 
 from tests.pipelines.spark.inline import Place, Topics
-from tests.pipelines.spark.sales import application, expected, sales, totals
+from tests.pipelines.spark.sales import Sale, application, expected, sales, totals
+from weir import Application, Json, StreamsBuilder, String
 from weir.pipelines.publishing.state import SinkState
-from weir.pipelines.spark.errors import BadRecordError, PartitionCountError, TopologyChangedError
+from weir.pipelines.spark.errors import BadRecordError, PartitionCountError, TaskFailedError, TopologyChangedError
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
 
@@ -49,13 +50,30 @@ def test_a_restore_can_be_requested_and_an_unknown_task_is_named(place):
     assert totals(place) == expected(place)
 
 
-def test_a_bad_record_stops_the_run_with_everything_before_it_committed(place):
+def test_a_bad_record_stops_the_run_with_everything_before_it_in_its_partition_committed(place):
+    """Also what its own epoch has read, which is offsets 60 to 69."""
     place.topics.rows["sales", 1][70] = (b"shop-1", b'{"amount": "ten"}', 5_000)
-    with pytest.raises(BadRecordError, match=r"topic 'sales', partition 1, offset 70: value: .*int.*_dead_letters"):
+    with pytest.raises(BadRecordError, match=r"topic 'sales', partition 1, offset 70: value: .*int.*_dead_lett") as bad:
         place.run()
+    assert "; all records before it in its partition are committed." in str(bad.value)
     assert newest_commit(place.warehouse, "sales").tasks[place.name_of("0_1")].positions == {"sales": {1: 70}}
     with pytest.raises(BadRecordError, match="offset 70"):
         place.run()
+
+
+def test_a_record_on_which_a_function_fails_stops_the_run_with_the_earlier_epochs_committed(place):
+    """Offset 70 is in the epoch that reads offsets 60 to 89."""
+    builder = StreamsBuilder()
+    builder.stream("sales", key=String("shop"), value=Json(Sale)).filter(_fails_at_70).to_delta("kept")
+    place.application = Application("sales", builder, commit_interval=timedelta(milliseconds=1))
+    del place.topics.rows["sales", 0][70:]
+    with pytest.raises(TaskFailedError, match=r"offset 70, .*all earlier epochs are committed, and a new start rep"):
+        place.run()
+    assert newest_commit(place.warehouse, "sales").tasks[place.name_of("0_1")].positions == {"sales": {1: 60}}
+
+
+def _fails_at_70(key: str, sale: Sale) -> bool:
+    return 1 // (70 - sale.amount) >= 0
 
 
 def test_dead_letters_keep_bad_records_and_the_run_continues(place):

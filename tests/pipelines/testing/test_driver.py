@@ -67,7 +67,7 @@ def test_unknown_names_are_refused_naming_the_known_ones():
             (driver.create_input_topic, "x", "clicks"),
             (driver.create_output_table, "x", "totals"),
             (driver.get_key_value_store, "x", "pages"),
-            (driver.get_window_store, "pages", "none"),
+            (driver.get_window_store, "pages", "no store of this kind"),
         ):
             with pytest.raises(LookupError, match=known):
                 look(name)
