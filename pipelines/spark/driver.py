@@ -66,6 +66,9 @@ REQUESTS_EVERY_S = LOOK_S
 TOPICS_EVERY_S = 5.0
 """How often brokers are asked for topics and partitions that were not there when the run began, and whether those that
 were are still the same."""
+SINK_TELLS = 2
+"""How often it must be told how the sinks are doing before a request for one is answered: the first that comes may have
+been written before what the request is about."""
 QUIET_REQUESTS_EVERY_S = 0.5
 """The same while the run is told of records."""
 REPORT_EVERY_S = 0.5
@@ -170,8 +173,8 @@ class Driver:
         self._stop_request: RequestRow | None = None
         self._requests: list[RequestRow] = []
         """Requests that are not answered yet."""
-        self._for_sinks: list[RequestRow] = []
-        """Those that wait until it is known how the sinks are doing."""
+        self._for_sinks: list[tuple[float, RequestRow]] = []
+        """Those that wait until it has been told so many times how the sinks are doing."""
         self._closing_s: float | None = None
         """How long to wait for processors that are being closed; None while none are."""
         self._stop = Event()
@@ -431,20 +434,19 @@ class Driver:
 
     def _take_requests(self) -> bool:
         """Whether there are requests to answer."""
-        if self._publishing.has_told:
-            self._requests += self._for_sinks
-            self._for_sinks = []
-        known = {request.id for request in (*self._requests, *self._for_sinks)}
-        self._requests += [request for request in self._control.requests() if request.id not in known]
+        tells, known = self._publishing.tells, {request.id for request in self._requests}
+        known |= {request.id for _, request in self._for_sinks}
+        asked = [request for request in self._control.requests() if request.id not in known]
+        self._requests += [request for request in asked if request.kind != "sink"]
+        self._for_sinks += [(tells + SINK_TELLS, request) for request in asked if request.kind == "sink"]
+        self._requests += [request for wanted, request in self._for_sinks if wanted <= tells]
+        self._for_sinks = [waiting for waiting in self._for_sinks if waiting[0] > tells]
         return bool(self._requests)
 
     def _answer_requests(self) -> None:
         self._take_requests()
         while self._requests:
             request = self._requests.pop(0)
-            if request.kind == "sink" and not self._publishing.has_told:
-                self._for_sinks.append(request)
-                continue
             log.info("request %s from %s: %s %s", request.id, request.requested_by, request.kind, request.reason)
             try:
                 self._control.finish(request.id, self._answer(request))

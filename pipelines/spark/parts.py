@@ -6,6 +6,7 @@ a driver of them.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,12 +134,12 @@ class Publishing(Protocol):
         ...
 
     @property
-    def has_told(self) -> bool:
-        """Whether it is known how the sinks are doing: what publishes takes a few seconds to start."""
+    def tells(self) -> float:
+        """How often it has been told how the sinks are doing; without end if nobody is going to tell more."""
         ...
 
     def decide(self, decision: Decision) -> str:
-        """Tell a sink that waits for a person what to do, once it ``has_told``; returns what it will do.
+        """Tell a sink that waits for a person what to do, once it is known how it is doing; returns what it will do.
 
         Raises:
             RunError: The application has no such sink, or it does not wait for that.
@@ -148,7 +149,7 @@ class Publishing(Protocol):
 
 class _NothingToPublish:
     states: Sequence[SinkState] = ()
-    has_told = True
+    tells = math.inf
 
     def keep_alive(self) -> None:
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ class Publishers:
     def __init__(self) -> None:
         self.states: list[SinkState] = []
         """How the sinks are doing, as last heard."""
+        self._tells = 0
         self._settings: PublishingSettings | None = None
         self._is_closed = False
         self._died = ""
@@ -57,6 +59,7 @@ class Publishers:
         assert process.stdout is not None
         for line in process.stdout:
             self.states = self._marked(_STATES.decode(line))
+            self._tells += 1
 
     def _marked(self, states: list[SinkState]) -> list[SinkState]:
         return [
@@ -77,9 +80,10 @@ class Publishers:
             self.start(self._settings)
 
     @property
-    def has_told(self) -> bool:
-        """Whether it is known how the sinks are doing; of none there is nothing to know."""
-        return self._settings is None or bool(self.states)
+    def tells(self) -> float:
+        """How often the process has told how the sinks are doing; see ``weir.pipelines.spark.parts.Publishing``."""
+        has_ended = self._settings is None or self._process.poll() == 0
+        return math.inf if has_ended else self._tells
 
     def decide(self, decision: Decision) -> str:
         """Tell a sink what to do; see ``weir.pipelines.spark.parts.Publishing``."""

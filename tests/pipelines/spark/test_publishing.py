@@ -1,5 +1,6 @@
 """The process that publishes is begun again when it dies, and a stop does not wait for a sink that is away."""
 
+import math
 import os
 import signal
 import subprocess
@@ -74,14 +75,12 @@ def test_the_process_begins_again_when_it_is_killed_and_ends_with_a_stop(publish
     publishers.close()
 
 
-def test_before_the_process_has_told_nothing_is_known_and_of_no_sinks_everything_is(publishers):
-    publishers._process.send_signal(signal.SIGSTOP)
-    publishers.states = []
-    assert not publishers.has_told
-    publishers._process.send_signal(signal.SIGCONT)
-    wait_for(lambda: publishers.has_told, "it says how the sink is doing")
+def test_the_process_tells_again_and_again_and_of_no_sinks_there_is_nothing_to_tell(publishers):
+    wait_for(lambda: publishers.states, "it says how the sink is doing")
+    told = publishers.tells
+    wait_for(lambda: publishers.tells >= told + 2, "it says so again")
     without = Publishers()
-    assert without.has_told
+    assert without.tells == math.inf
     with pytest.raises(RunError, match="the application has no sinks outside the warehouse"):
         without.decide(Decision(sink="out", action="retry"))
 

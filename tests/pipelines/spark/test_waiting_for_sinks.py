@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import timedelta
 from threading import Event, Thread
@@ -58,9 +59,7 @@ class OwnThread:
     def states(self):
         return [self._publisher.state] if self._publisher else []
 
-    @property
-    def has_told(self) -> bool:
-        return bool(self.states)
+    tells = math.inf
 
     def keep_alive(self) -> None:
         pass
