@@ -44,7 +44,7 @@ class TaskStatusRow:
     records_in: int = 0
     reason: str = ""
     updated_at_ms: int = 0
-    """Set by the database's writer if it is 0."""
+    """Set by the database's writer."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from weir.pipelines.operators.epoch import Epoch, has_key, has_value
+from weir.pipelines.operators.epoch import Epoch, has_key, has_value, without_null_keys
 from weir.pipelines.operators.joiner import Joiner, renamed
 from weir.pipelines.operators.mapping import SelectKey
 from weir.state.engine.contract import StateView
@@ -49,7 +49,7 @@ class GlobalTableJoin:
     def _met(self, keys: pl.DataFrame) -> pl.DataFrame:
         """The table's row for each key: value columns, ``_deleted``."""
         store, names = TypedStore(self.store, self.rows), list(self.store.key)
-        distinct = keys.unique(maintain_order=True).filter(pl.any_horizontal(pl.col(names).is_not_null()))
+        distinct = without_null_keys(keys.unique(maintain_order=True), names)
         found = distinct.hstack(store.fetch(store.encode(distinct)).drop("_ts"))
         met = keys.join(found, on=names, how="left", nulls_equal=True, maintain_order="left").drop(names)
         return met.with_columns_seq(_deleted=~pl.col("_found").fill_null(False)).drop("_found")

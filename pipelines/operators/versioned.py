@@ -13,7 +13,8 @@ import numpy as np
 import polars as pl
 
 from weir.pipelines.operators.epoch import Epoch
-from weir.pipelines.operators.table_view import BEFORE_ALL_TURNS, TableView, numbers_of
+from weir.pipelines.operators.table_view import BEFORE_ALL_TURNS, TableView, numbered, numbers_of
+from weir.state.frames import picked
 from weir.state.stores.specs import GONE
 from weir.state.stores.versioned import VersionedStore
 from weir.state.types import StoreSpec
@@ -83,11 +84,8 @@ def look_up_as_of(
     key finds nothing.
     """
     keys = [name for name in asked.columns if not name.startswith("_")]
-    distinct = asked.select_seq(keys).unique(maintain_order=True).filter(pl.any_horizontal(pl.col(keys).is_not_null()))
-    numbered = distinct.with_row_index("_id")
-    asks = asked.select_seq(pl.col("_ts").alias(AS_OF), "_offset").with_columns_seq(
-        numbers_of(asked.select_seq(keys), numbered)
-    )
+    distinct, ids = numbered(picked(asked, keys))
+    asks = asked.select_seq(pl.col("_ts").alias(AS_OF), "_offset").with_columns_seq(ids)
     newest = table.before(distinct, epoch)
     newest_ts = newest.get_column("_ts").fill_null(BEFORE_ALL_TIMES)
     asks = asks.with_columns_seq(newest_ts.gather(asks.get_column("_id")).fill_null(BEFORE_ALL_TIMES).alias("_newest"))
@@ -103,7 +101,7 @@ def look_up_as_of(
             found.get_column("_ts"),
             newest.height + then.height,
             updates.get_column("_offset"),
-            numbers_of(updates.select_seq(keys), numbered),
+            numbers_of(updates.select_seq(keys), distinct.with_row_index("_id")),
             is_written_first=is_written_first,
         )
     clock = _clock_at(

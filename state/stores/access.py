@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -17,11 +16,12 @@ import polars as pl
 from weir.state.engine.contract import StateView
 from weir.state.engine.task_store import MAX_KEY_BYTES
 from weir.state.frames import picked, running_max
+from weir.state.stores.codec import codec
 from weir.state.stores.long_keys import HASH_BYTES
 from weir.state.stores.single import SingleKeyCodec, SingleRowCodec
 from weir.state.stores.specs import BOOKKEEPING, HELD_HEADERS
 from weir.state.stores.typed import TypedStore
-from weir.state.types import StoreClock, StoreKind, StoreSpec
+from weir.state.types import StoreClock, StoreSpec
 
 Key = Any
 Row = Any
@@ -80,8 +80,8 @@ class Store:
         self.expired_puts = 0
         """Puts that were dropped because their rows had expired."""
         self._view = view
-        self._keys = _key_codec(tuple(spec.key.items()), spec.kind)
-        self._rows = _row_codec(tuple(spec.value.items()))
+        self._keys = codec(SingleKeyCodec, spec.key, spec.kind)
+        self._rows = codec(SingleRowCodec, spec.value)
         self._shown = [name for name in spec.value if name not in BOOKKEEPING]
 
     @property
@@ -231,13 +231,3 @@ def successor(prefix: bytes) -> bytes | None:
     """The smallest key after all that begin with ``prefix``; None if there is none."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
-
-
-@lru_cache(1024)
-def _row_codec(columns: tuple[tuple[str, pl.DataType], ...]) -> SingleRowCodec:
-    return SingleRowCodec(pl.Schema(columns))
-
-
-@lru_cache(1024)
-def _key_codec(columns: tuple[tuple[str, pl.DataType], ...], kind: StoreKind) -> SingleKeyCodec:
-    return SingleKeyCodec(pl.Schema(columns), kind)

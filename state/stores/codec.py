@@ -9,10 +9,10 @@ keys too long for LMDB.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from decimal import Decimal
-from functools import cache, cached_property
-from typing import Any
+from functools import cache, cached_property, lru_cache
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from weir.state.frames import framed, picked
 from weir.state.stores.nested import column_of
 from weir.state.types import StoreKind
 
+Codec = TypeVar("Codec")
 NULL, PRESENT = b"\x01", b"\x02"
 AFTER_FLAGS = b"\x03"
 """Greater than the first byte of any component, and less than the escape of a zero byte."""
@@ -246,6 +247,17 @@ class RowCodec:
 
     def _format_error(self, reason: str) -> RowFormatError:
         return RowFormatError(tuple(self.schema), reason)
+
+
+def codec(kind: Callable[..., Codec], columns: pl.Schema, *options: Hashable) -> Codec:
+    """The codec of that ``kind`` for ``columns``, made once: stores are opened anew for each epoch, and making their
+    codecs takes longer than an epoch of a few records uses them."""
+    return cast(Codec, _made(kind, tuple(columns.items()), *options))
+
+
+@lru_cache(4096)
+def _made(kind: Callable[..., object], columns: tuple[tuple[str, pl.DataType], ...], *options: Hashable) -> object:
+    return kind(pl.Schema(columns), *options)
 
 
 def time_bytes(time_ms: int) -> bytes:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from weir.state.engine.contract import StateView
-from weir.state.frames import parted, picked, repeated, with_series
+from weir.state.frames import picked, repeated, with_series
 from weir.state.stores.access import HeldRow, Key, Row, Scan, Store, StoreTime, ValueAndTimestamp, successor
 from weir.state.stores.codec import AFTER_FLAGS
 from weir.state.stores.expiry import ExpiryIndex
@@ -150,8 +150,10 @@ class _KeyValueRows(Store, Generic[V]):
                 rows = rows.filter(self._admit(rows.get_column("_ts")) | pl.col("_deleted"))
         if rows.height > 1:
             rows = rows.unique(self.spec.key.names(), keep="last", maintain_order=True)
-        gone, rows = parted(rows, rows.get_column("_deleted"))
-        self.delete_rows(gone)
+        gone = rows.get_column("_deleted")
+        if gone.any() or gone.null_count():
+            self.delete_rows(rows.filter(gone))
+            rows = rows.filter(~gone)
         keys = self.columns.encode(rows)
         if self.spec.retention_ms is not None:
             self._unindex(keys)

@@ -6,15 +6,15 @@ Bytes and their order belong to ``weir.state.stores.codec``, transactions to ``w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, cast
 
 import polars as pl
 
 from weir.state.engine.contract import StateSession, StateView
-from weir.state.stores.codec import KeyCodec, RowCodec
+from weir.state.stores.codec import KeyCodec, RowCodec, codec
 from weir.state.stores.long_keys import LONG_KEYS, long_key_hashes, shortened, whole
-from weir.state.types import StoreKind, StoreSpec
+from weir.state.types import StoreSpec
 
 
 class TypedStore:
@@ -22,8 +22,8 @@ class TypedStore:
 
     def __init__(self, spec: StoreSpec, view: StateView) -> None:
         self.spec = spec
-        self.rows = _row_codec(tuple(spec.value.items()))
-        self._codec = _key_codec(tuple(spec.key.items()), spec.kind)
+        self.rows = codec(RowCodec, spec.value)
+        self._codec = codec(KeyCodec, spec.key, spec.kind)
         self._view = view
         self._long: dict[bytes, bytes] = {}
 
@@ -98,16 +98,3 @@ class TypedStore:
     @property
     def _session(self) -> StateSession:
         return cast(StateSession, self._view)
-
-
-# Stores are opened anew for each epoch; making their codecs takes longer than an epoch of a few records uses them.
-
-
-@lru_cache(1024)
-def _row_codec(columns: tuple[tuple[str, pl.DataType], ...]) -> RowCodec:
-    return RowCodec(pl.Schema(columns))
-
-
-@lru_cache(1024)
-def _key_codec(columns: tuple[tuple[str, pl.DataType], ...], kind: StoreKind) -> KeyCodec:
-    return KeyCodec(pl.Schema(columns), kind)
