@@ -40,7 +40,7 @@ from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import file_actions
 
 FAST, SLOW = "fast", "slow"
-EVENTS, SLOW_EVENTS = 4_000_000, 200_000
+EVENTS, SLOW_EVENTS = 10_000_000, 200_000
 CALL_S, STUCK_S = 0.001, 3600.0
 START_LIMIT_S = 120.0
 
@@ -185,5 +185,5 @@ def _busy(is_wanted: bool) -> Iterator[None]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=8.0)
     main(parser.parse_args().seconds)

@@ -59,7 +59,7 @@ class Settings(BaseModel):
     """librdkafka properties for every client, for example for SASL and TLS."""
     slots: int = Field(default_factory=lambda: max(2, len(os.sched_getaffinity(0))), ge=1, le=1024)
     """How many tasks run at the same time; by default the number of cores, but at least 2."""
-    max_epoch_records: int = Field(default=600_000, ge=1)
+    max_epoch_records: int = Field(default=1_000_000, ge=1)
     """The most records that an epoch reads, over all tasks."""
     max_epoch_bytes: int = Field(default=256 << 20, ge=1 << 10)
     """The most bytes of keys and values that an epoch reads, over all tasks."""

@@ -154,7 +154,7 @@ def run_shadow(
             source_counts=counts,
             warehouse=shadow.warehouse,
             state_folder=shadow.state_folder,
-            limits=replace(limits_of(settings, application, counts), passes_wall_clock=backfill.passes_wall_clock),
+            limits=replace(limits_of(settings, application), passes_wall_clock=backfill.passes_wall_clock),
             slots=settings.slots,
         )
         worker = WorkerSettings(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ from weir.pipelines.spark.errors import (
     RunError,
     TaskFailedError,
 )
-from weir.pipelines.spark.pace import Pace
+from weir.pipelines.spark.pace import Pace, Share
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import NEW_TOPICS, Progress, RunSummary
@@ -52,7 +52,7 @@ from weir.state.engine.instances import instance_folder, instances
 from weir.state.engine.quarantine import quarantine
 from weir.state.errors import SwapRefusedError
 from weir.state.full_disk import DISK_FULL_WAIT_S, disk_full, is_disk_full, require_room
-from weir.state.types import TopicPartition
+from weir.state.types import TaskId, TopicPartition
 
 log = logging.getLogger("weir.driver")
 
@@ -160,7 +160,10 @@ class Driver:
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
-        self._pace, self._priorities = Pace(self._interval_s, spec.slot_of), spec.priorities
+        self._pace = Pace(
+            self._interval_s, spec.slot_of, max_records=spec.limits.max_records, max_bytes=spec.limits.max_bytes
+        )
+        self._priorities = spec.priorities
         self._wait_for_records = spec.wait_for_records
         self._beat = Beat(self._interval_s, is_told=spec.wait_for_records is not None)
         self._clock = _Clock()
@@ -350,13 +353,8 @@ class Driver:
     def _run_epoch(self) -> EpochResult | None:
         started = self._clock.epoch = time.monotonic()
         is_late = bool(self._coordinator.under_way)
-        lags = {task.id: total_lag([task], self._ends) for task in self._coordinator.tasks.values()}
         result = self._coordinator.run_epoch(
-            self._ends,
-            self._limits,
-            time.time_ns() // 1_000_000,
-            self._is_live,
-            shares=self._pace.shares(lags, self._priorities),
+            self._ends, self._limits, time.time_ns() // 1_000_000, self._is_live, shares=self._shares()
         )
         is_whole = not (is_late or self._coordinator.under_way)
         self._pace.took(time.monotonic() - started, result.took if result else {}, is_whole=is_whole)
@@ -610,7 +608,9 @@ class Driver:
         while not (stop.is_set() or self._stop_request) and any(task.pending for task in coordinator.tasks.values()):
             self._answer_requests()
             self._restores.take_up()
-            result = coordinator.run_epoch(self._ends, self._limits, time.time_ns() // 1_000_000, upto_ms=upto_ms)
+            result = coordinator.run_epoch(
+                self._ends, self._limits, time.time_ns() // 1_000_000, upto_ms=upto_ms, shares=self._shares()
+            )
             self._report("draining")
             if result is None:
                 stop.wait(IDLE_WAIT_S)
@@ -624,6 +624,10 @@ class Driver:
                     if topic in task.topics and task.id.partition == partition
                 )
                 self._ends[topic, partition] = task.positions[topic][partition]
+
+    def _shares(self) -> Mapping[TaskId, Share]:
+        lags = {task.id: total_lag([task], self._ends) for task in self._coordinator.tasks.values()}
+        return self._pace.shares(lags, self._priorities)
 
     def _lag(self) -> int:
         return total_lag(self._coordinator.tasks.values(), self._ends)

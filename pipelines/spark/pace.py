@@ -15,8 +15,8 @@ RATE_S = 10.0
 COMMIT_SHARE = 0.8
 """The share of the commit interval that an epoch aims at while input is behind: one large epoch combines more records
 per key than several small ones, and pays for starting only once."""
-SHORTEST_S = 0.05
-"""No epoch aims at less."""
+SHORTEST_S, LONGEST_S = 0.05, 0.8
+"""No epoch aims at less, nor at more: a task that has read all it may waits for the others until the epoch ends."""
 FIRST_RECORDS = 100_000
 """What the tasks share in their first epochs, before anything is known of them."""
 FEWEST_RECORDS = 1_000
@@ -47,6 +47,8 @@ class Share:
     """What a task may take in the next epoch."""
 
     records: int
+    size_bytes: int
+    """Bytes of keys and values, of each topic partition."""
     budget_ms: int
     batch_rows: int | None
     """How many records fit into half of the budget; None if that is not known."""
@@ -66,16 +68,21 @@ class Pace:
         commit_interval_s: float,
         slot_of: Mapping[TaskId, int],
         now_s: Callable[[], float] = time.monotonic,
+        *,
+        max_records: int,
+        max_bytes: int,
     ) -> None:
-        """``slot_of``: the slot of each task."""
+        """``slot_of``: the slot of each task. ``max_records``, ``max_bytes``: what all tasks together may read in an
+        epoch."""
 
         self.records_in = 0
         """Records read in this run."""
         self.seconds = 0.0
         """How long the newest epoch took, with or without input."""
         self._interval_s, self._slot_of, self._now_s = commit_interval_s, slot_of, now_s
+        self._max_records, self._max_bytes = max_records, max_bytes
         slots = 1 + max(slot_of.values(), default=0)
-        self._target_s = max(SHORTEST_S, COMMIT_SHARE * commit_interval_s)
+        self._target_s = min(LONGEST_S, max(SHORTEST_S, COMMIT_SHARE * commit_interval_s))
         self._records: dict[TaskId, int] = {}
         """What each task may take, once it has taken all that it might."""
         self._costs_s: dict[TaskId, float] = {}
@@ -97,8 +104,9 @@ class Pace:
     def shares(self, lags: Mapping[TaskId, int], priorities: Mapping[TaskId, int]) -> Mapping[TaskId, Share]:
         """What each task may take in the next epoch, by how many records it is behind.
 
-        Those behind divide the time of their slot by their ``priorities`` (1 if not given); what one does not need goes
-        to the others. The rest, which may have rows of other tasks to process, are only kept from taking for ever.
+        Those behind divide the time of their slot by their ``priorities`` (1 if not given), and the most records of an
+        epoch evenly; what one does not need goes to the others. The rest, which may have rows of other tasks to
+        process, are only kept from taking for ever.
         """
         behind = {task: lag for task, lag in lags.items() if lag}
         budgets = dict.fromkeys(lags, self._target_s / 2)
@@ -110,9 +118,14 @@ class Pace:
                 {task: priorities.get(task, 1) for task in tasks},
             )
         first = FIRST_RECORDS // max(1, len(behind)) + 1
+        wanted = {task: self._records.get(task, first) for task in lags}
+        most = divided(
+            self._max_records, {task: min(lags[task], wanted[task]) for task in lags}, dict.fromkeys(lags, 1)
+        )
         self._shares = {
             task: Share(
-                records=self._records.get(task, first),
+                records=min(wanted[task], max(1, int(most[task]))),
+                size_bytes=max(1 << 10, self._max_bytes // max(1, len(behind))),
                 budget_ms=max(1, round(1000 * budget_s)),
                 batch_rows=max(1, int(budget_s / 2 / cost_s)) if (cost_s := self._costs_s.get(task)) else None,
                 is_behind=task in behind,

@@ -31,9 +31,9 @@ class Limits:
     """How much one epoch may take."""
 
     max_records: int
-    """Records per task and epoch."""
+    """Records per epoch, over all tasks."""
     max_bytes: int
-    """Bytes of keys and values, per topic partition and epoch."""
+    """Bytes of keys and values per epoch, over all tasks."""
     max_skew_ms: int | None
     """How far one partition may run ahead of another in event time while input is behind; None: any distance."""
     max_task_idle_ms: int | None = 0
@@ -45,8 +45,8 @@ class Limits:
     """Whether what processors do by the wall clock is due."""
 
     def records_of(self, task: TaskId, shares: Mapping[TaskId, Share]) -> int:
-        """How many records of a topic ``task`` may take."""
-        return min(self.max_records, shares[task].records) if task in shares else self.max_records
+        """How many records of a topic ``task`` may take; all that an epoch may, if it has no share."""
+        return shares[task].records if task in shares else self.max_records
 
     @classmethod
     def of(cls, application: Application, *, max_records: int, max_bytes: int) -> Limits:
@@ -139,8 +139,8 @@ def plan_task(
         is_strict=is_strict,
         blobs=blobs,
         marks=marks,
-        max_bytes=limits.max_bytes,
-        budget_ms=share.budget_ms if (share := shares.get(task.id)) else None,
+        max_bytes=share.size_bytes if (share := shares.get(task.id)) else limits.max_bytes,
+        budget_ms=share.budget_ms if share else None,
         batch_rows=share.batch_rows if share else None,
         tried=task.waiting.tried if takes_rows and task.waiting is not None else 0,
         end_time_ms=end_time_ms,

@@ -168,7 +168,7 @@ class _Generations:
                 source_counts=counts,
                 warehouse=settings.warehouse,
                 state_folder=state_folder,
-                limits=limits_of(settings, application, counts),
+                limits=limits_of(settings, application),
                 slots=settings.slots,
                 wait_for_records=arrivals.wait,
                 newest=newest,
@@ -286,14 +286,9 @@ def _on_step(control: Control, hook: Callable[[str], None]) -> Callable[[str], N
     return on_step
 
 
-def limits_of(settings: Settings, application: Application, source_counts: Mapping[str, int]) -> Limits:
-    """The settings' limits of an epoch, divided among its tasks."""
-    tasks = sum(application.topology.partition_counts(source_counts).values())
-    return Limits.of(
-        application,
-        max_records=max(1, settings.max_epoch_records // tasks),
-        max_bytes=max(1 << 10, settings.max_epoch_bytes // tasks),
-    )
+def limits_of(settings: Settings, application: Application) -> Limits:
+    """The limits of an epoch."""
+    return Limits.of(application, max_records=settings.max_epoch_records, max_bytes=settings.max_epoch_bytes)
 
 
 def _reporting(

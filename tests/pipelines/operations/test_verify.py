@@ -115,6 +115,7 @@ def test_files_of_a_killed_verification_are_removed_by_the_next(shop):
 def test_a_task_is_compared_at_its_last_commit_while_it_continues(shop, monkeypatch):
     """The store holds uncommitted epochs, and the changelog has rows that the store has not settled yet."""
     shop.topics.rows["sales", 1] += sales(400, 1)
+    shop.max_records = 30
     driver, looks = shop.driver(), []
     run_epoch = driver._coordinator.run_epoch
 

@@ -239,6 +239,7 @@ class Place:
     topics: Topics
     folder: Path
     max_records: int = 50
+    """Per epoch and task that reads, if all are behind."""
     snapshot_rows: int = 0
     metrics_level: MetricsLevel = MetricsLevel.INFO
     desk: Desk = field(default_factory=Desk)
@@ -260,13 +261,17 @@ class Place:
 
     def spec(self, *, accept_state_loss: bool = False, accept_lost_records: bool = False) -> RunSpec:
         """What a run reads here and where it writes."""
+        application = self.application.over(self.commit_before(), self.topics.topics())
+        counts = self.topics.partition_counts()
+        tasks_of = application.topology.partition_counts(counts)
+        readers = sum(tasks_of[each.index] for each in application.topology.sub_topologies if each.sources)
         return RunSpec(
-            application=self.application.over(self.commit_before(), self.topics.topics()),
+            application=application,
             source=self.topics,
-            source_counts=self.topics.partition_counts(),
+            source_counts=counts,
             warehouse=self.warehouse,
             state_folder=self.state_folder,
-            limits=Limits.of(self.application, max_records=self.max_records, max_bytes=1 << 20),
+            limits=Limits.of(application, max_records=self.max_records * readers, max_bytes=readers << 20),
             snapshot_rows=self.snapshot_rows,
             outbox_max_bytes=self.outbox_max_bytes,
             metrics_level=self.metrics_level,

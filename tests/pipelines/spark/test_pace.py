@@ -16,9 +16,13 @@ APART, TOGETHER = {A: 0, B: 1}, {A: 0, B: 0}
 MANY = 10_000_000
 
 
+def paced(slot_of: dict[TaskId, int], *, interval_s: float = 1.0, max_records: int = MANY) -> Pace:
+    return Pace(interval_s, slot_of, max_records=max_records, max_bytes=8_000_000)
+
+
 def after(*epochs: tuple[int, float]) -> Pace:
     """The pace for one task and a commit interval of one second after epochs of these records and seconds."""
-    pace = Pace(1.0, {A: 0})
+    pace = paced({A: 0})
     for records, seconds in epochs:
         pace.shares({A: MANY}, {})
         pace.took(seconds, {A: Took(records, seconds)})
@@ -31,7 +35,7 @@ def records(pace: Pace) -> int:
 
 def test_tasks_of_which_nothing_is_known_share_what_an_epoch_takes():
     for tasks in (1, 4):
-        pace = Pace(1.0, {TaskId(0, number): 0 for number in range(tasks)})
+        pace = paced({TaskId(0, number): 0 for number in range(tasks)})
         shares = pace.shares({TaskId(0, number): MANY for number in range(tasks)}, {})
         assert {share.records for share in shares.values()} == {FIRST_RECORDS // tasks + 1}
         assert {share.batch_rows for share in shares.values()} == {None}
@@ -51,7 +55,7 @@ def test_after_a_full_epoch_the_next_approaches_a_share_of_the_commit_interval(s
 
 @pytest.mark.parametrize(("is_whole", "budget_ms"), [(True, 300), (False, 800)])
 def test_waiting_for_a_task_that_is_left_is_not_what_the_rest_of_an_epoch_takes(is_whole, budget_ms):
-    pace = Pace(1.0, APART)
+    pace = paced(APART)
     pace.shares({A: MANY, B: MANY}, {})
     pace.took(0.5, {}, is_whole=is_whole)
     assert {share.budget_ms for share in pace.shares({A: MANY, B: MANY}, {}).values()} == {budget_ms}
@@ -67,7 +71,7 @@ def test_a_task_that_was_in_time_is_never_asked_for_few_records():
 
 
 def test_a_task_that_ran_out_of_time_gets_what_fits():
-    pace = Pace(1.0, APART)
+    pace = paced(APART)
     pace.shares({A: MANY, B: MANY}, {})
     pace.took(0.9, {A: Took(800, 0.8, ran_out_of_time=True), B: Took(50_000, 0.05)})
     shares = pace.shares({A: MANY, B: MANY}, {})
@@ -77,7 +81,7 @@ def test_a_task_that_ran_out_of_time_gets_what_fits():
 
 
 def test_tasks_of_one_slot_divide_its_time_and_leave_each_other_what_they_do_not_need():
-    pace = Pace(1.0, TOGETHER)
+    pace = paced(TOGETHER)
     pace.shares({A: MANY, B: MANY}, {})
     pace.took(0.8, {A: Took(400, 0.4, ran_out_of_time=True), B: Took(400, 0.4, ran_out_of_time=True)})
     both = pace.shares({A: MANY, B: MANY}, {})
@@ -86,6 +90,25 @@ def test_tasks_of_one_slot_divide_its_time_and_leave_each_other_what_they_do_not
     assert light[A].budget_ms == 700
     preferred = pace.shares({A: MANY, B: MANY}, {A: 3})
     assert (preferred[A].budget_ms, preferred[B].budget_ms) == (600, 200)
+
+
+def test_records_and_bytes_that_one_task_does_not_need_go_to_the_others():
+    pace = paced(APART, max_records=600_000)
+    for _ in range(9):
+        shares = pace.shares({A: MANY, B: MANY}, {})
+        assert sum(share.records for share in shares.values()) <= 600_000
+        slow, fast = Took(800, 0.8, ran_out_of_time=True), Took(shares[B].records, shares[B].records / 1_000_000)
+        pace.took(0.8, {A: slow, B: fast})
+    both = pace.shares({A: MANY, B: MANY}, {})
+    assert (both[A].records, both[B].records) == (800, 599_200)
+    assert (both[A].size_bytes, both[B].size_bytes) == (4_000_000, 4_000_000)
+    alone = pace.shares({A: 0, B: MANY}, {})
+    assert (alone[B].records, alone[B].size_bytes) == (600_000, 8_000_000)
+
+
+def test_an_epoch_is_no_longer_than_a_second_however_far_the_commits_are_apart():
+    pace = paced(APART, interval_s=60.0)
+    assert {share.budget_ms for share in pace.shares({A: MANY, B: MANY}, {}).values()} == {800}
 
 
 @given(
@@ -108,7 +131,7 @@ def test_time_is_divided_so_that_none_wants_while_another_has_more_by_weight(tot
 
 def test_the_rate_covers_the_epochs_that_had_input_and_is_zero_without_any():
     now_s = 0.0
-    pace = Pace(1.0, {A: 0}, lambda: now_s)
+    pace = Pace(1.0, {A: 0}, lambda: now_s, max_records=MANY, max_bytes=MANY)
     assert pace.records_per_s == 0
     for count, seconds in ((150, 0.5), (300, 1.5), (0, 0.1), (0, 0.2)):
         now_s += seconds
