@@ -12,6 +12,9 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
+FEW = 32
+"""Up to about this many values are put into lists faster one by one than by a query."""
+
 
 def framed(columns: list[pl.Series]) -> pl.DataFrame:
     """A frame of ``columns``, at least one; what ``pl.DataFrame`` makes of them in three times the time."""
@@ -50,11 +53,44 @@ def where(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
     return frame if mask.all() else frame.filter(mask)
 
 
+def in_order(frame: pl.DataFrame, places: np.ndarray) -> pl.DataFrame:
+    """The rows at ``places``."""
+    if len(places) == 1:
+        return frame.slice(int(places[0]), 1)
+    return frame if np.array_equal(places, np.arange(frame.height)) else frame[places]
+
+
 def parted(frame: pl.DataFrame, mask: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The rows where ``mask``, which has no nulls, is true, and those where it is false."""
     if mask.all():
         return frame, frame[:0]
     return (frame.filter(mask), frame.filter(~mask)) if mask.any() else (frame[:0], frame)
+
+
+def has_null_row(frame: pl.DataFrame) -> bool:
+    """Whether a row is null in all columns."""
+    return all(column.null_count() for column in frame.get_columns()) and bool(
+        frame.select_seq(pl.all_horizontal(pl.all().is_null()).any()).item()
+    )
+
+
+def listed(frame: pl.DataFrame, counts: np.ndarray) -> pl.DataFrame:
+    """Each column as lists: the first has its first ``counts[0]`` values, and so on; no count is 0."""
+    if len(counts) <= FEW:
+        ends = np.cumsum(counts).tolist()
+        spans = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        return framed([pl.Series(column.name, [column[span] for span in spans]) for column in frame.get_columns()])
+    of = pl.Series("_list", np.repeat(np.arange(len(counts)), counts))
+    return without(with_series(frame, of).group_by("_list", maintain_order=True).agg(frame.columns), "_list")
+
+
+def flat(frame: pl.DataFrame) -> pl.DataFrame:
+    """The values of each column's lists, one after another; lists of a row are of one length, and none is empty."""
+    if not 0 < frame.height <= FEW:
+        return frame.explode(frame.columns)
+    return framed(
+        [pl.concat([column[row] for row in range(frame.height)]).alias(column.name) for column in frame.get_columns()]
+    )
 
 
 def repeated(name: str, value: int, count: int, dtype: type[np.integer | np.bool_]) -> pl.Series:

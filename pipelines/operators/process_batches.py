@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import polars as pl
@@ -102,11 +102,15 @@ class ProcessBatches(Process):
                 if (given := running.processor.on_timers(due)) is not None:
                     running.forward_rows(given)
 
+    @cached_property
+    def _nothing(self) -> pl.DataFrame:
+        headers = {HEADERS: HEADERS_TYPE} if self.shape.has_headers else {}
+        return pl.DataFrame(schema={**self.shape.given, **RESERVED, **headers})
+
     def _rows(self, forwarded: Out) -> pl.DataFrame:
         sent = [each for each in forwarded if isinstance(each, ForwardedRows) and each.rows.height]
         if not sent:
-            headers = {HEADERS: HEADERS_TYPE} if self.shape.has_headers else {}
-            return pl.DataFrame(schema={**self.shape.given, **RESERVED, **headers})
+            return self._nothing
         has_child = any(each.child is not None for each in sent)
         rows = pl.concat(
             [

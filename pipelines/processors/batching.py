@@ -19,9 +19,10 @@ from weir.pipelines.operators.table_view import numbered
 from weir.pipelines.processors.processor import BatchProcessor, Punctuation
 from weir.pipelines.processors.times import as_ms
 from weir.pipelines.processors.value_sizes import value_bytes
-from weir.state.frames import parted, picked, where, with_series, without
+from weir.state.frames import flat, in_order, listed, parted, picked, where, with_series
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.specs import PLACE, TIME
+from weir.state.stores.timers import NEVER_MS
 
 RESULT = pl.Schema({"count": pl.Int64(), "first_time": TIME, "last_time": TIME})
 """The columns of a batch beside its ``records``."""
@@ -70,11 +71,38 @@ class _Cuts(NamedTuple):
     ends: np.ndarray
     causes: np.ndarray
 
-    def of(self, keys: np.ndarray) -> pl.Series:
-        """For each record, given by its key, the batch that it leaves with; null for the open one."""
+    def of(self, keys: np.ndarray) -> np.ndarray:
+        """For each record, given by its key, the batch that it leaves with; -1 for the open one."""
         found = np.searchsorted(self.ends, np.arange(len(keys)), side="right")
-        leaves = np.append(self.keys, -1)[found] == keys
-        return pl.select(pl.when(pl.Series(leaves)).then(pl.Series(found.astype(np.int64)))).to_series()
+        return np.where(np.append(self.keys, -1)[found] == keys, found, -1)
+
+
+@dataclass(frozen=True)
+class _Open:
+    """What is kept of open batches, one of each array for each of ``keys``: ``OPEN``, times in ms, 0 if there is none.
+
+    Without ``found``, there is one of each key.
+    """
+
+    keys: pl.DataFrame
+    found: np.ndarray
+    counts: np.ndarray
+    first_ms: np.ndarray
+    last_ms: np.ndarray
+    sizes: np.ndarray
+    opened_ms: np.ndarray
+    chunks: np.ndarray
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame, key: Sequence[str]) -> _Open:
+        """Those of the ``rows`` of a store."""
+        found = rows.get_column("_found").to_numpy() if "_found" in rows.columns else np.ones(rows.height, bool)
+        return cls(picked(rows, key), found, *(_numbers(rows.get_column(name)) for name in OPEN))
+
+    def at(self, places: np.ndarray) -> _Open:
+        """Those at ``places``."""
+        arrays = (self.found, self.counts, self.first_ms, self.last_ms, self.sizes, self.opened_ms, self.chunks)
+        return _Open(in_order(self.keys, places), *(array[places] for array in arrays))
 
 
 class Batching(BatchProcessor[Any, Any, Any, Any]):
@@ -89,33 +117,40 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         self._retime()
 
     def process_batch(self, rows: pl.DataFrame) -> pl.DataFrame | None:
-        keys, of = numbered(picked(rows, self._key))
-        rows = rows.with_row_index("_turn").with_columns_seq(of.alias("_of"), _size=value_bytes(self._shape.value))
+        keys, numbers = numbered(picked(rows, self._key))
+        of = numbers.to_numpy()
+        turns = np.arange(rows.height)
         if keys.height < rows.height:
-            rows = rows.sort("_of", maintain_order=True)
-        held = self._open.get_rows(keys)
-        cuts = self._cuts(rows, held)
+            turns = np.argsort(of, kind="stable")
+            rows, of = in_order(rows, turns), of[turns]
+        sizes = value_bytes(picked(rows, self._values))
+        held = _Open.of(self._open.get_rows(keys), self._key)
+        cuts = self._cuts(of, sizes, held)
         if not cuts.keys.size:
-            self._keep(rows, held, cuts)
+            self._keep(rows, of, sizes, held, cuts)
             return None
-        rows = rows.with_columns_seq(_batch=cuts.of(rows.get_column("_of").to_numpy()))
-        left, kept = parted(rows, rows.get_column("_batch").is_not_null())
-        batches = self._leave(left, held, cuts)
-        self._keep(kept, held, cuts)
-        causes = rows.select_seq("_turn", "_partition", "_offset")[cuts.causes]
-        return batches.hstack(keys[cuts.keys]).hstack(causes).sort("_turn", maintain_order=True)
+        batch_of = cuts.of(of)
+        leaves = batch_of >= 0
+        left, kept = parted(rows, pl.Series(leaves))
+        batches = self._leave(left, batch_of[leaves], held, cuts)
+        self._keep(kept, of[~leaves], sizes[~leaves], held, cuts)
+        causes = in_order(picked(rows, ("_partition", "_offset")), cuts.causes)
+        batches = batches.hstack(in_order(keys, cuts.keys)).hstack(causes)
+        return in_order(batches, np.argsort(turns[cuts.causes], kind="stable"))
 
     def on_timers(self, rows: pl.DataFrame) -> pl.DataFrame | None:
         if self._limits.max_wait_ms is None:
             return None
-        held = self._open.get_rows(rows.select_seq(self._key)).filter("_found")
-        return self._gone(held) if held.height else None
+        held = self._open.get_rows(picked(rows, self._key))
+        held = where(held, held.get_column("_found"))
+        return self._gone(_Open.of(held, self._key)) if held.height else None
 
     def close(self) -> None:
         if self._limits.flushes:
-            for held in self._parts():
+            for rows in self._parts():
+                held = _Open.of(rows, self._key)
                 self.context.forward_rows(self._gone(held))
-                self._cancel(held)
+                self._cancel(held.keys)
 
     @property
     def _open(self) -> KeyValueStore:
@@ -137,16 +172,14 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
 
     # which records a batch takes
 
-    def _cuts(self, rows: pl.DataFrame, held: pl.DataFrame) -> _Cuts:
-        """Where the batches of ``rows``, which are in the order of keys, end; ``held`` are the open ones by key."""
-        counts, sizes = (_or_zero(held.get_column(name)) for name in ("count", "_bytes"))
-        of = rows.get_column("_of").to_numpy()
-        total = np.cumsum(rows.get_column("_size").to_numpy())
-        ends = np.searchsorted(of, np.arange(held.height), side="right")
+    def _cuts(self, of: np.ndarray, record_sizes: np.ndarray, held: _Open) -> _Cuts:
+        """Where the batches of records end, given by their keys, in that order, and their sizes."""
+        counts, sizes, total = held.counts, held.sizes, np.cumsum(record_sizes)
+        ends = np.searchsorted(of, np.arange(held.keys.height), side="right")
         starts = np.concatenate([[0], ends[:-1]])
         before = np.where(starts > 0, total[starts - 1], 0)
         max_records, max_bytes = self._limits.max_records, self._limits.max_bytes
-        is_cut = np.zeros(held.height, bool)
+        is_cut = np.zeros(len(counts), bool)
         if max_records is not None:
             is_cut |= counts + ends - starts >= max_records
         if max_bytes is not None:
@@ -175,100 +208,98 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
 
     # batches that leave
 
-    def _leave(self, rows: pl.DataFrame, held: pl.DataFrame, cuts: _Cuts) -> pl.DataFrame:
-        """The batches of ``cuts``, in their order: of the open ones, and of ``rows``, which have their ``_batch``."""
+    def _leave(self, rows: pl.DataFrame, batch_of: np.ndarray, held: _Open, cuts: _Cuts) -> pl.DataFrame:
+        """The batches of ``cuts``, in their order: of the open ones, and of ``rows``, each with its batch."""
+        values, times = picked(rows, self._values), rows.get_column("_ts").to_numpy()
+        first_ms, last_ms = np.full(len(cuts.keys), NEVER_MS), np.full(len(cuts.keys), -NEVER_MS)
+        np.minimum.at(first_ms, batch_of, times)
+        np.maximum.at(last_ms, batch_of, times)
         first = np.flatnonzero(np.diff(cuts.keys, prepend=-1))
-        taken = self._take(held[cuts.keys[first]].with_columns_seq(_batch=pl.Series(first)).filter("_found"))
-        records = rows.select_seq("_batch", *self._values, _first="_ts", _last="_ts")
-        return self._batches(pl.concat([taken, records]))
+        first = first[held.found[cuts.keys[first]]]
+        if first.size:
+            begun = held.at(cuts.keys[first])
+            first_ms[first] = np.minimum(first_ms[first], begun.first_ms)
+            last_ms[first] = np.maximum(last_ms[first], begun.last_ms)
+            batch_of = np.concatenate([np.repeat(first, begun.counts), batch_of])
+            values = in_order(self._take(begun).vstack(values), np.argsort(batch_of, kind="stable"))
+        return self._batches(values, np.bincount(batch_of, minlength=len(cuts.keys)), first_ms, last_ms)
 
-    def _gone(self, held: pl.DataFrame) -> pl.DataFrame:
-        """Take out all of ``held`` open batches, as the rows to forward, in their order."""
-        taken = self._take(held.with_columns_seq(_batch=pl.int_range(pl.len())))
-        self._open.delete_rows(held.select_seq(self._key))
-        return self._batches(taken).hstack(held.select_seq(self._key))
+    def _gone(self, held: _Open) -> pl.DataFrame:
+        """Take out all of these open batches, as the rows to forward, in their order."""
+        values = self._take(held)
+        self._open.delete_rows(held.keys)
+        return self._batches(values, held.counts, held.first_ms, held.last_ms).hstack(held.keys)
 
-    def _take(self, begun: pl.DataFrame) -> pl.DataFrame:
-        """Take the records out of open batches, in their order: ``_batch``, value columns, and of the whole batch the
-        least and the greatest time, ``_first`` and ``_last`` (ms)."""
-        places = begun.select_seq(
-            "_batch",
-            *self._key,
-            pl.int_ranges(0, "_chunks").alias(PLACE),
-            _first=pl.col("first_time").dt.timestamp("ms"),
-            _last=pl.col("last_time").dt.timestamp("ms"),
-        ).explode(PLACE)
-        chunks = self._chunks.get_rows(places)
-        self._chunks.delete_rows(places)
-        values = chunks.select_seq(
-            pl.coalesce(name, pl.lit(None, dtype).repeat_by(CHUNK_COUNT)) for name, dtype in self._shape.value.items()
-        )
-        return (
-            values.hstack(places.select_seq("_batch", "_first", "_last"))
-            .select_seq("_batch", *self._values, "_first", "_last")
-            .explode(self._values)
-        )
-
-    def _batches(self, records: pl.DataFrame) -> pl.DataFrame:
-        """Records in order with their ``_batch``, as one row for each, by ``_batch``."""
-        value = pl.col(self._values[0]) if self._shape.is_scalar else pl.struct(self._values)
-        return (
-            records.sort("_batch", maintain_order=True)
-            .group_by("_batch", maintain_order=True)
-            .agg(
-                value.alias("records"),
-                pl.len().cast(pl.Int64).alias("count"),
-                pl.col("_first").min().cast(TIME).alias("first_time"),
-                pl.col("_last").max().cast(TIME).alias("last_time"),
-                pl.col("_last").max().alias("_ts"),
+    def _take(self, begun: _Open) -> pl.DataFrame:
+        """Take the records out of open batches, in their order: the value columns."""
+        of = np.repeat(np.arange(len(begun.chunks)), begun.chunks)
+        places = np.arange(len(of)) - (np.cumsum(begun.chunks) - begun.chunks)[of]
+        keys = with_series(in_order(begun.keys, of), pl.Series(PLACE, places))
+        chunks = self._chunks.get_rows(keys)
+        self._chunks.delete_rows(keys)
+        lists = picked(chunks, self._values)
+        if any(column.null_count() for column in lists.get_columns()):  # the program has gained the column
+            lists = chunks.select_seq(
+                pl.coalesce(name, pl.lit(None, self._shape.value[name]).repeat_by(CHUNK_COUNT)) for name in self._values
             )
-            .drop("_batch")
+        return flat(lists)
+
+    def _batches(
+        self, values: pl.DataFrame, counts: np.ndarray, first_ms: np.ndarray, last_ms: np.ndarray
+    ) -> pl.DataFrame:
+        """Batches, given the records of the first, the second and so on, and how many each has."""
+        records = values.get_column(self._values[0]) if self._shape.is_scalar else values.to_struct()
+        return with_series(
+            listed(records.alias("records").to_frame(), counts),
+            pl.Series("count", counts),
+            pl.Series("first_time", first_ms).cast(TIME),
+            pl.Series("last_time", last_ms).cast(TIME),
+            pl.Series("_ts", last_ms),
         )
 
     # batches that stay open
 
-    def _keep(self, rows: pl.DataFrame, held: pl.DataFrame, cuts: _Cuts) -> None:
+    def _keep(self, rows: pl.DataFrame, of: np.ndarray, sizes: np.ndarray, held: _Open, cuts: _Cuts) -> None:
         """Keep ``rows``, which have not left, as a chunk for each key."""
-        is_cut, is_held = np.zeros(held.height, bool), held.get_column("_found").to_numpy()
+        is_cut = np.zeros(len(held.found), bool)
         is_cut[cuts.keys] = True
-        is_closed = is_held & is_cut
-        is_closed[rows.get_column("_of").to_numpy()] = False
+        is_closed = held.found & is_cut
+        is_closed[of] = False
         if is_closed.any():
-            closed = picked(held.filter(pl.Series(is_closed)), self._key)
+            closed = held.keys.filter(pl.Series(is_closed))
             self._open.delete_rows(closed)
             self._cancel(closed)
         if rows.is_empty():
             return
-        grouped = rows.group_by("_of", maintain_order=True).agg(
-            *self._values,
-            pl.len().cast(pl.Int64).alias(CHUNK_COUNT),
-            pl.col("_size").sum(),
-            pl.col("_ts").min().cast(TIME).alias("_first"),
-            pl.col("_ts").max(),
-        )
-        stays = grouped.get_column("_of").to_numpy()
-        goes_on = pl.Series((is_held & ~is_cut)[stays])
-        begun = without(held, "_ts", "_found")
-        if len(stays) < held.height:
-            begun = begun[stays]
-        if is_cut.any():
-            begun = begun.with_columns_seq(pl.when(goes_on).then(pl.col(name)).alias(name) for name in OPEN)
-        place = with_series(picked(begun, self._key), pl.Series(PLACE, _or_zero(begun.get_column("_chunks"))))
-        self._chunks.put_rows(place.hstack(picked(grouped, (*self._values, CHUNK_COUNT, "_ts"))))
-        now_ms = as_ms(self.context.current_system_time)
-        self._open.put_rows(
-            begun.hstack(picked(grouped, (CHUNK_COUNT, "_size", "_first", "_ts"))).select_seq(
-                *self._key,
-                pl.col("count").fill_null(0) + pl.col(CHUNK_COUNT),
-                pl.min_horizontal("first_time", "_first"),
-                pl.max_horizontal("last_time", pl.col("_ts").cast(TIME)),
-                pl.col("_bytes").fill_null(0) + pl.col("_size"),
-                pl.col("_opened").fill_null(now_ms),
-                pl.col("_chunks").fill_null(0) + 1,
-                pl.max_horizontal(pl.col("last_time").dt.timestamp("ms"), "_ts").alias("_ts"),
+        starts = np.flatnonzero(np.diff(of, prepend=-1))
+        stays, counts = of[starts], np.diff(starts, append=len(of))
+        times = rows.get_column("_ts").to_numpy()
+        first_ms, last_ms = np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts)
+        begun, goes_on = held.at(stays), (held.found & ~is_cut)[stays]
+        chunks = np.where(goes_on, begun.chunks, 0)
+        self._chunks.put_rows(
+            with_series(
+                begun.keys.hstack(listed(picked(rows, self._values), counts)),
+                pl.Series(PLACE, chunks),
+                pl.Series(CHUNK_COUNT, counts),
+                pl.Series("_ts", last_ms),
             )
         )
-        self._set(picked(where(begun, ~goes_on), self._key), pl.lit(now_ms))
+        now_ms = as_ms(self.context.current_system_time)
+        last_ms = np.where(goes_on, np.maximum(begun.last_ms, last_ms), last_ms)
+        self._open.put_rows(
+            with_series(
+                begun.keys,
+                pl.Series("count", np.where(goes_on, begun.counts, 0) + counts),
+                pl.Series("first_time", np.where(goes_on, np.minimum(begun.first_ms, first_ms), first_ms)).cast(TIME),
+                pl.Series("last_time", last_ms).cast(TIME),
+                pl.Series("_bytes", np.where(goes_on, begun.sizes, 0) + np.add.reduceat(sizes, starts)),
+                pl.Series("_opened", np.where(goes_on, begun.opened_ms, now_ms)),
+                pl.Series("_chunks", chunks + 1),
+                pl.Series("_ts", last_ms),
+            )
+        )
+        self._set(where(begun.keys, pl.Series(~goes_on)), pl.lit(now_ms))
 
     # timers
 
@@ -298,8 +329,9 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
             self._set(held, pl.col("_opened"))
 
 
-def _or_zero(column: pl.Series) -> np.ndarray:
-    """Numbers, 0 for null."""
+def _numbers(column: pl.Series) -> np.ndarray:
+    """Numbers, or times in ms; 0 for null."""
     if column.null_count() == len(column):
         return np.zeros(len(column), np.int64)
+    column = column.cast(pl.Int64)
     return (column.fill_null(0) if column.null_count() else column).to_numpy()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from weir.pipelines.processors.records import FixedKeyRecord, Record
 from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE, with_headers
+from weir.state.frames import framed, repeated
 
 RESERVED = pl.Schema({"_ts": pl.Int64(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_deleted": pl.Boolean()})
 """The columns that rows have beside those of key and value."""
@@ -65,11 +67,13 @@ def forwarded_rows(given: Any, columns: pl.Schema, cause: Cause, *, has_headers:
     rows: pl.DataFrame = with_headers(given) if has_headers else given
     if has_headers:
         schema[HEADERS] = HEADERS_TYPE
-    return rows.select_seq(
-        *(
-            _cast(rows.get_column(name), dtype) if name in rows.columns else pl.lit(defaults[name], dtype).alias(name)
+    return framed(
+        [
+            _cast(rows.get_column(name), dtype)
+            if name in rows.columns
+            else repeated(name, defaults[name], rows.height, np.int64).cast(dtype)
             for name, dtype in schema.items()
-        )
+        ]
     )
 
 

@@ -25,8 +25,9 @@ from weir.pipelines.processors.times import as_ms, as_time
 from weir.pipelines.serdes.headers import HEADERS, checked_headers
 from weir.pipelines.serdes.plain import PlainRows
 from weir.state.engine.contract import StateSession
+from weir.state.frames import picked
 from weir.state.stores.access import StoreTime
-from weir.state.stores.timers import TimerStore
+from weir.state.stores.timers import NEVER_MS, TimerStore
 from weir.state.types import StoreSpec
 
 NO_SOURCE_OF_HEADERS = (
@@ -358,9 +359,7 @@ class Running:
                 f"timers are set by key, which has the columns {', '.join(names)}, but the rows lack "
                 f"{', '.join(missing)}"
             )
-        return rows.select_seq(names)
+        return picked(rows, names)
 
 
 Out = list[Forwarded | ForwardedRows]
-NEVER_MS = 1 << 62
-"""The time of a single punctuation that has been."""

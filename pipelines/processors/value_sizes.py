@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+import numpy as np
 import polars as pl
+
+from weir.state.stores.codec import is_fixed
 
 PLAIN_BYTES = 8
 """The size of a number, a time, a boolean or a decimal."""
 
 
-def value_bytes(columns: Mapping[str, pl.DataType]) -> pl.Expr:
-    """The size of each row of ``columns`` (Int64). Texts count in UTF-8, lists and structs by what is in them, and
-    nulls not at all."""
-    return _sum([_bytes(pl.col(name), dtype) for name, dtype in columns.items()])
+def value_bytes(rows: pl.DataFrame) -> np.ndarray:
+    """The size of each row (Int64). Texts count in UTF-8, lists and structs by what is in them, and nulls not at
+    all."""
+    if all(is_fixed(column.dtype) and not column.null_count() for column in rows.get_columns()):
+        return np.full(rows.height, PLAIN_BYTES * rows.width)
+    sizes = rows.select_seq(_sum([_bytes(pl.col(name), dtype) for name, dtype in rows.schema.items()]))
+    return sizes.to_series().to_numpy()
 
 
 def _bytes(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:

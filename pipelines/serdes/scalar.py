@@ -11,6 +11,7 @@ import polars as pl
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.row_type import RowType, fits, row_type_of
 from weir.pipelines.serdes.serde import DecodedColumns, absent_rows, decode_one_by_one
+from weir.state.frames import FEW
 
 _UUID = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
 
@@ -90,6 +91,9 @@ class _Number(_Scalar):
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         width = self.stored.itemsize
+        if len(items) <= FEW and all(item is not None and len(item) == width for item in items):
+            read = np.frombuffer(b"".join(items), self.stored).astype(self.stored.newbyteorder("="))
+            return DecodedColumns([pl.Series(next(iter(row_type.columns)), read).cast(self.dtype)], [])
         numbers, bad = items.bin.reinterpret(dtype=self.read, endianness="big"), dict[int, str]()
         if numbers.null_count() > items.null_count():
             sizes = items.bin.size()

@@ -13,6 +13,7 @@ from weir.pipelines.serdes.row_type import key_frame
 from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.serdes.values import as_datetimes
 from weir.pipelines.topology.nodes import RecordType
+from weir.state.frames import framed, picked
 from weir.state.stores.specs import GONE
 
 Read = Callable[[], pl.DataFrame]
@@ -272,9 +273,9 @@ def values_of(record: RecordType, rows: pl.DataFrame) -> list[Any]:
     """One value per row: a scalar as it is, any other as a dictionary of the value columns."""
     if record.value.is_scalar:
         return record.value.to_objects(rows)
-    return dictionaries(rows.select(record.value.columns.names()))
+    return dictionaries(picked(rows, record.value.columns))
 
 
 def dictionaries(rows: pl.DataFrame) -> list[dict[str, Any]]:
     """One per row; a time after the year 9999, such as the end of a window, is ``datetime.max`` in UTC."""
-    return rows.with_columns(map(as_datetimes, rows.get_columns())).to_dicts()
+    return framed([as_datetimes(column) for column in rows.get_columns()]).to_dicts()

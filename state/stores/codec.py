@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from weir.state.errors import RowFormatError
-from weir.state.frames import framed, picked
+from weir.state.frames import FEW, framed, picked
 from weir.state.stores.nested import column_of
 from weir.state.types import StoreKind
 
@@ -32,8 +32,6 @@ END, ESCAPED = b"\x00", b"\x00\xff"
 by 0xff; a key of a single text column is the plain text."""
 _PRESENT, _END = pl.Series([PRESENT]), pl.Series([END])
 _SIGN = np.uint64(1 << 63)
-FEW = 32
-"""Texts of so few keys are handled one by one, which takes less than one of polars' queries."""
 TIME_BYTES = 8
 DECIMAL_BYTES, DECIMAL_SIGN = 16, 1 << 127
 
@@ -65,11 +63,15 @@ class KeyCodec:
         last = len(self._columns) - 1
         self._has_end = [bool(times) or index < last for index in range(len(self._columns))]
         self._is_escaped = bool(times) or last > 0
+        self._is_text = len(self._columns) == 1 and not times and is_text(self._columns[0][1])
 
     def encode(self, frame: pl.DataFrame) -> list[bytes]:
         """Keys of any length, in the order of the rows; other columns are ignored."""
         if frame.is_empty():
             return []
+        if frame.height <= FEW and self._is_text:
+            texts = frame.get_column(self._columns[0][0]).cast(pl.Binary).to_list()
+            return [NULL if text is None else PRESENT + text for text in texts]
         return _joined(
             self._times(frame, self._before) + self._parts(frame, len(self._columns)) + self._times(frame, self._after)
         ).to_list()
@@ -182,6 +184,7 @@ class RowCodec:
             self._absent = b"\xff" * bitmap + bytes(self._row.itemsize - bitmap)
         else:
             self._absent = msgspec.msgpack.encode([None] * len(self.schema))
+        self._no_row = self._ordered(pl.DataFrame({name: [None] for name in self.schema}, schema=self.schema))
 
     def encode(self, frame: pl.DataFrame) -> list[bytes]:
         """One value per row, in order; ``frame`` has the value columns and ``_ts``, others are ignored."""
@@ -209,6 +212,8 @@ class RowCodec:
         """
         if not values:
             return self._ordered(pl.DataFrame(schema=self.schema))
+        if values.count(None) == len(values):
+            return framed([column.new_from_index(0, len(values)) for column in self._no_row.get_columns()])
         packed = b"".join([self._absent if value is None else value for value in values])
         return self._ordered(
             self._unpack_objects(packed, len(values))

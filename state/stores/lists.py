@@ -13,6 +13,7 @@ import polars as pl
 
 from weir.state.engine.contract import StateView
 from weir.state.engine.task_store import MAX_KEY_BYTES
+from weir.state.frames import has_null_row, picked
 from weir.state.stores.access import HeldRow, Key, Row, Store, StoreTime
 from weir.state.stores.codec import AFTER_FLAGS, PRESENT, TIME_BYTES, time_bytes
 from weir.state.stores.long_keys import HASH_BYTES
@@ -122,7 +123,7 @@ class ListStore(Store):
         return self._body({**named, PLACE: 0})[:-_PLACE_BYTES]
 
     def _prefixes(self, keys: pl.DataFrame) -> list[bytes]:
-        if not keys.is_empty() and keys.select_seq(pl.all_horizontal(pl.col(self._names).is_null()).any()).item():
+        if has_null_row(picked(keys, self._names)):
             raise self._null_key()
         whole = self.columns.whole_keys(keys.with_columns_seq(pl.lit(0, pl.Int64).alias(PLACE)))
         return [key[:-_PLACE_BYTES] for key in whole]

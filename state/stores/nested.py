@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from weir.state.frames import FEW
+
 
 def column_of(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
     """The column of ``values``: lists for a ``List``, dictionaries for a ``Struct``, None for null.
@@ -30,6 +32,9 @@ def column_of(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series
 
 
 def _lists(values: Sequence[Any], inner: pl.DataType) -> pl.Series:
+    if len(values) <= FEW:
+        lists = [None if value is None else column_of("", value, inner) for value in values]
+        return pl.Series("", lists, pl.List(inner))
     is_null = np.fromiter((value is None for value in values), bool, len(values))
     lengths = np.fromiter((0 if value is None else len(value) for value in values), np.int64, len(values))
     items = column_of("", list(chain.from_iterable(value for value in values if value is not None)), inner)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 
 from weir.state.engine.contract import StateView
-from weir.state.frames import with_series
+from weir.state.frames import has_null_row, picked, with_series
 from weir.state.stores.access import Key, Store
 from weir.state.stores.expiry import ExpiryIndex
 from weir.state.stores.specs import SINCE, TIME
@@ -76,7 +76,7 @@ class TimerStore(Store):
 
     def cancel_rows(self, keys: pl.DataFrame) -> None:
         """Forget the timers of ``keys`` (key columns); absent ones are harmless."""
-        rows = self._held_rows(self._held(keys.unique(maintain_order=True)))
+        rows = self._held_rows(self._held(keys.unique(maintain_order=True) if keys.height > 1 else keys))
         self._drop([(held, self._time_of(value)) for held, value in rows])
 
     def next_ms(self) -> int | None:
@@ -122,10 +122,7 @@ class TimerStore(Store):
             self._bound_ms = min(self._bound_ms, at_ms)
 
     def _held(self, keys: pl.DataFrame) -> list[bytes]:
-        if (
-            not keys.is_empty()
-            and keys.select_seq(pl.all_horizontal(pl.col(self.spec.key.names()).is_null()).any()).item()
-        ):
+        if has_null_row(picked(keys, self.spec.key)):
             raise ValueError(f"store {self.spec.name!r} has no row for a null key; filter out the rows without a key")
         return self.columns.encode(keys)
 
