@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 
 from weir.pipelines.operators.closing import at_turns
-from weir.pipelines.operators.epoch import Epoch, Operator, without_null_keys
+from weir.pipelines.operators.epoch import Epoch, Operator
+from weir.pipelines.operators.numbering import numbered, numbers_of
 from weir.state.frames import picked, repeated, with_series, without
 from weir.state.stores.specs import BOOKKEEPING, SHOWN
 from weir.state.stores.typed import TypedStore
@@ -168,17 +169,3 @@ def previous(rows: pl.DataFrame, key: Sequence[str], table: TableView, epoch: Ep
     values = [name for name in before.columns if name not in key]
     stacked = pl.concat([before, rows.select_seq(before.columns)])
     return stacked.select_seq(pl.col(values).shift(1).over(key))[before.height :]
-
-
-def numbered(keys: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
-    """The distinct ones of ``keys`` that are not null, and the number that each of ``keys`` has among them, ``_id``."""
-    distinct = keys.unique(maintain_order=True) if keys.height > 1 else keys
-    distinct = without_null_keys(distinct, keys.columns)
-    if distinct.height == keys.height:
-        return distinct, pl.Series("_id", np.arange(keys.height, dtype=np.uint32))
-    return distinct, numbers_of(keys, distinct.with_row_index("_id"))
-
-
-def numbers_of(keys: pl.DataFrame, numbered: pl.DataFrame) -> pl.Series:
-    """The number of each key, its ``_id`` in ``numbered``; null for a key that has none."""
-    return keys.join(numbered, on=keys.columns, how="left", nulls_equal=True, maintain_order="left").get_column("_id")

@@ -13,7 +13,8 @@ import numpy as np
 import polars as pl
 
 from weir.pipelines.operators.epoch import Epoch
-from weir.pipelines.operators.table_view import BEFORE_ALL_TURNS, TableView, numbered, numbers_of
+from weir.pipelines.operators.numbering import numbered, numbers_of
+from weir.pipelines.operators.table_view import BEFORE_ALL_TURNS, TableView
 from weir.state.frames import picked
 from weir.state.stores.specs import GONE
 from weir.state.stores.versioned import VersionedStore

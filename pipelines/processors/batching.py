@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from weir.pipelines.operators.table_view import numbered
+from weir.pipelines.operators.numbering import numbered
 from weir.pipelines.processors.processor import BatchProcessor, Punctuation
 from weir.pipelines.processors.times import as_ms
 from weir.pipelines.processors.value_sizes import value_bytes

@@ -187,7 +187,13 @@ def field_types(cls: Any) -> dict[str, Any]:
         raise TopologyError(f"{cls!r} is not a dataclass; declare the schema as a frozen dataclass")
     if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise TopologyError(f"dataclass {cls.__name__} is not frozen; write @dataclass(frozen=True)")
-    hints = typing.get_type_hints(cls, include_extras=True)
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        raise TopologyError(
+            f"dataclass {cls.__name__} has a field of the type {error.name}, which is not defined yet; "
+            f"define or import it above the line that uses {cls.__name__}"
+        ) from None
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 

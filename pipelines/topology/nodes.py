@@ -33,6 +33,7 @@ from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.serdes.timestamps import TimestampExtractor
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.sinks.sink import Sink
+from weir.state.frames import has_null_row, picked
 from weir.state.stores.specs import BOOKKEEPING, HELD_HEADERS, SHOWN
 from weir.state.types import StoreSpec
 
@@ -334,10 +335,9 @@ class RepartitionNode(ChildNode):
         """The target partition of each row, by Kafka's default partitioner over the bytes of its key. A row with a null
         key keeps the number of its record's partition, modulo ``count``, so that it depends on the topics alone."""
         keys = list(self.record.key.columns)
-        absent = rows.select(pl.all_horizontal(pl.col(keys).is_null())).to_series()
-        if not absent.any():
+        if not has_null_row(picked(rows, keys)):
             return partition_of(rows, keys, count, bytes_of)
-        present = (~absent).arg_true()
+        present = rows.select(pl.any_horizontal(pl.col(keys).is_not_null())).to_series().arg_true()
         return (
             (rows.get_column("_partition") % count)
             .cast(pl.Int32)

@@ -359,6 +359,16 @@ def test_types_without_a_column_are_refused_when_they_are_declared(serde, annota
         serde(cls)
 
 
+def test_a_class_that_is_defined_further_down_is_named_and_taken_once_it_is_there(monkeypatch):
+    basket = dataclasses.make_dataclass("Basket", [("items", "list[Later]")], frozen=True)
+    monkeypatch.setattr(basket, "__module__", __name__)
+    with pytest.raises(TopologyError, match=r"Basket has a field of the type Later, .* define or import it above"):
+        Json(basket)
+    later = dataclasses.make_dataclass("Later", [("n", int)], frozen=True)
+    monkeypatch.setitem(globals(), "Later", later)
+    assert row_type_of(basket, "").columns == {"items": pl.List(pl.Struct({"n": pl.Int64}))}
+
+
 @pytest.mark.parametrize("unit", ["ms", "us"])
 @pytest.mark.parametrize("far", [300_000_000_000_000_000, 2**63 - 1, -(2**62)])
 def test_times_stay_in_range_at_any_depth(far, unit):

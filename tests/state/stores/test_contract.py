@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import product
 
 import polars as pl
 import pytest
@@ -225,6 +226,18 @@ def test_rows_expire_some_wall_clock_time_after_their_last_write(task):
         assert list(store.all()) == [("b", 3)]
         assert store.expire().rows() == [("a", 1, None)]
         assert store.approximate_num_entries() == 1
+
+
+@pytest.mark.parametrize("flags", list(product([True, False, None], repeat=3)))
+def test_rows_are_put_or_deleted_by_their_own_flag_and_left_out_if_it_is_null(task, flags):
+    users = ["a", "b", "c"]
+    with epoch(task, 1) as session:
+        store = KeyValueStore(KEY_VALUE, session)
+        store.put_rows(pl.DataFrame({"user": users, "n": [1] * 3, "_ts": [0] * 3}))
+        deleted = pl.Series("_deleted", flags, dtype=pl.Boolean)
+        store.put_rows(pl.DataFrame({"user": users, "n": [2] * 3, "_ts": [1] * 3}).with_columns(deleted))
+        expected = [(user, {None: 1, False: 2}[flag]) for user, flag in zip(users, flags, strict=True) if not flag]
+        assert list(store.all()) == expected
 
 
 @pytest.mark.parametrize("spec", [LIVED, SESSIONS, VERSIONS, WINDOWS], ids=lambda spec: spec.name)
