@@ -21,6 +21,7 @@ from weir.pipelines.topology.joins import StreamJoinNode
 from weir.pipelines.topology.lineage import Lineages, is_made_up
 from weir.pipelines.topology.nodes import (
     AggregateNode,
+    ExpectNode,
     MapNode,
     Node,
     RepartitionNode,
@@ -107,6 +108,11 @@ class SubTopology:
     def calls_functions(self) -> bool:
         """Whether it calls functions or processors of the program, of which a single call may take any time."""
         return any(isinstance(node, ProcessorNode) or _holds_function(vars(node)) for node in self.nodes)
+
+    @cached_property
+    def stops_records(self) -> bool:
+        """Whether an expectation puts records aside, or stops the run."""
+        return any(isinstance(node, ExpectNode) and node.stops_records for node in self.nodes)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
