@@ -15,7 +15,8 @@ OnViolation = Literal["count", "drop", "dead_letter", "fail"]
 ON_VIOLATION: tuple[str, ...] = get_args(OnViolation)
 Outcome = Literal["passed", "failed", "dropped"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-_PREFIX = "expectation/"
+PREFIX = "expectation/"
+"""How the names of their counts begin; the expectation and the outcome follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,22 +46,22 @@ class ExpectationCounts:
 
 def count_name(expectation: str, outcome: Outcome) -> str:
     """The name of a count among those of a task."""
-    return f"{_PREFIX}{expectation}/{outcome}"
+    return f"{PREFIX}{expectation}/{outcome}"
 
 
 def expectation_counts(counts: Mapping[str, int]) -> dict[str, ExpectationCounts]:
     """The counts of a task, a commit or an application that are of expectations, by expectation, sorted."""
     found: dict[str, dict[str, int]] = {}
     for name, count in counts.items():
-        if name.startswith(_PREFIX):
-            expectation, _, outcome = name.removeprefix(_PREFIX).partition("/")
+        if name.startswith(PREFIX):
+            expectation, _, outcome = name.removeprefix(PREFIX).partition("/")
             found.setdefault(expectation, {})[outcome] = count
     return {name: ExpectationCounts(**found[name]) for name in sorted(found)}
 
 
 def other_counts(counts: Mapping[str, int]) -> dict[str, int]:
     """The counts that are of no expectation."""
-    return {name: count for name, count in counts.items() if not name.startswith(_PREFIX)}
+    return {name: count for name, count in counts.items() if not name.startswith(PREFIX)}
 
 
 def counts_of_dead_letters(dead: Iterable[BadRecord]) -> Counter[str]:
