@@ -226,11 +226,6 @@ class ExpectNode(ChildNode):
     on_violation: OnViolation
     is_table: bool
 
-    @property
-    def stops_records(self) -> bool:
-        """Whether records that violate it are put aside, or stop the run."""
-        return self.on_violation in ("dead_letter", "fail")
-
 
 @dataclass(eq=False, kw_only=True)
 class MapValuesNode(ChildNode):

@@ -110,9 +110,13 @@ class SubTopology:
         return any(isinstance(node, ProcessorNode) or _holds_function(vars(node)) for node in self.nodes)
 
     @cached_property
+    def expectations(self) -> tuple[ExpectNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, ExpectNode))
+
+    @cached_property
     def stops_records(self) -> bool:
         """Whether an expectation puts records aside, or stops the run."""
-        return any(isinstance(node, ExpectNode) and node.stops_records for node in self.nodes)
+        return any(node.on_violation in ("dead_letter", "fail") for node in self.expectations)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from weir import (
     Application,
     BufferConfig,
     Int64,
+    Materialized,
     StreamsBuilder,
     String,
     Suppressed,
@@ -331,6 +332,43 @@ def test_the_ways_out_of_refusals_work(on_violation):
         piped(driver, [("a", 1)])
         driver.create_input_topic("other").pipe_input("b", 2)
         assert driver.expectations == {"on_stream": counts(1), "on_table": counts(1)}
+
+
+def counting(store, on_violation="dead_letter"):
+    builder = StreamsBuilder()
+    valid = numbers(builder).expect("positive", col("n") > 0, on_violation=on_violation)
+    valid.group_by_key().count(store)
+    return Application("test", builder)
+
+
+def test_a_store_without_a_changelog_cannot_be_computed_again_without_what_was_put_aside():
+    with pytest.raises(TopologyError, match="without regard to what the expectation 'positive' put aside"):
+        counting(Materialized("counts", logging=False))
+
+
+@pytest.mark.parametrize(
+    ("store", "on_violation"),
+    [
+        (Materialized("counts"), "dead_letter"),
+        (Materialized("counts", logging=False, on_loss="empty"), "dead_letter"),
+        (Materialized("counts", logging=False), "drop"),
+    ],
+)
+def test_the_ways_out_for_a_store_without_a_changelog_work(store, on_violation):
+    with TopologyTestDriver(counting(store, on_violation)) as driver:
+        piped(driver, [("a", 1), ("a", -1)])
+        assert dict(driver.get_key_value_store("counts").all()) == {"a": 1}
+
+
+def test_what_is_put_aside_goes_to_the_topic_of_dead_letters():
+    builder = StreamsBuilder()
+    numbers(builder).expect("positive", col("n") > 0, on_violation="dead_letter").to_delta("out")
+    with driver_of(builder, dead_letter_topic="dead") as driver:
+        piped(driver, [("a", 1), ("b", -1)])
+        (record,) = driver.create_output_topic("dead").read_records()
+        assert record.key == b"b"
+        headers = {name: value.decode() for name, value in record.headers if value is not None}
+        assert headers["__streams.errors.message"] == "the expectation 'positive' is violated"
 
 
 def held():

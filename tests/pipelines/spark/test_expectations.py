@@ -18,10 +18,10 @@ from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.processors.runs import disturbed_run, written
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.tasks.letters import read_dead_letters
-from weir import Application, BufferConfig, Int64, StreamsBuilder, String, Suppressed
+from weir import Application, BufferConfig, Int64, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.pipelines.expectations import ExpectationCounts, expectation_counts
 from weir.pipelines.operations.positions import committed_positions, committed_totals
-from weir.pipelines.spark.errors import ExpectationViolatedError
+from weir.pipelines.spark.errors import ExpectationViolatedError, TaskFailedError
 from weir.state.commit.log import COMMITS, commits_above
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import file_actions
@@ -227,6 +227,29 @@ def test_behind_a_repartition_the_stop_names_the_row(tmp_path):
     with pytest.raises(ExpectationViolatedError, match=r"stopped at a row that came over 'moved-repartition': .* n=3;"):
         place.run()
     assert [n for n, _ in written(place, "out", "n")] == [0, 1, 2]
+
+
+def final(on_violation: str) -> Application:
+    builder = StreamsBuilder()
+    windows = builder.stream("numbers", key=String("user"), value=Int64("n")).group_by_key()
+    windows = windows.windowed_by(TimeWindows.of_size_with_no_grace(timedelta(milliseconds=10)))
+    counts = windows.count("counts").suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+    counts.expect("ten", col("count") == 10, on_violation=on_violation).to_delta("out")
+    return Application("numbers", builder, commit_interval=timedelta(milliseconds=1))
+
+
+def test_a_final_result_that_violates_stops_the_run_with_the_epochs_before_it_committed(tmp_path):
+    """Windows of ten records, but for one of nine; an epoch has ten."""
+    rows = [(b"a", n.to_bytes(8, "big", signed=True), n + (n >= 49)) for n in range(80)]
+    place = Place(final("fail"), Topics({("numbers", 0): rows}), tmp_path, max_records=10)
+    with pytest.raises(TaskFailedError, match=r"violates the expectation 'ten'; .*on_violation=.count"):
+        place.run()
+    assert [n for n, _ in written(place, "out", "count")] == [10] * 3
+    assert counted(newest_commit(place.warehouse, "numbers")) == {"ten": counts(3, 0)}
+    place.application = final("count")
+    place.run()
+    assert [n for n, _ in written(place, "out", "count")] == [10, 10, 10, 10, 9, 10, 10, 10]
+    assert counted(newest_commit(place.warehouse, "numbers")) == {"ten": counts(7, 1)}
 
 
 def evolving(*names: str, on_violation: str = "count") -> Application:
