@@ -239,6 +239,9 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         'on_violation="drop"': f"{EXPECT}the_ways_out_for_a_store_without_a_changelog_work",
         'on_loss="empty"': f"{EXPECT}the_ways_out_for_a_store_without_a_changelog_work",
     },
+    "pipelines/dsl/table_operations.py TableOperations.suppress": {
+        ".suppress(...).expect(...)": f"{EXPECT}final_results_are_judged_once_and_need_no_store",
+    },
     "pipelines/dsl/table_operations.py TableOperations.expect": {
         'expect(..., on_violation="drop", store="valid")': f"{EXPECT}the_ways_out_of_refusals_work",
         "builder.stream(...).expect(...).to_table(...)": f"{EXPECT}the_ways_out_of_refusals_work",

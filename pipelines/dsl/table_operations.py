@@ -25,6 +25,7 @@ from weir.pipelines.errors import TopologyError
 from weir.pipelines.expectations import OnViolation
 from weir.pipelines.operators.suppression_order import BufferLimits
 from weir.pipelines.operators.table_table_join import JoinKind
+from weir.pipelines.place import Place
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.sinks.sink import Sink as OutsideSink
 from weir.pipelines.sinks.sql import SqlMode
@@ -32,6 +33,8 @@ from weir.pipelines.topology.joins import NewestToStreamNode, versioned_store
 from weir.pipelines.topology.lineage import SUPPRESSION, operator_of
 from weir.pipelines.topology.nodes import (
     AggregateNode,
+    ExpectNode,
+    KeptTableNode,
     Node,
     SuppressNode,
     TableNode,
@@ -319,6 +322,13 @@ class TableOperations:
                 f"the table {versions.name!r} is versioned, and a suppression cannot hold back updates that may arrive "
                 "out of order; suppress a table without history_retention=, for example the one that "
                 '.to_stream().to_table("name") makes'
+            )
+        judged = self._node.parent if isinstance(self._node, KeptTableNode) else self._node
+        if suppressed.limit_ms is None and isinstance(judged, ExpectNode):
+            raise TopologyError(
+                f"the expectation {judged.expectation!r} stands between the windows and their suppression, which then "
+                "could not be evaluated together; judge the final results: .suppress(...).expect(...)",
+                places=[Place.of_call(), judged.place],
             )
         records, size = suppressed.buffer.limits
         limits = BufferLimits(records=records, bytes=size, is_strict=isinstance(suppressed.buffer, StrictBufferConfig))

@@ -145,8 +145,12 @@ class TaskProcessor:
             if any(parent.has_headers for parent in node.parents) and not (node.has_headers and passes_headers(node))
         }
         """The nodes whose operators get no headers."""
-        self._row_by_row = {node.name for node in sub_topology.nodes if depends_on_one_record(node)}
         self._part = sub_topology.record_by_record
+        one_by_one = () if self._part is None else self._part.nodes
+        self._row_by_row = {
+            node.name for node in sub_topology.nodes if depends_on_one_record(node) and node not in one_by_one
+        }
+        """The nodes that find all violations of an expectation at once."""
         self._before, self._after = (
             (list(sub_topology.nodes), list[Node]()) if self._part is None else around(self._part, sub_topology.nodes)
         )

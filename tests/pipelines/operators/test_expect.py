@@ -17,7 +17,9 @@ from weir import (
     Application,
     BufferConfig,
     Int64,
+    KeyValueStore,
     Materialized,
+    Processor,
     StreamsBuilder,
     String,
     Suppressed,
@@ -65,6 +67,14 @@ def piped(driver, records, *, in_one_epoch=False):
     elif records:
         with driver.one_epoch():
             topic.pipe_key_value_list(records)
+
+
+def windowed(builder):
+    windows = numbers(builder).group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(timedelta(seconds=10)))
+    return windows.count("counts")
+
+
+FINAL = Suppressed.until_window_closes(BufferConfig.unbounded())
 
 
 def keys(driver, table):
@@ -229,9 +239,7 @@ def test_the_ways_out_of_a_violation_that_stops_the_run_work(least, on_violation
 @pytest.mark.parametrize("on_violation", ["count", "drop"])
 def test_final_results_are_judged_once_and_need_no_store(on_violation):
     builder = StreamsBuilder()
-    windows = numbers(builder).group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(timedelta(seconds=10)))
-    final = windows.count("counts").suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
-    final.expect("several", col("count") > 1, on_violation=on_violation).to_delta("out")
+    windowed(builder).suppress(FINAL).expect("several", col("count") > 1, on_violation=on_violation).to_delta("out")
     with driver_of(builder) as driver:
         topic = driver.create_input_topic("in")
         for key, seconds in [("a", 1), ("a", 2), ("b", 3), ("c", 20)]:
@@ -302,15 +310,16 @@ def test_an_expectation_that_judged_nothing_counts_nothing():
             "drops updates of a versioned table",
         ),
         (
-            lambda b: (
-                numbers(b)
-                .group_by_key()
-                .windowed_by(TimeWindows.of_size_with_no_grace(timedelta(seconds=10)))
-                .count("counts")
-                .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
-                .expect("x", col("count") > 0, on_violation="dead_letter")
-            ),
+            lambda b: windowed(b).suppress(FINAL).expect("x", col("count") > 0, on_violation="dead_letter"),
             "final results come of time",
+        ),
+        (
+            lambda b: windowed(b).expect("x", col("count") > 0).suppress(FINAL),
+            "stands between the windows and their suppression",
+        ),
+        (
+            lambda b: windowed(b).expect("x", col("count") > 0, on_violation="drop", store="valid").suppress(FINAL),
+            "stands between the windows and their suppression",
         ),
     ],
 )
@@ -384,3 +393,43 @@ def test_it_is_shown_in_the_topology_without_a_number():
     for line in plain.splitlines():
         if "-->" not in line and "<--" not in line:
             assert line in described
+
+
+class Adds(Processor[str, int, str, int]):
+    """Forwards the sum of its key in a store that it shares."""
+
+    def init(self, context):
+        self.context, self.sums = context, context.state_store("sums")
+
+    def process(self, record):
+        total = (self.sums.get(record.key) or 0) + record.value
+        self.sums.put(record.key, total)
+        self.context.forward(record.with_value(total))
+
+
+@given(records=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 9)), max_size=20), in_one_epoch=st.booleans())
+@settings(max_examples=examples(30), deadline=None)
+def test_between_processors_that_share_a_store_records_are_judged_one_by_one(records, in_one_epoch):
+    """The second adds what the first has forwarded; a record whose sum is a multiple of three, or whose number is five,
+    leaves no trace in the store."""
+    builder = StreamsBuilder().add_state_store(KeyValueStore("sums", key=str, value=int))
+    first = (
+        numbers(builder).expect("not_five", col("n") != 5, on_violation="dead_letter").process(Adds, stores=["sums"])
+    )
+    valid = first.expect("not_by_three", col("value") % 3 != 0, on_violation="dead_letter")
+    valid.process(Adds, stores=["sums"]).to_delta("out")
+    wanted, sums, put_aside = [], Counter(), []
+    for place, (key, n) in enumerate(records):
+        total = sums[key] + n
+        if n == 5 or total % 3 == 0:
+            put_aside.append(place)
+        else:
+            sums[key] = 2 * total
+            wanted.append((key, 2 * total))
+    with driver_of(builder) as driver:
+        piped(driver, records, in_one_epoch=in_one_epoch)
+        assert driver.create_output_table("out").read_key_values_to_list() == wanted
+        assert [letter.offset for letter in driver.dead_letters] == put_aside
+        assert driver.expectations["not_by_three"].passed == len(wanted)
+        found = driver.expectations.values()
+        assert sum(each.failed for each in found) == sum(each.dropped for each in found) == len(put_aside)

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from datetime import timedelta
 
+import polars as pl
 import pytest
 from deltalake import DeltaTable
 from polars import col
@@ -176,6 +177,20 @@ def test_records_put_aside_are_dead_letters_and_are_taken_once_mended(tmp_path):
     assert set(read_dead_letters(place.warehouse / "numbers").filter(operator="KSTREAM-EXPECT-not_13")["replayed"])
     found = sorted(n for n, _ in written(place, "out", "n"))
     assert found == sorted(n for n in values(rows) if n > 0)
+
+
+def test_a_replayed_letter_that_would_stop_the_run_is_put_aside_again(tmp_path):
+    rows = [(b"a", n.to_bytes(8, "big", signed=True), n) for n in range(55)]
+    place = Place(stops("dead_letter"), Topics({("numbers", 0): rows}), tmp_path)
+    place.run()
+    place.application = stops("fail", below=52)
+    request = place.desk.ask("replay", ids=json.dumps([]))
+    place.run()
+    assert not place.desk.answers[request][1]
+    assert [n for n, _ in written(place, "out", "n")] == list(range(52))
+    letters = read_dead_letters(place.warehouse / "numbers")
+    assert letters.filter(pl.col("replayed").is_null())["offset"].to_list() == [52, 53, 54]
+    assert counted(newest_commit(place.warehouse, "numbers")) == {"small": counts(52, 8, 8)}
 
 
 def stops(on_violation: str, below: int = 50) -> Application:
