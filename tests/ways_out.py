@@ -235,7 +235,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         'on_violation="count"': f"{EXPECT}the_ways_out_of_a_violation_that_stops_the_run_work",
         "correct the expectation": f"{EXPECT}the_ways_out_of_a_violation_that_stops_the_run_work",
     },
-    "pipelines/application.py Application.__init__": {
+    "pipelines/application.py Application": {
         'on_violation="drop"': f"{EXPECT}the_ways_out_for_a_store_without_a_changelog_work",
         'on_loss="empty"': f"{EXPECT}the_ways_out_for_a_store_without_a_changelog_work",
     },
