@@ -45,6 +45,8 @@ class Thresholds:
     """Of the records read over ``audited_epochs``."""
     dead_letter_max_share: float = 0.001
     """Of the records read over ``audited_epochs``."""
+    expectation_max_share: float = 0.0
+    """Of the records that an expectation judged over ``audited_epochs``, the share that may have violated it."""
     audited_epochs: int = 10_000
     """How many of the newest epochs the checks of the commit log cover."""
     sampled_tasks: int = 1

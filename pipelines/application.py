@@ -149,6 +149,16 @@ class Application:
                 'that other operators failed on, too; add on_loss="empty", or leave logging=False or '
                 "on_processing_error out"
             )
+        for sub_topology in self.topology.sub_topologies:
+            aside = [node for node in sub_topology.expectations if node.on_violation == "dead_letter"]
+            for store in sub_topology.stores if aside else ():
+                if store.is_rebuilt:
+                    raise TopologyError(
+                        f"store {store.name!r} has no changelog, and if it is lost, it would be computed again without "
+                        f"regard to what the expectation {aside[0].expectation!r} put aside; leave logging=False out, "
+                        'add on_loss="empty", or write on_violation="drop"',
+                        places=[aside[0].place],
+                    )
         if unlogged := sorted(store.name for store in stores if store.name in self.own_stores and not store.is_logged):
             raise TopologyError(
                 f"own_stores names {', '.join(unlogged)}, which has no changelog that a store could follow; leave "
@@ -164,10 +174,12 @@ class Application:
         return ErrorHandling(deserialization=self.on_error, processing=self.on_processing_error)
 
     def _dead_letters(self, topic: str) -> KafkaTopic:
-        if not any(
+        puts_aside = any(
             callable(each) or "dead_letter" in (each, getattr(each, "then", ""))
             for each in (self.on_error, self.on_processing_error)
-        ):
+        )
+        expectations = self.topology.expectations.values()
+        if not puts_aside and not any(node.on_violation == "dead_letter" for node in expectations):
             raise TopologyError(
                 f"dead_letter_topic={topic!r} would get nothing, since no record becomes a dead letter; write "
                 'on_error="dead_letter", on_processing_error="dead_letter" or both, or leave it out'

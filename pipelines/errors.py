@@ -191,6 +191,39 @@ class InvalidTimestampError(UserFunctionError):
         )
 
 
+class ExpectationError(ProcessingError):
+    """Rows violate an expectation of the program that puts aside, or stops the run at, the records that caused them."""
+
+    def __init__(
+        self,
+        node: str,
+        expectation: str,
+        on_violation: str,
+        offsets: tuple[int, ...],
+        record: RecordPlace,
+        columns: Mapping[str, Any],
+    ) -> None:
+        """``on_violation`` is "dead_letter" or "fail", ``offsets`` are of all rows, and the rest is of the first."""
+        super().__init__(node, expectation, on_violation, offsets, record, columns)
+        self.node, self.expectation, self.on_violation = node, expectation, on_violation
+        self.offsets, self.record, self.columns = offsets, record, columns
+        self.turns: tuple[int, ...] | None = None
+        """If no other record can change what is judged, which of the task's rows caused those that violate it."""
+
+    @property
+    def cause(self) -> str:
+        if self.on_violation == "dead_letter":
+            return f"the expectation {self.expectation!r} is violated"
+        found = ", ".join(f"{name}={value!r}" for name, value in self.columns.items())
+        return f"the expectation {self.expectation!r} is violated by {found}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.node}: the record of {self.record} violates the expectation {self.expectation!r}; correct the "
+            'expectation, or let it count such records with on_violation="count"'
+        )
+
+
 def _utc(time_ms: int) -> str:
     """For example ``2024-01-01T00:00:00Z``; milliseconds for a time that a datetime cannot hold."""
     try:

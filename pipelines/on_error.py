@@ -66,6 +66,8 @@ class ErrorHandling:
     deserialization: OnError = "fail"
     processing: OnError = "fail"
     """Also for results that a sink cannot serialize."""
+    overrules_expectations: bool = False
+    """Whether it also decides about records that violate an expectation; otherwise the expectation does."""
 
     def decide(self, record: BadRecord) -> Decision | Retry:
         """What to do with ``record``; one that could not be read is never tried again.

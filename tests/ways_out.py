@@ -44,6 +44,7 @@ LOST_WAREHOUSE = TOPICS + "a_lost_warehouse_is_refused_until_it_is_back_or_the_a
 POSITIONS = "tests/state/stores/test_custom.py::test_an_invalid_file_is_named_with_its_line"
 DEMO = f"{CLI}/test_demo.py::test_a_demo_that_is_killed_and_interrupted_continues_and_ends_with_the_same_tables"
 JOINED = COMMANDS + "topics_that_are_joined_get_as_many_partitions_or_a_repartition"
+EXPECT = "tests/pipelines/operators/test_expect.py::test_"
 FUNCTION = COMMANDS + "a_function_is_corrected_and_a_new_start_repeats_the_epoch"
 PORT = COMMANDS + "a_port_that_is_taken_is_left_out_or_another_chosen"
 BUFFER = EVOLUTION + "each_advice_of_a_full_buffer_goes_on_with_its_state"
@@ -223,6 +224,28 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/spark/errors.py BadRecordError": {
         "Correct the declared schema": COMMANDS + "a_bad_record_is_read_with_a_corrected_schema",
         'on_error="dead_letter"': COMMANDS + "a_bad_record_goes_to_the_dead_letters",
+    },
+    "pipelines/spark/errors.py ExpectationViolatedError": {
+        'on_violation="dead_letter"': f"{SPARK}/test_expectations.py::"
+        "test_a_run_stops_before_a_violation_with_everything_before_it_committed",
+        "Correct the expectation": f"{SPARK}/test_expectations.py::"
+        "test_a_corrected_expectation_goes_on_where_it_stopped",
+    },
+    "pipelines/errors.py ExpectationError": {
+        'on_violation="count"': f"{EXPECT}the_ways_out_of_a_violation_that_stops_the_run_work",
+        "correct the expectation": f"{EXPECT}the_ways_out_of_a_violation_that_stops_the_run_work",
+    },
+    "pipelines/application.py Application": {
+        'on_violation="drop"': f"{EXPECT}the_ways_out_for_a_store_without_a_changelog_work",
+        'on_loss="empty"': f"{EXPECT}the_ways_out_for_a_store_without_a_changelog_work",
+    },
+    "pipelines/dsl/table_operations.py TableOperations.suppress": {
+        ".suppress(...).expect(...)": f"{EXPECT}final_results_are_judged_once_and_need_no_store",
+    },
+    "pipelines/dsl/table_operations.py TableOperations.expect": {
+        'expect(..., on_violation="drop", store="valid")': f"{EXPECT}the_ways_out_of_refusals_work",
+        "builder.stream(...).expect(...).to_table(...)": f"{EXPECT}the_ways_out_of_refusals_work",
+        'on_violation="drop"': f"{EXPECT}final_results_are_judged_once_and_need_no_store",
     },
     "pipelines/errors.py InvalidTimestampError": {
         'with_timestamp(..., on_invalid="skip")': "tests/pipelines/operators/test_with_timestamp.py::"

@@ -12,6 +12,7 @@ from weir.infra.control import ControlDatabase
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
+from weir.orchestration.checks.expectations import expectation_results, expectation_specs
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import size_text
@@ -56,8 +57,8 @@ def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
 
 
 def commit_checks(supervised: Supervised) -> dg.AssetChecksDefinition:
-    """One op over the newest commits: continuity of offsets, shares of late records and dead letters, rows of each
-    output, uncommitted bytes."""
+    """One op over the newest commits: continuity of offsets, shares of late records, of dead letters and of violations
+    of each expectation, rows of each output, uncommitted bytes."""
     thresholds, epochs = supervised.thresholds, supervised.thresholds.audited_epochs
     ingest, dead_letters = supervised.ingest, supervised.tables[DEAD_LETTERS.name]
 
@@ -101,6 +102,7 @@ def commit_checks(supervised: Supervised) -> dg.AssetChecksDefinition:
                 )
                 for key in supervised.outputs.values()
             ),
+            *expectation_specs(supervised),
         ],
     )
     def audit(weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
@@ -108,6 +110,7 @@ def commit_checks(supervised: Supervised) -> dg.AssetChecksDefinition:
         window = newest_commits(settings.warehouse, supervised.id, epochs)
         yield _offsets(supervised, window)
         yield from _rates(supervised, window)
+        yield from expectation_results(supervised, window)
         yield _uncommitted(supervised, settings)
         for table, key in supervised.outputs.items():
             rows = row_count(settings.warehouse, supervised.id, table, window) if window else None

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from weir.infra.control import ControlDatabase, ControlDatabaseError, MinuteRow
 from weir.infra.settings import Settings
+from weir.pipelines.expectations import expectation_counts, other_counts
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.positions import committed_positions, committed_totals
 from weir.pipelines.operations.quarantine import QuarantineStatus, quarantine_status
@@ -42,10 +44,13 @@ def commit_metadata(newest: CommitRecord) -> dict[str, Any]:
 
 def ingest_metadata(newest: CommitRecord, topics: Iterable[str]) -> dict[str, Any]:
     """How far the ingest has read, and what it has counted since the application was first started."""
+    totals = committed_totals(newest)
+    expectations = {name: asdict(counts) for name, counts in expectation_counts(totals).items()}
     return {
         **commit_metadata(newest),
         **offsets_metadata(committed_positions(newest, topics)),
-        **{f"total_{name}": count for name, count in committed_totals(newest).items()},
+        **{f"total_{name}": count for name, count in other_counts(totals).items()},
+        **({"expectations": {"raw_value": expectations, "type": "json"}} if expectations else {}),
     }
 
 

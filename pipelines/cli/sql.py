@@ -61,7 +61,8 @@ def sql(
 
     An output has its name and says what counts now, as `weir show` does: for a table the newest row of each key, for
     facts all rows. `updates.NAME` has all updates of a table, `changelog.STORE` all changes of a store, and
-    `store.STORE` what the store holds. `SHOW TABLES` lists them. In names, dots and dashes become underscores.
+    `store.STORE` what the store holds; `commits.expectations` has what each commit counted of expectations. `SHOW
+    TABLES` lists them. In names, dots and dashes become underscores.
 
     Each statement sees the application as of one commit, the newest that all its tables have.
 

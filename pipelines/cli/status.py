@@ -26,7 +26,8 @@ def status(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Show every application in the folder: state, commits, lag, open windows, late records, quarantine, tasks.
+    """Show every application in the folder: state, commits, lag, open windows, late records, expectations, quarantine,
+    tasks.
 
     With APP also its stores, the snapshots and stored names of its tasks, the rows that wait between them, and the
     restores under way.
@@ -89,6 +90,13 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
         ),
         soft_wrap=True,
     )
+    for found in entry["expectations"]:
+        dropped = f", {found['dropped']:,} of them dropped" if found["dropped"] else ""
+        console.print(
+            f"  expectation {found['expectation']}: {found['passed']:,} passed, {found['failed']:,} failed "
+            f"({found['failed_share']:.2%}){dropped}",
+            soft_wrap=True,
+        )
     if entry["is_running"] and entry["commits_per_s"]:
         console.print(
             f"  commits: {entry['commits_per_s']:.1f} per second, {entry['commit_ms_avg']:.0f} ms on average, "

@@ -1,8 +1,10 @@
-"""Filters and value mappers, which streams and tables share, stores for those of tables, other times, and peeks."""
+"""Filters, expectations and value mappers, which streams and tables share, stores for those of tables, other times, and
+peeks."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, cast
 
 import polars as pl
 
@@ -10,6 +12,7 @@ from weir.pipelines.dsl.graph import (
     Graph,
     Materialized,
     named_expressions,
+    places_of,
     returned_type,
     store_spec,
     takes_arguments,
@@ -17,11 +20,13 @@ from weir.pipelines.dsl.graph import (
     user_function,
 )
 from weir.pipelines.errors import TopologyError
+from weir.pipelines.expectations import ON_VIOLATION, OnViolation
 from weir.pipelines.operators.aggregates import expression_dtype
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.timestamps import is_time
 from weir.pipelines.topology.nodes import (
+    ExpectNode,
     FilterNode,
     KeptTableNode,
     MapValuesNode,
@@ -29,6 +34,8 @@ from weir.pipelines.topology.nodes import (
     PeekNode,
     WithTimestampNode,
 )
+
+_EXPECTATION = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def add_filter(
@@ -53,8 +60,46 @@ def checked_predicate(name: str, parent: Node, predicate: Any) -> pl.Expr | User
         return user_function(predicate, name, "key", "value")
     dtype = expression_dtype(predicate, parent.record.columns, name)
     if dtype != pl.Boolean():
-        raise TopologyError(f"{name}: the predicate has type {dtype}; filter needs true or false")
+        raise TopologyError(f"{name}: the predicate has type {dtype}; it must be true or false")
     return predicate
+
+
+def add_expectation(
+    graph: Graph, parent: Node, expectation: str, predicate: Any, on_violation: str, prefix: str, *, is_table: bool
+) -> ExpectNode:
+    """Its node has the name of the expectation and no running number, so that made-up names stay as they are.
+
+    Raises:
+        TopologyError: The name is invalid or taken, or ``predicate`` or ``on_violation`` is invalid.
+    """
+    if not isinstance(expectation, str) or not _EXPECTATION.fullmatch(expectation):
+        raise TopologyError(
+            f"an expectation is named {expectation!r}; use letters, digits and underscores, and begin with a letter"
+        )
+    others = [node for node in graph.nodes if isinstance(node, ExpectNode) and node.expectation == expectation]
+    if others:
+        raise TopologyError(
+            f"the name {expectation!r} is given to two expectations; give each its own name, since their records are "
+            "counted by it",
+            places=places_of(*others),
+        )
+    if on_violation not in ON_VIOLATION:
+        raise TopologyError(
+            f"the expectation {expectation!r} got on_violation={on_violation!r}; it must be "
+            '"count", "drop", "dead_letter" or "fail"'
+        )
+    name = f"{prefix}{expectation}"
+    return graph.add(
+        ExpectNode(
+            name=name,
+            parent=parent,
+            record=parent.record,
+            expectation=expectation,
+            predicate=checked_predicate(name, parent, predicate),
+            on_violation=cast(OnViolation, on_violation),
+            is_table=is_table,
+        )
+    )
 
 
 def add_map_values(graph: Graph, parent: Node, mapper: Any, columns: Any, prefix: str, *, is_table: bool) -> Node:

@@ -20,8 +20,9 @@ from weir.pipelines.dsl.merging import add_merge
 from weir.pipelines.dsl.partitions import partition_columns
 from weir.pipelines.dsl.sinks import kafka_topic
 from weir.pipelines.dsl.sql_sinks import sql_table
-from weir.pipelines.dsl.stateless import add_filter, add_map_values, add_peek, add_with_timestamp
+from weir.pipelines.dsl.stateless import add_expectation, add_filter, add_map_values, add_peek, add_with_timestamp
 from weir.pipelines.errors import TopologyError
+from weir.pipelines.expectations import OnViolation
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.sinks.http import BodyFormat
 from weir.pipelines.sinks.own import Sink
@@ -78,6 +79,36 @@ class StreamOperations:
         """
         return self._then(
             add_filter(self._graph, self._node, predicate, "KSTREAM-FILTER-", is_table=False, is_negated=True)
+        )
+
+    def expect(
+        self,
+        name: str,
+        predicate: pl.Expr | Callable[[Any, Any], bool],
+        *,
+        on_violation: OnViolation = "count",
+    ) -> Self:
+        """Expect the predicate, an expression or a function of ``(key, value)``, to be true for each record, and count
+        by ``name`` for how many it is; null counts as false (docs/expectations.md).
+
+        A record that violates it goes on with ``"count"``, and is dropped here with ``"drop"``. With ``"dead_letter"``
+        the record of the topic, or of the repartition, that led to it is put aside and has no effect anywhere; with
+        ``"fail"`` the run stops before it. The name is unique in the application.
+
+        Raises:
+            TopologyError: An argument is invalid, or the name is taken.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.expect("positive", col("cents") > 0, on_violation="drop").to_delta("sales")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", -1)])
+            >>> driver.create_output_table("sales").read_key_values_to_list()
+            [('ann', 500)]
+        """
+        return self._then(
+            add_expectation(self._graph, self._node, name, predicate, on_violation, "KSTREAM-EXPECT-", is_table=False)
         )
 
     def map(

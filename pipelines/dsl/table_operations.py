@@ -19,11 +19,13 @@ from weir.pipelines.dsl.joins import JoinFunction, add_table_table_join
 from weir.pipelines.dsl.partitions import partition_columns
 from weir.pipelines.dsl.sinks import kafka_topic
 from weir.pipelines.dsl.sql_sinks import sql_table
-from weir.pipelines.dsl.stateless import add_filter, add_kept, add_map_values
+from weir.pipelines.dsl.stateless import add_expectation, add_filter, add_kept, add_map_values
 from weir.pipelines.dsl.suppressed import StrictBufferConfig, Suppressed
 from weir.pipelines.errors import TopologyError
+from weir.pipelines.expectations import OnViolation
 from weir.pipelines.operators.suppression_order import BufferLimits
 from weir.pipelines.operators.table_table_join import JoinKind
+from weir.pipelines.place import Place
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.sinks.sink import Sink as OutsideSink
 from weir.pipelines.sinks.sql import SqlMode
@@ -31,6 +33,8 @@ from weir.pipelines.topology.joins import NewestToStreamNode, versioned_store
 from weir.pipelines.topology.lineage import SUPPRESSION, operator_of
 from weir.pipelines.topology.nodes import (
     AggregateNode,
+    ExpectNode,
+    KeptTableNode,
     Node,
     SuppressNode,
     TableNode,
@@ -91,6 +95,55 @@ class TableOperations:
             [('tea', 2), ('tea', None)]
         """
         node = add_filter(self._graph, self._node, predicate, "KTABLE-FILTER-", is_table=True, is_negated=True)
+        return self._then(add_kept(self._graph, node, store))
+
+    def expect(
+        self,
+        name: str,
+        predicate: pl.Expr | Callable[[Any, Any], bool],
+        *,
+        on_violation: OnViolation = "count",
+        store: str | Materialized | None = None,
+    ) -> Self:
+        """Expect the predicate to be true for each update, as ``KStream.expect`` does; tombstones pass unjudged and
+        uncounted.
+
+        With ``"drop"`` an update that violates it is as if it had not come: the key keeps the row that it had.
+        ``store`` keeps those rows, and is required; final results, which come once, need none. With ``"dead_letter"``
+        the record that led to the update is put aside, and the table before it keeps its row too. With ``store`` the
+        rows can be queried.
+
+        Raises:
+            TopologyError: An argument is invalid, the name is taken, or the table cannot do without what violates it.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> valid = stock.expect("not_negative", col("pieces") >= 0, on_violation="drop", store="valid_stock")
+            >>> valid.to_delta("valid")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("tea", -1)])
+            >>> driver.create_output_table("valid").read_key_values_to_list()
+            [('tea', 2)]
+        """
+        node = add_expectation(self._graph, self._node, name, predicate, on_violation, "KTABLE-EXPECT-", is_table=True)
+        if on_violation == "dead_letter" and self._is_final:
+            raise TopologyError(
+                f"the expectation {name!r} puts records aside, but final results come of time, not of a record; write "
+                'on_violation="drop", or put the expectation before the windows'
+            )
+        if on_violation == "drop" and not self._is_final:
+            if versioned_store(self._node) is not None:
+                raise TopologyError(
+                    f"the expectation {name!r} drops updates of a versioned table, which is looked up by time; put it "
+                    "on the stream: builder.stream(...).expect(...).to_table(...)"
+                )
+            if store is None:
+                raise TopologyError(
+                    f"the expectation {name!r} drops updates, so the rows before them have to be kept; name a store "
+                    'for them, as in expect(..., on_violation="drop", store="valid"), or put the expectation on the '
+                    "stream: builder.stream(...).expect(...).to_table(...)"
+                )
         return self._then(add_kept(self._graph, node, store))
 
     def map_values(
@@ -269,6 +322,13 @@ class TableOperations:
                 f"the table {versions.name!r} is versioned, and a suppression cannot hold back updates that may arrive "
                 "out of order; suppress a table without history_retention=, for example the one that "
                 '.to_stream().to_table("name") makes'
+            )
+        judged = self._node.parent if isinstance(self._node, KeptTableNode) else self._node
+        if suppressed.limit_ms is None and isinstance(judged, ExpectNode):
+            raise TopologyError(
+                f"the expectation {judged.expectation!r} stands between the windows and their suppression, which then "
+                "could not be evaluated together; judge the final results: .suppress(...).expect(...)",
+                places=[Place.of_call(), judged.place],
             )
         records, size = suppressed.buffer.limits
         limits = BufferLimits(records=records, bytes=size, is_strict=isinstance(suppressed.buffer, StrictBufferConfig))

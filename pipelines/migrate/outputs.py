@@ -13,6 +13,7 @@ from weir.pipelines.topology import SubTopology, TableSinkNode
 from weir.pipelines.topology.nodes import (
     AggregateNode,
     ChildNode,
+    ExpectNode,
     FilterNode,
     MapValuesNode,
     Node,
@@ -55,7 +56,7 @@ def rows_after(
                 made[node] = node.fold.finish(forwarded) if isinstance(node, AggregateNode) else forwarded
             elif not isinstance(node, ChildNode) or node.parent not in made:
                 continue
-            elif isinstance(node, ToStreamNode):
+            elif isinstance(node, (ToStreamNode, ExpectNode)):
                 made[node] = made[node.parent]
             elif isinstance(node, (FilterNode, MapValuesNode)) and node.is_table:
                 operator = operator_of(node)

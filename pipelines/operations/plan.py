@@ -19,7 +19,7 @@ from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, Pendin
 from weir.pipelines.spark.topic_logs import committed_ends, lost_positions
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import TopologyChange
-from weir.pipelines.topology.nodes import PeekNode, TableSinkNode
+from weir.pipelines.topology.nodes import ExpectNode, PeekNode, TableSinkNode
 from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.commit.evolution import Evolution, evolution
 from weir.state.commit.protocol import newest_commit
@@ -107,7 +107,9 @@ def plan_of(settings: Settings, reference: str) -> Plan:
 def require_results(application: Application) -> None:
     """Raises ``OperationError`` for a program without outputs, stores, and functions that see each record."""
     nodes = application.topology.nodes
-    if not any(isinstance(node, TableSinkNode | PeekNode | ProcessorNode) or node.stores for node in nodes):
+    if not any(
+        isinstance(node, TableSinkNode | PeekNode | ExpectNode | ProcessorNode) or node.stores for node in nodes
+    ):
         raise OperationError(
             f"the program of {application.id!r} has no output and no store, so a run would read its topics and leave "
             'nothing; end a stream or table with .to_delta("name"), or keep state, for example with '

@@ -15,6 +15,7 @@ import msgspec
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.errors import ApplicationLoadError, TopologyError, naming
+from weir.pipelines.expectations import expectation_counts
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.positions import committed_positions, committed_totals
 from weir.pipelines.operations.quarantine import quarantine_status
@@ -47,6 +48,10 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "dead_letters": totals.get("dead_letters", 0),
         "failed_records": totals.get("failed_records", 0),
         "open_windows": totals.get("open_windows", 0),
+        "expectations": [
+            {"expectation": name, **asdict(counts), "failed_share": counts.failed_share}
+            for name, counts in expectation_counts(totals).items()
+        ],
         "positions": committed_positions(newest),
         "lag": metric.lag if metric else None,
         "reported_at": _time(metric.at_ms) if metric else None,

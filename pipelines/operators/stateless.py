@@ -33,20 +33,11 @@ class Filter:
     is_table: bool
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
-        deleted = rows.get_column("_deleted")
+        found = meets(self.predicate, rows, self.key, self.value, is_table=self.is_table)
+        passes = ~found if self.is_negated else found
         if not self.is_table:
-            return rows.filter(self._passes(rows))
-        if isinstance(self.predicate, pl.Expr):
-            passes = self._passes(rows)
-        else:
-            passes = pl.Series(values=[False] * rows.height, dtype=pl.Boolean()).scatter(
-                (~deleted).arg_true(), self._passes(rows.filter(~deleted))
-            )
-        return with_tombstones(rows, self.value, self.key.row_type.columns, deleted | ~passes)
-
-    def _passes(self, rows: pl.DataFrame) -> pl.Series:
-        found = meets(self.predicate, rows, self.key, self.value)
-        return ~found if self.is_negated else found
+            return rows.filter(passes)
+        return with_tombstones(rows, self.value, self.key.row_type.columns, rows.get_column("_deleted") | ~passes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +89,21 @@ class Peek:
         return rows
 
 
-def meets(predicate: Predicate, rows: pl.DataFrame, key: KeyType, value: RowType) -> pl.Series:
-    """Which rows meet the predicate; null counts as false, and a function gets null values too."""
+def meets(
+    predicate: Predicate, rows: pl.DataFrame, key: KeyType, value: RowType, *, is_table: bool = False
+) -> pl.Series:
+    """Which rows meet the predicate; null counts as false.
+
+    A function gets null values too, except those of a table, which are tombstones: what is said of these has no
+    meaning.
+    """
     if isinstance(predicate, pl.Expr):
         answers = rows.with_columns_seq(predicate.cast(pl.Boolean).alias("_meets")).get_column("_meets")
         return answers.fill_null(False)
+    if is_table and (deleted := rows.get_column("_deleted")).any():
+        return pl.repeat(False, rows.height, eager=True).scatter(
+            (~deleted).arg_true(), meets(predicate, rows.filter(~deleted), key, value)
+        )
     objects = value.to_objects(rows, rows.get_column("_deleted"))
     found = predicate.over(zip(key.to_objects(rows), objects, strict=True), Records(rows, key.names))
     return pl.Series([bool(answer) for answer in found], dtype=pl.Boolean())

@@ -83,11 +83,13 @@ class BadRecord:
     operator: str | None = None
     """The node that failed; None for a record that could not be read."""
     trace: str | None = None
-    """Python's traceback of the error; None for a record that could not be read."""
+    """Python's traceback of the error; None for a record that could not be read, or that violates an expectation."""
     row: bytes | None = None
     """Of a row that came over a repartition, the row as an Arrow IPC file, from which it can be processed again."""
     headers: tuple[tuple[str, bytes | None], ...] | None = None
     """None unless the program asked for the headers of the topic."""
+    expectation: str | None = None
+    """The expectation that it violates."""
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,8 @@ def run_shadow(
         SchemaRegistryError: The program needs a schema registry, and none is configured.
         LeaseHeldError: Another process runs this very backfill.
         TopicReplacedError: A topic is no longer the one that the ranges belong to.
-        BadRecordError, TaskFailedError: A task cannot continue. The shadow stays as it is, incomplete.
+        BadRecordError, ExpectationViolatedError, TaskFailedError: A task cannot continue. The shadow stays as it is,
+            incomplete.
     """
     backfill = shadow.backfill
     ranges = ranges or backfill.ranges

@@ -28,6 +28,7 @@ from weir.pipelines.spark.beat import LOOK_S, Beat
 from weir.pipelines.spark.coordinator import Coordinator, EpochResult
 from weir.pipelines.spark.errors import (
     BadRecordError,
+    ExpectationViolatedError,
     MatchedTopicGoneError,
     OffsetsLostError,
     RunError,
@@ -195,7 +196,8 @@ class Driver:
         ``end_time_ms`` is for input that ends at that time: stream time advances to it, which closes windows.
 
         Raises:
-            BadRecordError, TaskFailedError, RestoreFailedError: A task cannot continue; earlier epochs are committed.
+            BadRecordError, ExpectationViolatedError, TaskFailedError, RestoreFailedError: A task cannot continue;
+                earlier epochs are committed.
             OffsetsLostError, MatchedTopicGoneError, GlobalTopicReplacedError, UnknownTopicError: A topic is no longer
                 the one that was read, or no longer has what is to be read next.
             FencedError: A newer driver has taken over; nothing more was written.
@@ -371,7 +373,8 @@ class Driver:
             self._report("running", now=True)
         if result.bad_record is not None:
             self._commit("bad record")
-            raise BadRecordError(application, result.bad_record)
+            is_violation = result.bad_record.expectation is not None
+            raise (ExpectationViolatedError if is_violation else BadRecordError)(application, result.bad_record)
         for receipt in result.failures:
             if receipt.status is ReceiptStatus.FAILED:
                 with suppress(KafkaAdminError):  # the brokers may be away, and the reason another

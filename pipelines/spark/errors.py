@@ -31,6 +31,26 @@ class BadRecordError(RunError):
         )
 
 
+class ExpectationViolatedError(RunError):
+    """A record violates an expectation that says ``on_violation="fail"``."""
+
+    def __init__(self, application: str, record: BadRecord) -> None:
+        super().__init__(application, record)
+        self.application, self.record = application, record
+
+    def __str__(self) -> str:
+        record = self.record
+        if record.row is None:
+            place = f"topic {record.topic!r}, partition {record.partition}, offset {record.offset}"
+        else:
+            place = f"a row that came over {record.topic!r}"
+        return (
+            f"application {self.application!r} stopped at {place}: {record.operator}: {record.reason}; all records "
+            "before it in its partition are committed. Correct the expectation, or let it put such records aside with "
+            'on_violation="dead_letter", and run it again; a corrected producer helps only records to come'
+        )
+
+
 class CommitOutOfSpaceError(RunError):
     """A commit could not be finished, since the disk of the warehouse is full."""
 

@@ -88,7 +88,7 @@ def run(
         SinkAddressError: A SQL sink has no database.
         SinkHeaderError: A header of an HTTP sink is that of a variable that is not set.
         OffsetsLostError: A topic no longer holds what the positions belong to.
-        BadRecordError, TaskFailedError: A task cannot continue; earlier epochs are committed.
+        BadRecordError, ExpectationViolatedError, TaskFailedError: A task cannot continue; earlier epochs are committed.
         FencedError: A newer driver has taken over.
     """
     application = load_application(reference)

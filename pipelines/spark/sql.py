@@ -21,13 +21,16 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.pipelines.expectations import expectation_counts
+from weir.pipelines.spark.expectation_counts import expectation_counts_query
 from weir.state.commit.evolution import UPDATES_PROPERTY
+from weir.state.commit.log import COMMITS, newest_commit
 from weir.state.commit.pinned import pinned
 from weir.state.commit.tables import key_columns
 from weir.state.types import CHANGELOG_FOLDER
 
-UPDATES, CHANGELOG, STORE = "updates", "changelog", "store"
-"""Schemas: all rows of tables of updates, all rows of changelogs, and what stores hold."""
+UPDATES, CHANGELOG, STORE, OF_COMMITS = "updates", "changelog", "store", "commits"
+"""Schemas: all rows of tables of updates, all rows of changelogs, what stores hold, and what commits counted."""
 CANCEL_EVERY_S = 0.2
 """Until a statement has ended that somebody has cancelled: its next job may not have begun yet."""
 _PLACE = "`_weir_place`"
@@ -74,16 +77,20 @@ class View:
             return "what a store holds: the newest row of each key"
         if self.schema == UPDATES:
             return "every update that is kept"
+        if self.schema == OF_COMMITS:
+            return "how many records met each expectation, by commit"
         return "the newest row of each key" if self.keys or self.updates else "all rows"
 
     def query(self, app_folder: Path, tables: Mapping[str, DeltaTable], application: str) -> str:
         """The rows, from tables at their versions."""
         source, keys, columns = self.table, self.keys, _columns(tables[self.table])
+        if self.schema == OF_COMMITS:
+            return expectation_counts_query(_rows(app_folder, tables, source))
         if self.updates and _is_behind(tables[self.table], tables[self.updates], application):
             source, keys = self.updates, tuple(key_columns(tables[self.updates]))
         if self.schema == STORE:
             columns = ["task", *(name for name in columns if name not in ("task", "segment", "_deleted"))]
-        rows = f"delta.{_quoted(str(app_folder / source))} VERSION AS OF {tables[source].version()}"
+        rows = _rows(app_folder, tables, source)
         if not keys:
             return f"SELECT {_list(columns)} FROM {rows}"
         by = _list(keys)
@@ -94,8 +101,14 @@ class View:
         return f"SELECT {_list(columns)} FROM ({ranked}) WHERE {_PLACE} = 1 AND NOT _deleted"
 
 
+def _rows(app_folder: Path, tables: Mapping[str, DeltaTable], name: str) -> str:
+    """The rows of a table at its version, in SQL."""
+    return f"delta.{_quoted(str(app_folder / name))} VERSION AS OF {tables[name].version()}"
+
+
 def views(app_folder: Path, outputs: Sequence[str]) -> list[View]:
-    """What there is to read: outputs by their names, then their updates, changelogs, and what stores hold.
+    """What there is to read: outputs by their names, then their updates, changelogs, what stores hold, and what commits
+    counted of expectations, if there are any.
 
     A name has only letters, digits and underscores in SQL: what else it has becomes an underscore.
     """
@@ -111,7 +124,10 @@ def views(app_folder: Path, outputs: Sequence[str]) -> list[View]:
         keys = tuple(key_columns(DeltaTable(log.parent)))
         found.append(View(schema=CHANGELOG, name=store, table=name, keys=()))
         found.append(View(schema=STORE, name=store, table=name, keys=keys))
-    order = ("", UPDATES, CHANGELOG, STORE)
+    newest = newest_commit(app_folder.parent, app_folder.name)
+    if newest is not None and any(expectation_counts(task.totals) for task in newest.tasks.values()):
+        found.append(View(schema=OF_COMMITS, name="expectations", table=COMMITS.name, keys=()))
+    order = ("", UPDATES, CHANGELOG, STORE, OF_COMMITS)
     return list(_named(sorted(found, key=lambda view: order.index(view.schema))))
 
 

@@ -1,22 +1,25 @@
-"""Runs the rows of an epoch, and leaves out records on which an operator fails (KIP-1033), or waits with them.
+"""Runs the rows of an epoch, and leaves out records on which an operator fails (KIP-1033), or that violate an
+expectation, or waits with them, or stops before them.
 
 The rows run all at once. If that fails, what they wrote is rolled back, and parts of them run one after another, down
-to single records: a record is left out if it fails alone, after all records before it that are not left out. So the
-outcome is that of the same input without those records, however large the epochs are.
+to single records: a record is left out if it fails alone, after all records before it that are not left out. Records
+that violate an expectation whatever came before them are left out together. So the outcome is that of the same input
+without those records, however large the epochs are.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 import polars as pl
 
-from weir.pipelines.errors import ProcessingError, UserFunctionError
+from weir.pipelines.errors import ExpectationError, ProcessingError, UserFunctionError
 from weir.pipelines.on_error import ErrorHandling, Retry
 from weir.pipelines.serdes.headers import HEADERS, headers_of
 from weir.pipelines.serdes.source import BadRecord, RawRecords
@@ -40,6 +43,16 @@ class Waiting:
     attempts: int
     """How often it is tried at most."""
     wait_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """A record that violates an expectation at which the run stops; nothing behind it is taken."""
+
+    record: BadRecord
+    place: int
+    """Its place among the rows of the epoch."""
+    error: ExpectationError
 
 
 class Run(Protocol):
@@ -76,27 +89,38 @@ class Attempts:
     """By topic, the records as they were read."""
     edges: Iterable[Edge]
     partition: int
+    stops_records: bool
+    """Whether an expectation puts records aside, or stops the run."""
     tried: int = 0
     """How often the first row has been tried before."""
     waiting: Waiting | None = None
     """The record to try again, after which no row has been taken."""
+    stopped: Stopped | None = None
+    """The record at which the run stops."""
     dead: list[BadRecord] = field(default_factory=list)
     """Left out so far, and to be put into the dead letters."""
     left_out: list[BadRecord] = field(default_factory=list)
     """Left out so far, and to be counted only."""
 
+    @property
+    def ends_at(self) -> int | None:
+        """The place of the record before which the rows end; None if they do not."""
+        last = self.waiting or self.stopped
+        return None if last is None else last.place
+
     def process(self, turns: Turns, clocks: Mapping[str, int], *, first: int = 0, is_last: bool) -> list[EpochOutput]:
         """Process rows, the first of which has the place ``first`` in the epoch; the outputs in order, at least one.
 
-        They end before the record that is ``waiting``, if one is.
+        They end before the record that is ``waiting``, or at which the run has ``stopped``, if there is one.
 
         Raises:
             ProcessingError: A record fails on which the application wants to fail, or what fails is not caused by a
                 record: what time makes due, or a processor's ``init`` or ``close``.
         """
-        if self.handling.processing == "fail":
+        if self.handling.processing == "fail" and not self.stops_records:
             return [self.run(turns, clocks, is_last=is_last)]
         outputs: list[EpochOutput] = []
+        places = np.arange(first, first + len(turns))
         waiting = [(0, len(turns))]
         while waiting:
             start, stop = waiting.pop()
@@ -104,17 +128,26 @@ class Attempts:
             try:
                 output = self.run(_part(turns, start, stop), clocks, is_last=is_last and not waiting)
             except ProcessingError as error:
+                if self.handling.processing == "fail" and not isinstance(error, ExpectationError):
+                    raise
                 self._roll_back(before)
                 if start == stop:
                     raise
+                if isinstance(error, ExpectationError) and error.turns is not None and self._puts_aside(error):
+                    found = start + np.asarray(error.turns)
+                    self.dead += self._bad_records(turns.only(found), places[found], error)
+                    turns, places = turns.without(found), np.delete(places, found)
+                    waiting = [(begin - len(found), end - len(found)) for begin, end in waiting]
+                    waiting.append((start, stop - len(found)))
+                    continue
                 if stop - start > 1 and error.turn != 0:
                     waiting += reversed(_parts(start, stop, error.turn))
                     continue
                 if start + 1 < stop:  # nothing came before the first row: alone it fails too
                     waiting.append((start + 1, stop))
                     stop = start + 1
-                self._leave_out(_part(turns, start, stop), clocks, first + start, error)
-                if self.waiting is not None:
+                self._leave_out(_part(turns, start, stop), clocks, int(places[start]), error)
+                if self.ends_at is not None:
                     return outputs or [self.run(Turns(), clocks, is_last=False)]
                 if not waiting:  # what follows the rows is still to come
                     waiting.append((stop, stop))
@@ -133,16 +166,24 @@ class Attempts:
         self._roll_back(savepoint)
         del self.dead[dead:], self.left_out[left_out:]
 
+    def _puts_aside(self, error: ExpectationError) -> bool:
+        return error.on_violation == "dead_letter" and not self.handling.overrules_expectations
+
     def _leave_out(self, turn: Turns, clocks: Mapping[str, int], place: int, error: ProcessingError) -> None:
-        (name,) = (name for name, frame in turn.frames.items() if frame.height)
-        row = turn.frames[name]
+        (row,) = (frame for frame in turn.frames.values() if frame.height)
         before = self.session.savepoint()
         try:  # a result that time makes fails with every later record too: leaving out this one is no way out
             is_of_time = isinstance(error, UserFunctionError) and error.record is None
             self.run(Turns(), clocks, is_last=False, time_ms=int(row["_ts"][0]), begins_time=is_of_time)
         finally:
             self._roll_back(before)
-        record = self._bad_record(name, row, place, error)
+        (record,) = self._bad_records(turn, np.array([place]), error)
+        if isinstance(error, ExpectationError) and not self.handling.overrules_expectations:
+            if error.on_violation == "fail":
+                self.stopped = Stopped(record=record, place=place, error=error)
+            else:
+                self.dead.append(record)
+            return
         decision = self.handling.decide(record)
         if isinstance(decision, Retry):
             tried = 1 + (self.tried if place == 0 else 0)
@@ -168,35 +209,53 @@ class Attempts:
         self.session.roll_back(to)
         self.instances.clear()
 
-    def _bad_record(self, name: str, row: pl.DataFrame, place: int, error: ProcessingError) -> BadRecord:
-        if name in self.raws:
-            raw = self.raws[name]
-            partition, offset = raw.partition, int(row["_offset"][0])
-            read = raw.frame.row(by_predicate=pl.col("offset") == offset, named=True)
-            key, value, time_ms = read["key"], read["value"], read["timestamp_ms"]
-            kept = None
-            headers = headers_of(read["headers"]) if "headers" in read else None
+    def _bad_records(self, turns: Turns, places: np.ndarray, error: ProcessingError) -> list[BadRecord]:
+        """The rows as records that ``error`` is about, in their order; ``places`` are their places in the epoch."""
+        why = {"reason": error.cause, "stage": error.stage, "operator": error.node}
+        if isinstance(error, ExpectationError):
+            why["expectation"] = error.expectation
         else:
-            partition, offset, time_ms = self.partition, place, int(row["_ts"][0])
-            record = next(edge for edge in self.edges if edge.name == name).node.record
-            key = _json(row, record.key_columns)
-            value = None if row["_deleted"][0] else _json(row, record.value.columns)
-            kept = _ipc(row)
-            headers = headers_of(row[HEADERS].to_list()[0]) if HEADERS in row.columns else None
-        return BadRecord(
-            topic=name,
-            partition=partition,
-            offset=offset,
-            timestamp_ms=time_ms,
-            reason=error.cause,
-            key=key,
-            value=value,
-            stage=error.stage,
-            operator=error.node,
-            trace="".join(traceback.format_exception(error.__cause__ or error)),
-            row=kept,
-            headers=headers,
-        )
+            why["trace"] = "".join(traceback.format_exception(error.__cause__ or error))
+        found: dict[int, BadRecord] = {}
+        for name, rows in turns.frames.items():
+            at = places[turns.places[name]].tolist()
+            made = self._read(name, rows, why) if name in self.raws else self._received(name, rows, at, why)
+            found.update(zip(at, made, strict=True))
+        return [found[place] for place in sorted(found)]
+
+    def _read(self, topic: str, rows: pl.DataFrame, why: Mapping[str, Any]) -> Iterator[BadRecord]:
+        """Records of a topic, as they were read."""
+        raw = self.raws[topic]
+        offsets = rows.get_column("_offset")
+        for read in raw.frame.filter(raw.frame.get_column("offset").is_in(offsets.implode())).iter_rows(named=True):
+            yield BadRecord(
+                topic=topic,
+                partition=raw.partition,
+                offset=read["offset"],
+                timestamp_ms=read["timestamp_ms"],
+                key=read["key"],
+                value=read["value"],
+                headers=headers_of(read["headers"]) if "headers" in read else None,
+                **why,
+            )
+
+    def _received(
+        self, edge: str, rows: pl.DataFrame, places: Sequence[int], why: Mapping[str, Any]
+    ) -> Iterator[BadRecord]:
+        """Rows that came over a repartition."""
+        record = next(each for each in self.edges if each.name == edge).node.record
+        for row, place in zip(rows.iter_slices(1), places, strict=True):
+            yield BadRecord(
+                topic=edge,
+                partition=self.partition,
+                offset=place,
+                timestamp_ms=int(row["_ts"][0]),
+                key=_json(row, record.key_columns),
+                value=None if row["_deleted"][0] else _json(row, record.value.columns),
+                row=_ipc(row),
+                headers=headers_of(row[HEADERS].to_list()[0]) if HEADERS in row.columns else None,
+                **why,
+            )
 
 
 def _part(turns: Turns, start: int, stop: int) -> Turns:

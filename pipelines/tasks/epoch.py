@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from weir.pipelines.expectations import counts_of_dead_letters
 from weir.pipelines.on_error import FAIL, ErrorHandling
 from weir.pipelines.operators.time_limit import OutOfTimeError, time_limit
 from weir.pipelines.serdes.source import BadRecord, FetchedRecords, RawRecords, decode_source
@@ -392,6 +393,7 @@ class EpochRunner:
                 source_times_ms=read.times_ms,
                 counts={
                     **output.counts,
+                    **counts_of_dead_letters(dead),
                     "dead_letters": len(dead),
                     "failed_records": len(read.left_out) + len(attempts.left_out),
                     "retries": int(attempts.waiting is not None),
@@ -410,7 +412,7 @@ class EpochRunner:
                 arrived=read.arrived(),
                 stopped_early=tuple(sorted(read.stopped_early)),
                 replayed=len(plan.letters),
-                bad_record=next(iter(read.stopped_at.values()), None),
+                bad_record=attempts.stopped.record if attempts.stopped else next(iter(read.stopped_at.values()), None),
                 wants_commit=read.was_cut or output.wants_commit,
                 waiting=attempts.waiting,
                 seconds=time.monotonic() - started_s,
@@ -619,6 +621,7 @@ class EpochRunner:
             raws=raws,
             edges=self._sub_topology(plan.task).edges_in,
             partition=plan.task.partition,
+            stops_records=self._sub_topology(plan.task).stops_records,
         )
 
     def _process(
@@ -631,7 +634,8 @@ class EpochRunner:
         started_s: float,
     ) -> EpochOutput:
         """Run the operators; in batches if the plan limits time or what is uncommitted, on top of what would cost
-        ``cost`` to undo. That may leave rows for later, and so does a record that is to be tried again."""
+        ``cost`` to undo. That may leave rows for later, and so does a record that is to be tried again, or at which the
+        run stops."""
         sub_topology, turns = self._sub_topology(plan.task), read.arrivals.turns
         budget_s = plan.budget_ms / 1000 if plan.budget_ms is not None and sub_topology.calls_functions else None
         batches = BatchSizes(
@@ -661,17 +665,17 @@ class EpochRunner:
                 attempts.back_to(before)
                 batches.took_too_long(rows)
                 continue
-            taken = taken + rows if attempts.waiting is None else attempts.waiting.place
+            taken = taken + rows if attempts.ends_at is None else attempts.ends_at
             if taken == len(turns):
                 return joined(outputs, sub_topology.sinks)
-            if attempts.waiting is None:
+            if attempts.ends_at is None:
                 batches.took(
                     rows,
                     taken,
                     attempts.session.approximate_num_uncommitted_bytes(),
                     cost.us(attempts.session.num_changed_keys()) - cost.us(),
                 )
-            if batches.next == 0 or attempts.waiting is not None:
+            if batches.next == 0 or attempts.ends_at is not None:
                 read.arrivals.take(taken)
                 self._cut_to_taken(read, plan.task.partition)
                 read.was_cut, read.ran_out_of_time = batches.are_too_large, batches.are_late

@@ -109,6 +109,22 @@ class Turns:
             origins=self.origins[start:stop],
         )
 
+    def without(self, turns: np.ndarray) -> Turns:
+        """The rows but those with these turns."""
+        kept = np.ones(len(self), np.bool_)
+        kept[turns] = False
+        left = np.cumsum(kept) - 1
+        return Turns(
+            frames={name: frame.filter(kept[self.places[name]]) for name, frame in self.frames.items()},
+            places={name: left[places[kept[places]]] for name, places in self.places.items()},
+            merge_ms=self.merge_ms[kept],
+            origins=self.origins[kept],
+        )
+
+    def only(self, turns: np.ndarray) -> Turns:
+        """The rows with these turns."""
+        return self.without(np.setdiff1d(np.arange(len(self)), turns))
+
 
 class Arrivals:
     """The rows that have reached a task, in the order of each source, and how many of each the task takes."""

@@ -157,6 +157,7 @@ class Receipt:
     replayed: int = 0
     """How many dead letters were processed again."""
     bad_record: BadRecord | None = None
-    """Set when the task stopped before this record (``on_error="fail"``); what came before it is in the receipt."""
+    """Set when the task stopped before this record (``on_error="fail"``, or an expectation with
+    ``on_violation="fail"``); what came before it is in the receipt."""
     error: str = ""
     """Why the status is not ``DONE``, in one sentence."""

@@ -14,7 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import numpy as np
 import polars as pl
 
-from weir.pipelines.errors import BufferFullError, OperatorError, ProcessingError, UserFunctionError
+from weir.pipelines.errors import BufferFullError, ExpectationError, OperatorError, ProcessingError, UserFunctionError
 from weir.pipelines.operators import calls
 from weir.pipelines.operators.batch_session import BatchSession
 from weir.pipelines.operators.epoch import Epoch, has_key
@@ -30,6 +30,7 @@ from weir.pipelines.tasks.operator_factory import global_join_of, merge_of, oper
 from weir.pipelines.tasks.order import LAST_KEY, MERGE, ORIGIN, Turns, last_key, sent
 from weir.pipelines.tasks.output import EpochOutput, sink_rows
 from weir.pipelines.tasks.record_by_record import NodeCalls, Walk, around, feeds, meant_for
+from weir.pipelines.topology.expectations import depends_on_one_record
 from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.pipelines.topology.headers import passes_headers
 from weir.pipelines.topology.idle import followed_while_idle, idle_after_ms
@@ -145,6 +146,11 @@ class TaskProcessor:
         }
         """The nodes whose operators get no headers."""
         self._part = sub_topology.record_by_record
+        one_by_one = () if self._part is None else self._part.nodes
+        self._row_by_row = {
+            node.name for node in sub_topology.nodes if depends_on_one_record(node) and node not in one_by_one
+        }
+        """The nodes that find all violations of an expectation at once."""
         self._before, self._after = (
             (list(sub_topology.nodes), list[Node]()) if self._part is None else around(self._part, sub_topology.nodes)
         )
@@ -220,6 +226,9 @@ class TaskProcessor:
             output = self._run(
                 inputs, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms, moves_clocks=moves_clocks, stops=stops
             )
+        except ExpectationError as error:
+            self._find_turns(error, causes)
+            raise
         except UserFunctionError as error:
             raise _placed(error, self._sub_topology.sources, turns.frames, inputs, causes) from error.__cause__
         edges = {
@@ -460,6 +469,17 @@ class TaskProcessor:
                 frame = turns.frames[source.topic]
                 return RecordMetadata(source.topic, frame["_partition"][row], frame["_offset"][row])
         return None
+
+    def _find_turns(self, error: ExpectationError, causes: np.ndarray) -> None:
+        """Note which turns caused the rows that violate an expectation: the first, and all if no other record can
+        change what is judged."""
+        offsets = np.unique(np.asarray(error.offsets))
+        turns = np.searchsorted(causes, offsets)
+        if not len(causes) or turns[-1] == len(causes) or (causes[turns] != offsets).any():
+            return  # time made some of them
+        error.turn = int(turns[0])
+        if error.node in self._row_by_row:
+            error.turns = tuple(turns.tolist())
 
     def _in_turn(self, turns: Turns, epoch: Epoch) -> tuple[Mapping[str, pl.DataFrame], np.ndarray]:
         """The frames with each row's turn as its offset, if they have no such order of their own, as one topic has;

@@ -28,7 +28,7 @@ EPOCH_RECORDS = 100_000
 """Records at a time."""
 
 _INSTANCE = "rebuilt"
-_LEAVE_OUT = ErrorHandling(deserialization="continue", processing="continue")
+_LEAVE_OUT = ErrorHandling(deserialization="continue", processing="continue", overrules_expectations=True)
 """Records that fail again were left out the first time."""
 
 

@@ -23,7 +23,7 @@ from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.order import Turns, last_key
 from weir.pipelines.topology import SubTopology
 
-PUT_ASIDE = ErrorHandling(deserialization="dead_letter", processing="dead_letter")
+PUT_ASIDE = ErrorHandling(deserialization="dead_letter", processing="dead_letter", overrules_expectations=True)
 """What becomes of letters that fail again, whatever the application does with other records."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from weir.pipelines.expectations import OUTCOMES, expectation_counts
 from weir.pipelines.tasks.freshness import Freshness
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.tasks.sensors import Sensor
@@ -31,9 +32,11 @@ DROPS = (
 _LATE = {"late_records": "late-record-drop", "expired_records": "expired-window-record-drop"}
 """Of these, the metrics of records that are late for a window, and of those too old for the store that they reach."""
 _OF_NODES_AT_DEBUG = {"process": "process", "suppression_emits": "suppression-emit"}
-THREAD, TASK, NODE, STATE, UPDATER = (
-    f"stream-{group}-metrics" for group in ("thread", "task", "processor-node", "state", "state-updater")
+THREAD, TASK, NODE, STATE, UPDATER, EXPECTATION = (
+    f"stream-{group}-metrics" for group in ("thread", "task", "processor-node", "state", "state-updater", "expectation")
 )
+_PART = {NODE: "processor-node-id", STATE: "store-id", EXPECTATION: "expectation"}
+"""What the tag is called that says which part of a task a metric of a group is about."""
 _OVERTIME, _BUFFER = "intermediate-result-suppression-overtime", "suppression-buffer-"
 _LATENESS = "record-lateness"
 
@@ -52,7 +55,7 @@ class Reading:
     group: str
     name: str
     tags: Mapping[str, str] = field(default_factory=dict)
-    """``task-id``, and ``processor-node-id`` or ``store-id``."""
+    """``task-id``, and ``processor-node-id``, ``store-id`` or ``expectation``."""
     value: float
 
 
@@ -94,6 +97,11 @@ class RunMetrics:
             sensor = self._sensors[TASK, task, "", name]
             if value:
                 sensor.record(value)
+        for expectation, judged in expectation_counts(counts).items():
+            for outcome in OUTCOMES:
+                sensor = self._sensors[EXPECTATION, task, expectation, f"{outcome}-records"]
+                if value := getattr(judged, outcome):
+                    sensor.record(value)
         names = _LATE | (_OF_NODES_AT_DEBUG if self._is_debug else {})
         for node, found in metrics.nodes.items():
             for count, name in names.items():
@@ -184,7 +192,7 @@ class RunMetrics:
 
 
 def _tags(group: str, task: str, part: str) -> dict[str, str]:
-    return {"task-id": task} | ({"store-id" if group == STATE else "processor-node-id": part} if part else {})
+    return {"task-id": task} | ({_PART[group]: part} if part else {})
 
 
 def _ones(values: Values) -> Values:

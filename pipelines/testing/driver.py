@@ -23,6 +23,7 @@ import polars as pl
 from weir.pipelines.application import Application
 from weir.pipelines.arguments import not_negative_ms, what_it_is
 from weir.pipelines.errors import BadInputError, OperatorError, ProcessingError, TopologyError
+from weir.pipelines.expectations import ExpectationCounts, counts_of_dead_letters, expectation_counts
 from weir.pipelines.on_error import ErrorHandling
 from weir.pipelines.processors.list_store import ListStore
 from weir.pipelines.serdes.headers import Headers, headers_column
@@ -146,6 +147,7 @@ class _Task:
                 raws=raws,
                 edges=self.sub_topology.edges_in,
                 partition=0,
+                stops_records=self.sub_topology.stops_records,
             )
             retries, turns = 0, Arrivals(parts).turns
             outputs = attempts.process(turns, self._clocks, is_last=True)
@@ -154,7 +156,10 @@ class _Task:
                 turns = turns[waiting.place :]
                 attempts.tried, attempts.waiting = waiting.tried, None
                 outputs += attempts.process(turns, outputs[-1].clocks, is_last=True)
+            if attempts.stopped is not None:
+                raise attempts.stopped.error
             output = joined(outputs, self.sub_topology.sinks)
+            output.counts.update(counts_of_dead_letters(attempts.dead))
             output.counts["dead_letters"] = len(attempts.dead)
             output.counts["failed_records"] = len(attempts.left_out)
             output.counts["retries"] = retries
@@ -365,6 +370,22 @@ class TopologyTestDriver:
             "retries",
         )
         return {name: self._counts[name] for name in names}
+
+    @property
+    def expectations(self) -> dict[str, ExpectationCounts]:
+        """By expectation of the program, how many records passed, failed and were dropped since the start.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.expect("positive", col("cents") > 0, on_violation="drop").to_delta("sales")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", -1)])
+            ...     driver.expectations["positive"]
+            ExpectationCounts(passed=1, failed=1, dropped=1)
+        """
+        counted = expectation_counts(self._counts)
+        return {name: counted.get(name, ExpectationCounts()) for name in self._topology.expectations}
 
     @property
     def open_windows(self) -> int:

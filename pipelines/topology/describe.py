@@ -14,6 +14,7 @@ from weir.pipelines.topology.java_order import TreeSet, in_hash_order
 from weir.pipelines.topology.joins import JoinBufferNode, StreamJoinNode, TableTableJoinNode, bases
 from weir.pipelines.topology.nodes import (
     AggregateNode,
+    ExpectNode,
     FilterNode,
     KeptTableNode,
     MapValuesNode,
@@ -171,8 +172,8 @@ def _processors(
         case JoinBufferNode():
             return [], parents  # shown with the join that follows
         case KeptTableNode():
-            return [], parents  # shown with the filter or mapping before
-        case FilterNode() | MapValuesNode():
+            return [], parents  # shown with the filter, mapping or expectation before
+        case FilterNode() | MapValuesNode() | ExpectNode():
             kept = (child for child in node.children if isinstance(child, KeptTableNode))
             shown = [_processor(node.name, [store.name for child in kept for store in child.stores], parents)]
         case StreamJoinNode():

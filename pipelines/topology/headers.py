@@ -10,6 +10,7 @@ from weir.pipelines.topology.joins import JoinBufferNode, StreamTableJoinNode
 from weir.pipelines.topology.nodes import (
     AggregateNode,
     BranchNode,
+    ExpectNode,
     FilterNode,
     FlatMapValuesNode,
     LateRecordsNode,
@@ -31,6 +32,7 @@ from weir.pipelines.topology.processors import ProcessorNode
 
 _ROW_BY_ROW = (
     BranchNode,
+    ExpectNode,
     FilterNode,
     FlatMapValuesNode,
     JoinBufferNode,

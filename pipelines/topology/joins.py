@@ -16,6 +16,7 @@ from weir.pipelines.place import Place
 from weir.pipelines.topology.nodes import (
     AggregateNode,
     ChildNode,
+    ExpectNode,
     FilterNode,
     KeptTableNode,
     MapValuesNode,
@@ -136,14 +137,14 @@ def versioned_store(table: Node) -> StoreSpec | None:
     match table:
         case TableNode() if table.store.kind is StoreKind.VERSIONED:
             return table.store
-        case FilterNode(is_table=True) | MapValuesNode(is_table=True):
+        case FilterNode(is_table=True) | MapValuesNode(is_table=True) | ExpectNode(is_table=True):
             return versioned_store(table.parent)
     return None
 
 
 def is_filtered(table: Node) -> bool:
     """Whether ``table`` is filtered; it may be mapped too."""
-    if isinstance(table, (MapValuesNode, KeptTableNode)):
+    if isinstance(table, (MapValuesNode, ExpectNode, KeptTableNode)):
         return is_filtered(table.parent)
     return isinstance(table, FilterNode)
 
@@ -175,7 +176,7 @@ def bases(table: Node) -> tuple[BaseNode, ...]:
             return (table,)
         case AggregateNode() if not table.is_final:
             return (table,)
-        case FilterNode(is_table=True) | MapValuesNode(is_table=True):
+        case FilterNode(is_table=True) | MapValuesNode(is_table=True) | ExpectNode(is_table=True):
             return bases(table.parent)
         case SuppressNode(is_final=False):
             return (table, *bases(table.parent))

@@ -19,6 +19,7 @@ from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.joiner import Joiner
 from weir.pipelines.topology.digests import digest
 from weir.pipelines.topology.nodes import (
+    ExpectNode,
     MergeNode,
     Node,
     PeekNode,
@@ -111,7 +112,10 @@ class Lineages:
         return text if len(text) <= _LONGEST_TEXT else digest([text], 8)
 
     def _steps_to(self, node: Node) -> str:
-        """The operators between those names and the rows of ``node``."""
+        """The operators between those names and the rows of ``node``. Expectations do not count, so that they can come
+        and go."""
+        if isinstance(node, ExpectNode):
+            return self._steps_to(node.parent)
         if node not in self._steps:
             parts = [] if _given_name(node) else [self._steps_to(parent) for parent in _parents(node)]
             self._steps[node] = digest([_given_name(node) or _settings(node), parts], 8)

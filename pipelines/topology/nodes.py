@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.arguments import duration_text
+from weir.pipelines.expectations import OnViolation
 from weir.pipelines.operators.fold import Fold
 from weir.pipelines.operators.functions import KeyType, UserFunction
 from weir.pipelines.operators.last_headers import with_last_headers
@@ -217,6 +218,17 @@ class FilterNode(ChildNode):
 
 
 @dataclass(eq=False, kw_only=True)
+class ExpectNode(ChildNode):
+    """Counts the records that meet an expectation, and those that do not."""
+
+    expectation: str
+    """The name that the program gave it."""
+    predicate: pl.Expr | UserFunction
+    on_violation: OnViolation
+    is_table: bool
+
+
+@dataclass(eq=False, kw_only=True)
 class MapValuesNode(ChildNode):
     mapper: Mapping[str, pl.Expr] | UserFunction
     is_table: bool
@@ -358,10 +370,11 @@ class TableNode(ChildNode):
 
 @dataclass(eq=False, kw_only=True)
 class KeptTableNode(TableNode):
-    """Keeps the rows that its parent, a filter or mapping of a table, gives. In Kafka Streams it is part of that."""
+    """Keeps the rows that its parent, a filter, mapping or expectation of a table, gives. In Kafka Streams it is part
+    of that."""
 
 
-DerivedTableNode = FilterNode | MapValuesNode | KeptTableNode
+DerivedTableNode = FilterNode | MapValuesNode | ExpectNode | KeptTableNode
 """Makes a table of another, row by row, or a stream of a stream."""
 
 

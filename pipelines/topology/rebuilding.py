@@ -15,6 +15,7 @@ from weir.pipelines.topology.idle import idle_after_ms
 from weir.pipelines.topology.nodes import (
     AggregateNode,
     ChildNode,
+    ExpectNode,
     FilterNode,
     FlatMapValuesNode,
     MapNode,
@@ -30,7 +31,16 @@ from weir.pipelines.topology.nodes import (
 )
 from weir.state.types import StoreClock, StoreKind, StoreSpec
 
-_STATELESS = (FilterNode, MapValuesNode, FlatMapValuesNode, MapNode, SelectKeyNode, WithTimestampNode, PeekNode)
+_STATELESS = (
+    FilterNode,
+    ExpectNode,
+    MapValuesNode,
+    FlatMapValuesNode,
+    MapNode,
+    SelectKeyNode,
+    WithTimestampNode,
+    PeekNode,
+)
 
 
 def keeper_of(nodes: Sequence[Node], store: str) -> Node:

@@ -21,6 +21,7 @@ from weir.pipelines.topology.joins import StreamJoinNode
 from weir.pipelines.topology.lineage import Lineages, is_made_up
 from weir.pipelines.topology.nodes import (
     AggregateNode,
+    ExpectNode,
     MapNode,
     Node,
     RepartitionNode,
@@ -107,6 +108,15 @@ class SubTopology:
     def calls_functions(self) -> bool:
         """Whether it calls functions or processors of the program, of which a single call may take any time."""
         return any(isinstance(node, ProcessorNode) or _holds_function(vars(node)) for node in self.nodes)
+
+    @cached_property
+    def expectations(self) -> tuple[ExpectNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, ExpectNode))
+
+    @cached_property
+    def stops_records(self) -> bool:
+        """Whether an expectation puts records aside, or stops the run."""
+        return any(node.on_violation in ("dead_letter", "fail") for node in self.expectations)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:

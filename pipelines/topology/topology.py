@@ -28,6 +28,7 @@ from weir.pipelines.topology.lineage import Lineages, is_made_up, unused_name
 from weir.pipelines.topology.nodes import (
     AggregateNode,
     ChildNode,
+    ExpectNode,
     Node,
     RepartitionNode,
     SourceNode,
@@ -221,6 +222,11 @@ class Topology:
     def source(self, topic: str) -> SourceNode:
         """The source of ``topic``; raises ``KeyError`` when the topology does not read it."""
         return {node.topic: node for node in self.nodes if isinstance(node, SourceNode)}[topic]
+
+    @cached_property
+    def expectations(self) -> Mapping[str, ExpectNode]:
+        """By the names that the program gave them."""
+        return {node.expectation: node for node in self.nodes if isinstance(node, ExpectNode)}
 
     @cached_property
     def sinks(self) -> tuple[TableSinkNode, ...]:

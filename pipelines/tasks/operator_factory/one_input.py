@@ -7,6 +7,7 @@ from weir.pipelines.operators.branching import Branch, Split
 from weir.pipelines.operators.changes import ChangeAggregation, SelectChanges
 from weir.pipelines.operators.data_windows import DataWindowedAggregation
 from weir.pipelines.operators.epoch import Operator
+from weir.pipelines.operators.expect import Expect
 from weir.pipelines.operators.final_results import FinalResults
 from weir.pipelines.operators.functions import KeyType, UserFunction
 from weir.pipelines.operators.global_join import GlobalTableJoin
@@ -32,6 +33,7 @@ from weir.pipelines.topology.joins import JoinBufferNode, NewestToStreamNode
 from weir.pipelines.topology.nodes import (
     AggregateNode,
     BranchNode,
+    ExpectNode,
     FilterNode,
     FlatMapValuesNode,
     LateRecordsNode,
@@ -66,6 +68,16 @@ def operator_of(node: Node) -> Operator | None:
             return Filter(
                 predicate=node.predicate,
                 is_negated=node.is_negated,
+                key=record.key_type,
+                value=record.value,
+                is_table=node.is_table,
+            )
+        case ExpectNode():
+            return Expect(
+                node=node.name,
+                expectation=node.expectation,
+                predicate=node.predicate,
+                on_violation=node.on_violation,
                 key=record.key_type,
                 value=record.value,
                 is_table=node.is_table,

@@ -19,7 +19,15 @@ from weir.pipelines.operators.versioned import NewestRows, VersionedTable
 from weir.pipelines.operators.windows import TimeWindows
 from weir.pipelines.topology.arrival import is_written_first
 from weir.pipelines.topology.joins import TableTableJoinNode, bases, is_filtered, versioned_store
-from weir.pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, SuppressNode, TableNode
+from weir.pipelines.topology.nodes import (
+    AggregateNode,
+    ExpectNode,
+    FilterNode,
+    MapValuesNode,
+    Node,
+    SuppressNode,
+    TableNode,
+)
 from weir.state.types import StoreKind, StoreSpec
 
 Operators = Callable[[Node], Operator | None]
@@ -40,6 +48,8 @@ def view_of(table: Node, operators: Operators) -> TableView:
         case TableTableJoinNode():
             left, right = sides_of(table, operators)
             return JoinedTable(left=left, right=right, joiner=table.joiner, kind=table.kind)
+        case ExpectNode():  # its violations are still in the table, or the records that caused them were put aside
+            return view_of(table.parent, operators)
         case FilterNode() | MapValuesNode() if (operator := operators(table)) is not None:
             return DerivedTable(view_of(table.parent, operators), operator)
     raise TypeError(f"{table.name} is a {type(table).__name__}, which cannot be looked up")

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from tests.pipelines.spark import counted_numbers
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
 from weir.infra.control import ControlDatabase, this_host
@@ -171,3 +172,19 @@ def test_what_waits_for_a_sink_is_told_in_rows_bytes_and_seconds(place, database
     )
     (plain,) = json.loads(status("sales", "--json").stdout)["sinks"]
     assert (plain["waiting_rows"], plain["waiting_bytes"]) == (7_000, 12_300_000)
+
+
+def test_what_expectations_counted(tmp_path):
+    place = counted_numbers.place(tmp_path)
+    register(Settings(dir=tmp_path), "numbers", "tests.pipelines.spark.counted_numbers:app")
+    place.run()
+    numbers = counted_numbers.NUMBERS
+    passed = sum(n >= 0 for n in numbers)
+    failed = len(numbers) - passed
+    detail = json.loads(status("numbers", "--json", "--dir", str(tmp_path)).stdout)
+    counts = {"passed": passed, "failed": failed, "dropped": failed, "failed_share": failed / len(numbers)}
+    assert detail["expectations"] == [{"expectation": "not_negative", **counts}]
+    text = flat(status("--dir", str(tmp_path)).stdout)
+    assert (
+        f"expectation not_negative: {passed} passed, {failed} failed ({failed}.00%), {failed} of them dropped" in text
+    )

@@ -117,7 +117,7 @@ def built():
             "'n__stored' is reserved for Weir's own state; rename",
         ),
         (lambda: StreamsBuilder().table("t", key=Json(Tags), value=String(), store="s"), "'tags', which is a list"),
-        (lambda: clicks().filter(col("ms") + 1), "filter needs true or false"),
+        (lambda: clicks().filter(col("ms") + 1), "it must be true or false"),
         (lambda: clicks().filter(col("ms").shift(1) > 1), "beyond its own record"),
         (lambda: clicks().filter(col("ms") > col("ms").mean()), "beyond its own record"),
         (lambda: clicks().map_values(x=col("ms").filter(col("ms") > 1) + 1), "beyond its own record"),

@@ -13,6 +13,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.examples import combined
+from tests.pipelines.spark import counted_numbers
 from tests.pipelines.spark.inline import Place, Topics
 from tests.state.engine.own_store import InMemory
 from weir import (
@@ -32,6 +33,7 @@ from weir.pipelines.spark.late_log import LATE_LOG
 from weir.pipelines.tasks.run_metrics import MetricsLevel
 
 PARTITIONS, RECORDS = 3, 200
+LABELS = ("task_id", "processor_node_id", "store_id", "expectation")
 LINE = re.compile(r"(\w+)\{(.*)\} (\S+)")
 
 
@@ -81,7 +83,7 @@ def scraped(place: Place) -> list[dict[tuple[str, ...], float]]:
         for name, tags, value in (line.groups() for line in lines if line):
             labels = dict(re.findall(r'(\w+)="([^"]*)"', tags))
             assert labels.pop("application_id") == place.application.id
-            others = (labels[each] for each in ("task_id", "processor_node_id", "store_id") if each in labels)
+            others = (labels[each] for each in LABELS if each in labels)
             found[name.removeprefix("kafka_streams_stream_"), *others] = float(value)
         pages.append(found)
 
@@ -205,3 +207,12 @@ def told(progress, coordinator, place) -> tuple[float, float]:
         assert found[name,] == sum(found[name, task] for task in tasks)
         totals.append(found[name,])
     return totals[0], totals[1]
+
+
+def test_a_scrape_gets_what_expectations_counted_by_task_and_name(tmp_path):
+    found = scraped(counted_numbers.place(tmp_path))[-1]
+    failed = sum(n < 0 for n in counted_numbers.NUMBERS)
+    totals = {"passed": len(counted_numbers.NUMBERS) - failed, "failed": failed, "dropped": failed}
+    assert {
+        name: found[f"expectation_metrics_{name}_records_total", "0_0", "not_negative"] for name in totals
+    } == totals

@@ -9,6 +9,7 @@ from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.one_topic import Event, frame
 from weir import BufferConfig, Json, StreamsBuilder, String, Suppressed, TimeWindows
+from weir.pipelines.expectations import count_name
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.tasks.run_metrics import MetricsLevel, RunMetrics
@@ -229,3 +230,26 @@ def test_at_info_what_each_node_and_store_does_is_left_out_but_for_drops_and_ove
     found = {reading.name for reading in metrics.readings() if len(reading.tags) == 2}
     overtime = "intermediate-result-suppression-overtime"
     assert found == {"late-record-drop-rate", "late-record-drop-total", f"{overtime}-min", f"{overtime}-avg"}
+
+
+def test_what_expectations_counted_has_readings_by_task_and_expectation():
+    clock = [0.0]
+    metrics = RunMetrics(lambda: clock[0])
+    clock[0] = 10.0
+    judged = {"passed": 90, "failed": 10, "dropped": 10}
+    for _ in range(2):
+        metrics.epoch("0_1", EpochMetrics(), {count_name("positive", name): count for name, count in judged.items()})
+    metrics.epoch("0_1", EpochMetrics(), {count_name("known", "passed"): 3})
+    found = {
+        (reading.name, *reading.tags.items()): reading.value
+        for reading in metrics.readings()
+        if reading.group == "stream-expectation-metrics"
+    }
+    tags = ("task-id", "0_1"), ("expectation", "positive")
+    assert {name: found[f"{name}-records-total", *tags] for name in judged} == {
+        "passed": 180,
+        "failed": 20,
+        "dropped": 20,
+    }
+    assert found["failed-records-rate", *tags] == pytest.approx(2.0)
+    assert found["failed-records-total", ("task-id", "0_1"), ("expectation", "known")] == 0
