@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.pipelines.tasks.blobs import BLOBS, read_blob
 from weir.pipelines.tasks.order import OFFSETS, ORIGIN, origin
@@ -19,15 +18,16 @@ from weir.pipelines.topology.topology import Topology
 from weir.state.commit.log import COMMITS, commits_above, newest_of
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import file_actions
+from weir.state.storage.places import is_table, table_at
 from weir.state.types import BlobRef, Positions, StateId
 
 
 def commit_with(app_folder: Path, task: str, state: StateId) -> CommitRecord | None:
     """The newest commit that has ``task`` at ``state``; None if the log has none."""
     folder = app_folder / COMMITS.name
-    if not DeltaTable.is_deltatable(str(folder)):
+    if not is_table(folder):
         return None
-    files = file_actions(DeltaTable(folder))
+    files = file_actions(table_at(folder))
     newest = newest_of(folder, files)
     if newest is None or _has(newest, task, state):
         return newest

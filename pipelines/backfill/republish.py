@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.pipelines.backfill.shadow import BACKFILLS, EVERYTHING, Backfill
 from weir.state.commit.columns import differences
@@ -19,6 +18,7 @@ from weir.state.commit.files import write_files
 from weir.state.commit.outbox import AT, Mark, Outbox, outbox_name
 from weir.state.commit.swap import output_spec
 from weir.state.errors import SwapRefusedError
+from weir.state.storage.places import is_table, table_at
 from weir.state.types import FileEntry
 
 HELD_ROWS, HELD_BYTES = 1_000_000, 256 << 20
@@ -38,7 +38,7 @@ def require_outboxes(app_folder: Path, backfill: Backfill, sinks: Iterable[str])
     missing there; a backfill of everything brings it."""
     for sink in sinks:
         live, made = (folder / outbox_name(sink) for folder in (app_folder, _folder(app_folder, backfill)))
-        if not DeltaTable.is_deltatable(str(live)):
+        if not is_table(live):
             if backfill.days == EVERYTHING:
                 continue
             reason = f"the live application has no sink {sink!r}; run this program first"
@@ -54,7 +54,7 @@ def republished(app_folder: Path, backfill: Backfill, sinks: Iterable[str], *, a
     files: list[FileEntry] = []
     last, days, folder = after_epoch, backfill.days, _folder(app_folder, backfill)
     for sink in sinks:
-        spec = output_spec(outbox_name(sink), DeltaTable(folder / outbox_name(sink)))
+        spec = output_spec(outbox_name(sink), table_at(folder / outbox_name(sink)))
         spec = replace(spec, schema=_columns(folder / outbox_name(sink)))
         epoch, made = after_epoch, Outbox(folder, sink, backfill.id)
         for rows, _ in made.rows(Mark(), at_most=HELD_ROWS, size_bytes=HELD_BYTES):

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.differences import Review, accept, difference
@@ -34,6 +33,7 @@ from weir.state.commit.swap import note_of_swaps, of_days, output_spec
 from weir.state.commit.tables import AppendTable, file_actions, key_columns
 from weir.state.engine.environment import replace_file
 from weir.state.errors import SwapRefusedError
+from weir.state.storage.places import is_table, table_at
 
 HELD_ROWS = 1_000_000
 _PREPARED = "swap.json"
@@ -151,7 +151,7 @@ def prepare(
 def with_files(shadow: Shadow, swap: TableSwap) -> TableSwap:
     """The same swap with the shadow's standing rows, of its days, in new files in the live table's folder."""
     app_folder = shadow.warehouse.parent
-    spec = output_spec(swap.table, DeltaTable(shadow.folder / swap.table))
+    spec = output_spec(swap.table, table_at(shadow.folder / swap.table))
     epoch = pl.lit(swap.cut_epoch, pl.Int64()).alias("_epoch")
     parts = standing_parts(shadow.folder / swap.table, of_days(swap))
     files = (file for rows in parts for file in write_files(app_folder, spec, rows.with_columns(epoch)))
@@ -241,11 +241,11 @@ def _planned(backfill: Backfill, output: DayOutput) -> TableSwap:
 
 def _require_fit(shadow: Shadow, table: str) -> None:
     app_folder = shadow.warehouse.parent
-    if not DeltaTable.is_deltatable(str(app_folder / table)):
+    if not is_table(app_folder / table):
         raise SwapRefusedError(
             shadow.application, shadow.id, f"the live application has no table {table!r}; run this program first"
         )
-    live, made = DeltaTable(app_folder / table), DeltaTable(shadow.folder / table)
+    live, made = table_at(app_folder / table), table_at(shadow.folder / table)
     columns, columns_made = (pl.scan_delta(table).collect_schema() for table in (live, made))
     if differences(columns, columns_made) or key_columns(live) != key_columns(made):
         raise SwapRefusedError(
@@ -259,7 +259,7 @@ def _redo_appends(app_folder: Path, application: str, tables: Sequence[str]) -> 
     """Bring live tables up to the commit log, as the claim before a swap would: a dead driver may have left one
     behind."""
     log = app_folder / COMMITS.name
-    log_files = file_actions(DeltaTable(log))
+    log_files = file_actions(table_at(log))
     newest = newest_of(log, log_files)
     versions = newest.table_versions if newest else {}
     for name in tables:
@@ -271,7 +271,7 @@ def standing_parts(folder: Path, condition: pl.Expr) -> Iterator[pl.DataFrame]:
 
     They come in non-empty frames, small enough to bound the memory needed.
     """
-    table = DeltaTable(folder)
+    table = table_at(folder)
     keys, files, columns = key_columns(table), file_actions(table), pl.scan_delta(table).collect_schema()
     if files.is_empty():
         return
@@ -288,7 +288,7 @@ def standing_parts(folder: Path, condition: pl.Expr) -> Iterator[pl.DataFrame]:
 def _facts(folder: Path, files: pl.DataFrame, columns: pl.Schema, condition: pl.Expr) -> Iterator[pl.DataFrame]:
     held = list[pl.DataFrame]()
     for path in files["path"]:
-        held.append(read_files([folder / path], columns).filter(condition))
+        held.append(read_files(folder, [path], columns).filter(condition))
         if sum(part.height for part in held) >= HELD_ROWS:
             yield pl.concat(held)
             held = []

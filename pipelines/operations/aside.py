@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
@@ -21,6 +20,7 @@ from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, CommittedTopology
 from weir.state.commit.removal import remove_tables, table_id
 from weir.state.commit.tables import file_actions
+from weir.state.storage.places import is_table, table_at
 from weir.state.types import CHANGELOG_FOLDER
 
 
@@ -49,7 +49,7 @@ def stores_of(settings: Settings, application: str) -> list[StoreInfo]:
     newest, app_folder = _newest(settings, application), settings.warehouse / application
     form = _form(newest)
     unlogged = {store for task in newest.tasks.values() for store in task.unlogged}
-    commits = commit_times(DeltaTable(app_folder / COMMITS.name)).filter(pl.col("kind") == "commit")
+    commits = commit_times(table_at(app_folder / COMMITS.name)).filter(pl.col("kind") == "commit")
     times = dict(commits.select("epoch", "at").iter_rows())
     return [
         *(
@@ -161,7 +161,7 @@ def _form(newest: CommitRecord) -> CommittedTopology:
 
 def _info(app_folder: Path, store: str, since_epoch: int | None = None, since: datetime | None = None) -> StoreInfo:
     folder = app_folder / CHANGELOG_FOLDER / store
-    files = file_actions(DeltaTable(folder)) if DeltaTable.is_deltatable(str(folder)) else None
+    files = file_actions(table_at(folder)) if is_table(folder) else None
     has_files = files is not None and files.height > 0
     return StoreInfo(
         store=store,

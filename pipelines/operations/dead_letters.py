@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
@@ -23,6 +22,7 @@ from weir.pipelines.tasks.replay import Replayed
 from weir.state.commit.delta_log import replace_files
 from weir.state.commit.files import read_files, write_file
 from weir.state.commit.tables import file_actions
+from weir.state.storage.places import table_at
 from weir.state.types import TableSpec
 
 LOOK_EVERY_S = 0.2
@@ -148,11 +148,11 @@ def _discard_records(settings: Settings, application: str, ids: Collection[str] 
     if not (folder / "_delta_log").is_dir():
         return 0
     while True:
-        table = DeltaTable(folder)
+        table = table_at(folder)
         files, schema = file_actions(table), pl.Schema(pl.scan_delta(table).collect_schema())
         if files.is_empty():
             return 0
-        rows = read_files([folder / path for path in files["path"]], schema)
+        rows = read_files(folder, files["path"], schema)
         is_one = pl.lit(True) if ids is None else pl.col("id").is_in(list(ids)).fill_null(False)
         gone, kept = rows.filter(is_one), rows.filter(~is_one)
         if gone.is_empty():

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deltalake import DeltaTable
-
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
@@ -25,6 +23,7 @@ from weir.state.commit.evolution import Evolution, evolution
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.errors import TableSchemaError
+from weir.state.storage.places import is_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +95,7 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         committed_epoch=committed.epoch,
         change=change,
         obstacles=obstacles,
-        outputs_continued=tuple(
-            name for name in change.outputs_added if DeltaTable.is_deltatable(str(app_folder / name))
-        ),
+        outputs_continued=tuple(name for name in change.outputs_added if is_table(app_folder / name)),
         evolutions=evolutions,
         lost=lost,
     )

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.pipelines.application import Application, topics_before
 from weir.pipelines.spark.errors import (
@@ -31,6 +30,7 @@ from weir.state.commit.evolution import evolution
 from weir.state.commit.log import COMMITS
 from weir.state.commit.record import CommitRecord
 from weir.state.engine.instances import instances
+from weir.state.storage.places import is_table
 
 NEWEST_EPOCH = 1 << 62
 """Later than any epoch."""
@@ -138,7 +138,7 @@ def require_commit_log(application: Application, app_folder: Path, state_folder:
     A first start writes to the log before anything else, so without one there is neither local state nor a table.
     """
     log = app_folder / COMMITS.name
-    if DeltaTable.is_deltatable(str(log)):
+    if is_table(log):
         return
     tables = [spec.name for spec in application_tables(application.topology) if (app_folder / spec.name).exists()]
     if next(instances(state_folder), None) is not None:

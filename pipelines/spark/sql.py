@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.state.commit.evolution import UPDATES_PROPERTY
 from weir.state.commit.pinned import pinned
 from weir.state.commit.tables import key_columns
+from weir.state.storage.places import table_at
 from weir.state.types import CHANGELOG_FOLDER
 
 UPDATES, CHANGELOG, STORE = "updates", "changelog", "store"
@@ -101,14 +102,14 @@ def views(app_folder: Path, outputs: Sequence[str]) -> list[View]:
     """
     found = list[View]()
     for output in outputs:
-        table = DeltaTable(app_folder / output)
+        table = table_at(app_folder / output)
         keys, updates = tuple(key_columns(table)), table.metadata().configuration.get(UPDATES_PROPERTY, "")
         found.append(View(schema="", name=output, table=output, keys=keys, updates=updates))
         if keys or updates:
             found.append(View(schema=UPDATES, name=output, table=updates or output, keys=()))
     for log in sorted(app_folder.glob(f"{CHANGELOG_FOLDER}/*/_delta_log")):
         store, name = log.parent.name, f"{CHANGELOG_FOLDER}/{log.parent.name}"
-        keys = tuple(key_columns(DeltaTable(log.parent)))
+        keys = tuple(key_columns(table_at(log.parent)))
         found.append(View(schema=CHANGELOG, name=store, table=name, keys=()))
         found.append(View(schema=STORE, name=store, table=name, keys=keys))
     order = ("", UPDATES, CHANGELOG, STORE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 Target: TypeAlias = str | BytesIO
@@ -42,6 +43,10 @@ class Folder(Protocol):
         """The last part of its path."""
 
     @property
+    def parent(self) -> Folder:
+        """The folder above."""
+
+    @property
     def uri(self) -> str:
         """The folder as delta-rs and polars take it."""
 
@@ -68,6 +73,10 @@ class Folder(Protocol):
         files, whose names begin with a dot, are not listed. Empty if the folder does not exist.
         """
 
+    def folders(self) -> Iterator[str]:
+        """The names of the folders directly below that hold files, in no particular order, without hidden ones. Where
+        folders are no more than names of files, an empty one is none."""
+
     def put(self, name: str, data: bytes) -> None:
         """Make or replace a file. It is durable on return; a crash leaves the old content or the new."""
 
@@ -80,15 +89,35 @@ class Folder(Protocol):
             FileNotFoundError: The storage has folders of its own, and this one is gone.
         """
 
-    def add(self, name: str, write: Callable[[Target], object], *, what: str, needed: int) -> int:
+    def add(
+        self, name: str, write: Callable[[Target], object], *, what: str, needed: int, is_durable: bool = True
+    ) -> int:
         """Make a file under a name that nobody else knows yet, and return its size in bytes.
 
-        It becomes durable by ``sync``, by this process or another. Until the name is told, nobody reads it, so this is
-        the one call that may leave a part of a file if the process dies. ``what`` is written, of about ``needed``
-        bytes, for the message if there is no room.
+        It is durable on return, or else by ``sync``, by this process or another. Until the name is told nobody reads
+        it, so this is the one call that may leave a part of a file if the process dies. ``what`` is written, of about
+        ``needed`` bytes, for the message if there is no room.
 
         Raises:
             DiskFullError: There is no room for it, and no file.
+        """
+
+    def upload(self, name: str, source: Path, size_bytes: int, *, what: str) -> int:
+        """Copy the first ``size_bytes`` of a local file as ``add`` makes files, durable on return.
+
+        Returns the CRC-32 of what arrived.
+
+        Raises:
+            DiskFullError: There is no room for it, and no file.
+        """
+
+    def download(self, name: str, target: Path, size_bytes: int, *, take: bool = False) -> int:
+        """Copy a file of ``size_bytes`` into a new local one, and return the CRC-32 of what arrived.
+
+        With ``take`` it is not needed any more, so that it may be moved: what is left of it is for ``delete``.
+
+        Raises:
+            OSError: It is gone, or shorter; the local file may be there in part.
         """
 
     def sync(self, names: Iterable[str] = ()) -> None:
@@ -102,6 +131,9 @@ class Folder(Protocol):
 
     def delete_folder(self, name: str) -> None:
         """Delete a folder with all that is below it, so that no reader finds a part of it."""
+
+    def remove_empty(self, name: str) -> None:
+        """Remove a folder below if it is empty; nobody may be about to add a file there."""
 
     def remove_leftovers(self) -> None:
         """Remove from this folder, but not from those below, what killed calls left of files and deleted folders."""

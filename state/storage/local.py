@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 from weir.state.engine.environment import make_folders, sync_file, sync_folder
 from weir.state.full_disk import writing
 from weir.state.storage.contract import File, Target
+from weir.state.storage.copying import copy, move
 
 _SCRATCH_SUFFIX = ".tmp"
 _SCRATCH_LIFE_S = 3600.0
@@ -32,6 +34,10 @@ class Local:
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def parent(self) -> Local:
+        return Local(self.path.parent)
 
     @property
     def uri(self) -> str:
@@ -60,6 +66,8 @@ class Local:
             found = os.stat(self.path / name)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
         return File(name=name, size_bytes=found.st_size, modified_s=found.st_mtime)
 
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
@@ -84,6 +92,12 @@ class Local:
                         found = entry.stat()
                         yield File(name=name, size_bytes=found.st_size, modified_s=found.st_mtime)
 
+    def folders(self) -> Iterator[str]:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path) as entries:
+            for entry in entries:
+                if entry.is_dir() and not entry.name.startswith("."):
+                    yield entry.name
+
     def put(self, name: str, data: bytes) -> None:
         path = self.path / name
         make_folders(path.parent)
@@ -101,12 +115,29 @@ class Local:
         sync_folder(path.parent)
         return True
 
-    def add(self, name: str, write: Callable[[Target], object], *, what: str, needed: int) -> int:
+    def add(
+        self, name: str, write: Callable[[Target], object], *, what: str, needed: int, is_durable: bool = True
+    ) -> int:
         path = self.path / name
         with writing(path, what, needed):
             make_folders(path.parent)
             write(str(path))
+            if is_durable:
+                sync_file(path)
+                sync_folder(path.parent)
         return path.stat().st_size
+
+    def upload(self, name: str, source: Path, size_bytes: int, *, what: str) -> int:
+        path = self.path / name
+        with writing(path, what, size_bytes):
+            make_folders(path.parent)
+            checksum = copy(source, path, size_bytes)
+            sync_file(path)
+            sync_folder(path.parent)
+        return checksum
+
+    def download(self, name: str, target: Path, size_bytes: int, *, take: bool = False) -> int:
+        return (move if take else copy)(self.path / name, target, size_bytes)
 
     def sync(self, names: Iterable[str] = ()) -> None:
         folders = {self.path}
@@ -128,6 +159,10 @@ class Local:
         aside.mkdir(exist_ok=True)
         (self.path / name).rename(aside / uuid.uuid4().hex)
         shutil.rmtree(aside, ignore_errors=True)
+
+    def remove_empty(self, name: str) -> None:
+        with suppress(OSError):  # not empty
+            (self.path / name).rmdir()
 
     def remove_leftovers(self) -> None:
         shutil.rmtree(self.path / _REMOVED, ignore_errors=True)

@@ -24,7 +24,7 @@ def folder_at(place: Place) -> Folder:
 def is_table(place: Place) -> bool:
     """Whether there is a Delta table."""
     folder = folder_at(place)
-    return DeltaTable.is_deltatable(folder.uri, _options(folder))
+    return DeltaTable.is_deltatable(folder.uri, storage_options(folder))
 
 
 def table_at(place: Place, version: int | None = None) -> DeltaTable:
@@ -34,8 +34,16 @@ def table_at(place: Place, version: int | None = None) -> DeltaTable:
         TableNotFoundError: There is none.
     """
     folder = folder_at(place)
-    return DeltaTable(folder.uri, version=version, storage_options=_options(folder))
+    return DeltaTable(folder.uri, version=version, storage_options=storage_options(folder))
 
 
-def _options(folder: Folder) -> dict[str, str] | None:
-    return None if folder.options is None else dict(folder.options)
+def tables_in(place: Place) -> list[str]:
+    """The names of the Delta tables directly below a place, sorted."""
+    folder = folder_at(place)
+    return sorted(name for name in folder.folders() if is_table(folder / name))
+
+
+def storage_options(place: Place) -> dict[str, str] | None:
+    """What delta-rs and polars need to know of a place beside its URI."""
+    options = folder_at(place).options
+    return None if options is None else dict(options)

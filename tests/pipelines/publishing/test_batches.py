@@ -270,7 +270,7 @@ def test_a_mark_that_is_lost_stops_the_sink_until_somebody_decides(tmp_path):
     orders = Orders(tmp_path, own_node(sink))
     orders.commit(30)
     drain(orders.publisher())
-    (orders.outbox().folder / NAME).write_bytes(b"{")
+    orders.outbox().folder.put(NAME, b"{")
     orders.commit(2)
     with pytest.raises(MarkLostError, match="rows up to epoch 1 have been published"):
         drain(orders.publisher())

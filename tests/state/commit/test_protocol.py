@@ -167,7 +167,6 @@ def test_files_are_on_disk_before_the_row_names_them_and_the_row_before_a_table_
         file, folder = (events.index(("synced", each)) for each in (path, path.parent))
         assert file < folder < pivot, path
     assert ("synced", tmp_path / "app" / "_changelog/s") in events[:pivot], "the folder task=0_0 is new"
-    assert ("synced", events[pivot][1]) in events[pivot:first_append]
     assert ("synced", events[pivot][1].parent) in events[pivot:first_append]
     driver.close()
 
@@ -194,10 +193,10 @@ def test_a_driver_that_slept_until_the_log_was_cleaned_up_is_fenced_though_its_n
     for epoch in range(1, 4):
         newer.commit(CommitRecord(kind="commit", generation=2, epoch=epoch, at_ms=0, fingerprint="f"))
         log.checkpoint()
-        for path in (log.folder / "_delta_log").iterdir():
+        for path in Path(log.folder.uri, "_delta_log").iterdir():
             os.utime(path, (0, 0))
     log.checkpoint()
-    assert not (log.folder / "_delta_log" / f"{older._claimed_log()._log.version + 1:020}.json").exists()
+    assert (log.folder / "_delta_log").find(f"{older._claimed_log()._log.version + 1:020}.json") is None
     with pytest.raises(FencedError, match=r"wrote version 1\.0\b.* is at 2\.3"):
         older.commit(CommitRecord(kind="commit", generation=1, epoch=1, at_ms=0, fingerprint="f", files=(entry,)))
     newest = newest_commit(tmp_path, "app")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from weir.state.storage.contract import Folder
 from weir.state.storage.local import Local
-from weir.state.storage.places import is_table, table_at
+from weir.state.storage.places import is_table, table_at, tables_in
 
 WRITERS = 8
 
@@ -104,7 +105,7 @@ def test_nobody_sees_a_part_of_a_file_while_it_is_replaced(folder):
 
 def test_rows_are_added_as_polars_writes_them(folder):
     rows = pl.DataFrame({"n": [1, 2]})
-    size = folder.add("part/1.parquet", rows.write_parquet, what="rows", needed=100)
+    size = folder.add("part/1.parquet", rows.write_parquet, what="rows", needed=100, is_durable=False)
     folder.sync(["part/1.parquet"])
     found = folder.find("part/1.parquet")
     assert found is not None
@@ -113,12 +114,35 @@ def test_rows_are_added_as_polars_writes_them(folder):
     assert pl.read_parquet(uri, storage_options=options and dict(options)).equals(rows)
 
 
+@pytest.mark.parametrize("take", [False, True])
+def test_local_files_are_uploaded_and_downloaded_with_the_checksum_of_what_arrived(folder, tmp_path, take):
+    source, target, content = tmp_path / "source", tmp_path / "target", bytes(range(256)) * 5_000
+    source.write_bytes(content + b"room to grow")
+    checksum = zlib.crc32(content)
+    assert folder.upload("task/1.mdb", source, len(content), what="a snapshot") == checksum
+    assert folder.download("task/1.mdb", target, len(content), take=take) == checksum
+    assert target.read_bytes() == content
+    with pytest.raises(OSError, match=r"12 bytes|No such file"):
+        folder.download("task/1.mdb", tmp_path / "another", len(content) + 12)
+
+
 def test_a_folder_is_deleted_with_all_below_it(folder):
     folder.put("gone/a", b"x")
     folder.put("gone/deep/b", b"x")
     folder.put("stays", b"x")
+    assert sorted(folder.folders()) == ["gone"]
+    folder.remove_empty("gone")
+    assert len(names(folder, below=True)) == 3, "it is not empty"
     folder.delete_folder("gone")
-    assert names(folder, below=True) == ["stays"]
+    assert (names(folder, below=True), [*folder.folders()]) == (["stays"], [])
+
+
+def test_a_folder_without_files_is_no_file_and_goes_without_a_word(folder):
+    folder.put("empty/a", b"x")
+    folder.delete(["empty/a"])
+    folder.remove_empty("empty")
+    folder.remove_empty("empty")
+    assert (folder.find("empty"), [*folder.folders()]) == (None, [])
 
 
 def test_delta_tables_are_found_and_opened(folder):
@@ -126,6 +150,7 @@ def test_delta_tables_are_found_and_opened(folder):
     pl.DataFrame({"n": [1]}).write_delta(folder.uri, storage_options=folder.options and dict(folder.options))
     assert is_table(folder)
     assert table_at(folder).version() == table_at(folder, 0).version() == 0
+    assert (tables_in(folder.parent), tables_in(folder)) == ([folder.name], [])
 
 
 def test_a_writer_whose_folder_is_gone_does_not_make_it_anew(tmp_path):
@@ -173,12 +198,19 @@ def test_a_new_local_folder_is_on_disk_before_the_file_in_it(tmp_path, events):
     assert events[-1] == ("sync", "new")
 
 
-def test_local_files_that_were_added_are_on_disk_before_their_names_once_synced(tmp_path, events):
+def test_local_files_that_were_added_are_on_disk_before_their_names_at_once_or_when_synced(tmp_path, events):
     folder = Local(tmp_path / "app")
-    folder.add("1", lambda target: Path(target).write_bytes(b"x"), what="rows", needed=1)
+
+    def add(name: str, *, is_durable: bool) -> None:
+        folder.add(name, lambda target: Path(target).write_bytes(b"x"), what="rows", needed=1, is_durable=is_durable)
+
+    add("1", is_durable=True)
+    assert events == [("sync", tmp_path.name), ("sync", "1"), ("sync", "app")]
     events.clear()
-    folder.sync(["1"])
-    assert events == [("sync", "1"), ("sync", "app")]
+    add("2", is_durable=False)
+    assert events == []
+    folder.sync(["2"])
+    assert events == [("sync", "2"), ("sync", "app")]
 
 
 def test_what_a_killed_writer_left_is_no_file_and_goes_after_an_hour(tmp_path):
