@@ -231,7 +231,7 @@ class Coordinator:
         self._listed = {blob.path for _, blob in pending}
         for task_id, blob in pending:
             self.tasks[task_id].pending.append(blob)
-        orphans = remove_orphans(blobs, [blob for _, blob in pending])
+        orphans = remove_orphans(self._blobs, blobs, [blob for _, blob in pending])
         remove_snapshots_but(folder, snapshots, [task.snapshot for task in self.tasks.values() if task.snapshot])
         log.info(
             "generation %s of %r starts after epoch %s with %s tasks%s",
