@@ -23,8 +23,8 @@ from weir.pipelines.backfill.outputs import DayOutput
 from weir.pipelines.backfill.ranges import Ranges
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
-from weir.state.engine.environment import replace_file, sync_folder
 from weir.state.engine.in_memory import free
+from weir.state.storage.places import folder_at
 
 BACKFILLS = "_backfills"
 ABANDONED_AFTER_S = 24 * 3600.0
@@ -163,9 +163,7 @@ class Shadow:
 
     def begin(self, backfill: Backfill) -> None:
         """Create the folder; from now on the backfill can be found."""
-        self.folder.mkdir(parents=True)
-        sync_folder(self.warehouse)
-        replace_file(self.folder / _MANIFEST, msgspec.json.encode(backfill))
+        folder_at(self.folder).put(_MANIFEST, msgspec.json.encode(backfill))
 
     def complete(self, completion: Completion) -> None:
         """Mark the backfill as complete.
@@ -176,7 +174,7 @@ class Shadow:
         if self.backfill.days != EVERYTHING:
             self.remove_stores()
         _remove(self.slices)
-        replace_file(self.folder / _COMPLETE, msgspec.json.encode(completion))
+        folder_at(self.folder).put(_COMPLETE, msgspec.json.encode(completion))
 
     @property
     def backfill(self) -> Backfill:
@@ -186,7 +184,7 @@ class Shadow:
             UnknownBackfillError: There is no such backfill.
         """
         try:
-            return msgspec.json.decode((self.folder / _MANIFEST).read_bytes(), type=Backfill)
+            return msgspec.json.decode(folder_at(self.folder).get(_MANIFEST), type=Backfill)
         except FileNotFoundError:
             raise UnknownBackfillError(self.application, self.id, "it does not exist, or was discarded") from None
 
@@ -194,7 +192,7 @@ class Shadow:
     def completion(self) -> Completion | None:
         """What it has done; None while it runs, and when it was interrupted."""
         try:
-            return msgspec.json.decode((self.folder / _COMPLETE).read_bytes(), type=Completion)
+            return msgspec.json.decode(folder_at(self.folder).get(_COMPLETE), type=Completion)
         except FileNotFoundError:
             return None
 

@@ -31,9 +31,8 @@ from weir.state.commit.protocol import Committer, newest_commit, redo_appends
 from weir.state.commit.record import SwapNote, TableSwap
 from weir.state.commit.swap import note_of_swaps, of_days, output_spec
 from weir.state.commit.tables import AppendTable, file_actions, key_columns
-from weir.state.engine.environment import replace_file
 from weir.state.errors import SwapRefusedError
-from weir.state.storage.places import is_table, table_at
+from weir.state.storage.places import folder_at, is_table, table_at
 
 HELD_ROWS = 1_000_000
 _PREPARED = "swap.json"
@@ -143,7 +142,7 @@ def prepare(
         published=published,
         backfill=backfill,
     )
-    replace_file(shadow.folder / _PREPARED, msgspec.json.encode(prepared))
+    folder_at(shadow.folder).put(_PREPARED, msgspec.json.encode(prepared))
     on_step("swap prepared")
     return prepared
 
@@ -165,7 +164,7 @@ def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared
         SwapRefusedError: Nothing is prepared.
     """
     try:
-        return msgspec.json.decode((app_folder / BACKFILLS / backfill / _PREPARED).read_bytes(), type=Prepared)
+        return msgspec.json.decode(folder_at(app_folder / BACKFILLS / backfill).get(_PREPARED), type=Prepared)
     except FileNotFoundError:
         raise SwapRefusedError(
             application,

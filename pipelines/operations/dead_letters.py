@@ -22,7 +22,7 @@ from weir.pipelines.tasks.replay import Replayed
 from weir.state.commit.delta_log import replace_files
 from weir.state.commit.files import read_files, write_file
 from weir.state.commit.tables import file_actions
-from weir.state.storage.places import table_at
+from weir.state.storage.places import is_table, table_at
 from weir.state.types import TableSpec
 
 LOOK_EVERY_S = 0.2
@@ -145,7 +145,7 @@ def discard(settings: Settings, application: str, ids: Collection[str] | None = 
 
 def _discard_records(settings: Settings, application: str, ids: Collection[str] | None) -> int:
     folder = _folder(settings, application) / DEAD_LETTERS.name
-    if not (folder / "_delta_log").is_dir():
+    if not is_table(folder):
         return 0
     while True:
         table = table_at(folder)

@@ -16,6 +16,7 @@ from weir.pipelines.operations.registry import require
 from weir.pipelines.operations.rows import as_dictionaries
 from weir.state.commit.outbox import REFUSED_FOLDER
 from weir.state.commit.refused import Refused
+from weir.state.storage.places import tables_in
 
 DELIVERY = "delivery"
 """The stage of such a letter."""
@@ -30,7 +31,7 @@ def undelivered(settings: Settings, application: str) -> pl.DataFrame:
         OperationError: The folder does not know the application.
     """
     folder = settings.warehouse / require(settings, application)
-    sinks = sorted(path.name for path in Path(folder, REFUSED_FOLDER).glob("*"))
+    sinks = tables_in(folder / REFUSED_FOLDER)
     return pl.concat([_NONE, *(_letters(folder, sink, application) for sink in sinks)])
 
 

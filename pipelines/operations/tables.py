@@ -12,6 +12,7 @@ from weir.pipelines.operations.registry import require
 from weir.pipelines.operations.rows import without_bookkeeping
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.commit.tables import read_table
+from weir.state.storage.places import is_table
 
 
 def output_tables(folder: Path) -> list[str]:
@@ -23,7 +24,7 @@ def output_tables(folder: Path) -> list[str]:
 
 def readable_tables(folder: Path) -> list[str]:
     """The output tables, and the one of dead letters if there are any."""
-    has_dead_letters = (folder / DEAD_LETTERS.name / "_delta_log").is_dir()
+    has_dead_letters = is_table(folder / DEAD_LETTERS.name)
     return [*output_tables(folder), *[DEAD_LETTERS.name] * has_dead_letters]
 
 

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.state.commit.evolution import UPDATES_PROPERTY
 from weir.state.commit.pinned import pinned
 from weir.state.commit.tables import key_columns
-from weir.state.storage.places import table_at
+from weir.state.storage.places import table_at, tables_in
 from weir.state.types import CHANGELOG_FOLDER
 
 UPDATES, CHANGELOG, STORE = "updates", "changelog", "store"
@@ -107,9 +107,9 @@ def views(app_folder: Path, outputs: Sequence[str]) -> list[View]:
         found.append(View(schema="", name=output, table=output, keys=keys, updates=updates))
         if keys or updates:
             found.append(View(schema=UPDATES, name=output, table=updates or output, keys=()))
-    for log in sorted(app_folder.glob(f"{CHANGELOG_FOLDER}/*/_delta_log")):
-        store, name = log.parent.name, f"{CHANGELOG_FOLDER}/{log.parent.name}"
-        keys = tuple(key_columns(table_at(log.parent)))
+    for store in tables_in(app_folder / CHANGELOG_FOLDER):
+        name = f"{CHANGELOG_FOLDER}/{store}"
+        keys = tuple(key_columns(table_at(app_folder / name)))
         found.append(View(schema=CHANGELOG, name=store, table=name, keys=()))
         found.append(View(schema=STORE, name=store, table=name, keys=keys))
     order = ("", UPDATES, CHANGELOG, STORE)

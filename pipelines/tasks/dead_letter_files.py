@@ -6,7 +6,6 @@ What the table has, and how rows get there, is in ``weir.pipelines.tasks.dead_le
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 
 import polars as pl
 
@@ -14,7 +13,7 @@ from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, REPLAYED
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.files import scan_files, stored_schema
 from weir.state.commit.tables import file_actions
-from weir.state.storage.places import table_at
+from weir.state.storage.places import Place, is_table, table_at
 
 PLACE = ("_epoch", "topic", "partition", "offset")
 """What orders letters."""
@@ -28,10 +27,10 @@ class DeadLetterFiles:
     failed again.
     """
 
-    def __init__(self, app_folder: Path) -> None:
+    def __init__(self, app_folder: Place) -> None:
         self._folder = app_folder / DEAD_LETTERS.name
         self._files = pl.DataFrame(schema=_FILES)
-        if (self._folder / "_delta_log").is_dir():
+        if is_table(self._folder):
             with naming_damage(self._folder):
                 self._files = _known(file_actions(table_at(self._folder)))
 
