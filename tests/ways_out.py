@@ -331,6 +331,12 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "free some space": "tests/pipelines/tasks/test_epoch.py::"
         "test_a_disk_that_fills_while_files_are_written_is_waited_for",
     },
+    "state/errors.py ConditionalPutError": {
+        "use a store that does": "tests/state/storage/test_object_store.py::"
+        "test_a_store_that_refuses_a_second_put_is_taken_and_nothing_is_left_there",
+        "or a folder of a local disk": "tests/state/storage/test_commits.py::"
+        "test_commits_are_read_back_a_newer_driver_fences_and_a_checkpoint_covers_the_log",
+    },
     "state/errors.py AppendOnlyError": {
         "set that property to false": "tests/state/changelog/test_append_only.py::"
         "test_a_table_of_upserts_is_refused_at_the_claim_and_at_a_refresh",
