@@ -215,9 +215,10 @@ class Shadow:
 
 def shadows(warehouse: Path, state_dir: Path, application: str) -> Iterator[Shadow]:
     """An application's shadows, oldest days first."""
-    for manifest in sorted((warehouse / application / BACKFILLS).glob(f"*/{_MANIFEST}")):
-        if not manifest.parent.name.startswith(_REMOVED):
-            yield Shadow.of(warehouse, state_dir, application, manifest.parent.name)
+    folder = folder_at(warehouse / application / BACKFILLS)
+    for backfill in sorted(folder.folders()):
+        if folder.find(f"{backfill}/{_MANIFEST}") is not None:
+            yield Shadow.of(warehouse, state_dir, application, backfill)
 
 
 def remove_swapped(app_folder: Path, newest: CommitRecord | None) -> None:
