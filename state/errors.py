@@ -411,6 +411,21 @@ class AppendOnlyError(StateError):
         )
 
 
+class ObjectStoreError(StateError, OSError):
+    """An object store does not answer, or refuses what is asked; or the environment does not say enough of it."""
+
+    def __init__(self, uri: str, reason: str) -> None:
+        super().__init__()
+        self.args = uri, reason
+        self.uri, self.reason = uri, reason
+
+    def __str__(self) -> str:
+        return (
+            f"the object store of {self.uri} cannot be used: {self.reason}; check the bucket, and the credentials, "
+            "region and endpoint in the environment: AWS_*, AZURE_* or GOOGLE_* variables"
+        )
+
+
 class ConditionalPutError(StateError):
     """An object store lets a second writer of a name win, so that two drivers could both commit."""
 

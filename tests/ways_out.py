@@ -334,8 +334,12 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "state/errors.py ConditionalPutError": {
         "use a store that does": "tests/state/storage/test_object_store.py::"
         "test_a_store_that_refuses_a_second_put_is_taken_and_nothing_is_left_there",
-        "or a folder of a local disk": "tests/state/storage/test_commits.py::"
-        "test_commits_are_read_back_a_newer_driver_fences_and_a_checkpoint_covers_the_log",
+        "or a folder of a local disk": f"{CLI}/test_object_store.py::"
+        "test_a_store_that_lets_a_second_writer_win_is_refused_at_the_start_and_a_local_disk_is_taken",
+    },
+    "state/errors.py ObjectStoreError": {
+        "check the bucket": f"{CLI}/test_object_store.py::"
+        "test_a_bucket_that_is_not_there_is_named_and_with_the_right_one_it_runs",
     },
     "state/errors.py AppendOnlyError": {
         "set that property to false": "tests/state/changelog/test_append_only.py::"
@@ -434,6 +438,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/operations/aside.py _newest": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/operations/compaction.py compact_application": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/operations/sql.py opened_sql": {
+        "show x TABLE": f"{CLI}/test_object_store.py::test_sql_says_what_to_use_instead",
         "run MODULE:APP": f"{SPARK}/test_sql.py::test_before_the_first_commit_there_is_nothing_to_ask",
     },
     "pipelines/spark/merging.py SparkMergeError": {

@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 import polars.selectors as cs
@@ -22,7 +21,7 @@ from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import may_be_of_days, of_days, replaced
 from weir.state.commit.tables import file_actions, key_columns, newest_of_each_key, standing_rows
 from weir.state.commit.upserts import shown_name
-from weir.state.storage.places import is_table, table_at
+from weir.state.storage.places import Place, is_table, table_at
 
 COMPARED_ROWS = 2_000_000
 """About how many rows are in memory at a time, of both sides together."""
@@ -90,7 +89,7 @@ def require_small(shadow: Shadow, differences: Sequence[TableDifference], max_ch
         raise LargeChangeError(shadow.application, shadow.id, program, max_change, large, str(shadow.folder))
 
 
-def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableDifference:
+def difference(app_folder: Place, shadow_folder: Place, swap: TableSwap) -> TableDifference:
     """Compare the rows that ``swap`` takes out of the live table with those of the shadow's table that it puts in.
 
     Both tables have all that their commit logs promise; the swap's files are not looked at. Columns that the live rows
@@ -138,7 +137,7 @@ def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableD
     )
 
 
-def _read(folder: Path, files: pl.DataFrame, schema: pl.Schema, where: pl.Expr) -> pl.DataFrame:
+def _read(folder: Place, files: pl.DataFrame, schema: pl.Schema, where: pl.Expr) -> pl.DataFrame:
     held = pl.DataFrame(schema=schema)
     for path in files["path"] if files.height else ():
         held = held.vstack(read_files(folder, [path], schema).filter(where))

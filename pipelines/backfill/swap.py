@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 import polars as pl
@@ -32,7 +31,7 @@ from weir.state.commit.record import SwapNote, TableSwap
 from weir.state.commit.swap import note_of_swaps, of_days, output_spec
 from weir.state.commit.tables import AppendTable, file_actions, key_columns
 from weir.state.errors import SwapRefusedError
-from weir.state.storage.places import folder_at, is_table, table_at
+from weir.state.storage.places import Place, folder_at, is_table, table_at
 
 HELD_ROWS = 1_000_000
 _PREPARED = "swap.json"
@@ -56,7 +55,7 @@ class Prepared:
         sinks = f"its rows go to {', '.join(self.published)}" if self.published else ""
         return "; ".join(filter(None, (self.changes, sinks)))
 
-    def for_outboxes(self, app_folder: Path, after_epoch: int) -> Republished:
+    def for_outboxes(self, app_folder: Place, after_epoch: int) -> Republished:
         """Write what goes to sinks outside the warehouse, with epochs after ``after_epoch``.
 
         Raises:
@@ -142,7 +141,7 @@ def prepare(
         published=published,
         backfill=backfill,
     )
-    folder_at(shadow.folder).put(_PREPARED, msgspec.json.encode(prepared))
+    shadow.folder.put(_PREPARED, msgspec.json.encode(prepared))
     on_step("swap prepared")
     return prepared
 
@@ -157,7 +156,7 @@ def with_files(shadow: Shadow, swap: TableSwap) -> TableSwap:
     return replace(swap, files=tuple(files))
 
 
-def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared:
+def read_prepared(app_folder: Place, application: str, backfill: str) -> Prepared:
     """What ``prepare`` has recorded.
 
     Raises:
@@ -174,7 +173,7 @@ def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared
 
 
 def swap_at_rest(
-    warehouse: Path, application: Application, backfill: str, on_step: Callable[[str], None] = lambda step: None
+    warehouse: Place, application: Application, backfill: str, on_step: Callable[[str], None] = lambda step: None
 ) -> int:
     """Swap in a prepared backfill in a separate commit while no driver runs; returns the commit's epoch.
 
@@ -254,7 +253,7 @@ def _require_fit(shadow: Shadow, table: str) -> None:
         )
 
 
-def _redo_appends(app_folder: Path, application: str, tables: Sequence[str]) -> None:
+def _redo_appends(app_folder: Place, application: str, tables: Sequence[str]) -> None:
     """Bring live tables up to the commit log, as the claim before a swap would: a dead driver may have left one
     behind."""
     log = app_folder / COMMITS.name
@@ -265,7 +264,7 @@ def _redo_appends(app_folder: Path, application: str, tables: Sequence[str]) -> 
         redo_appends(AppendTable(app_folder / name, name, application), versions.get(name, 0), log, log_files)
 
 
-def standing_parts(folder: Path, condition: pl.Expr) -> Iterator[pl.DataFrame]:
+def standing_parts(folder: Place, condition: pl.Expr) -> Iterator[pl.DataFrame]:
     """The current rows of a table that meet ``condition``, which uses only key columns in a table of updates.
 
     They come in non-empty frames, small enough to bound the memory needed.
@@ -284,7 +283,7 @@ def standing_parts(folder: Path, condition: pl.Expr) -> Iterator[pl.DataFrame]:
     yield from (rows for rows in parts if rows.height)
 
 
-def _facts(folder: Path, files: pl.DataFrame, columns: pl.Schema, condition: pl.Expr) -> Iterator[pl.DataFrame]:
+def _facts(folder: Place, files: pl.DataFrame, columns: pl.Schema, condition: pl.Expr) -> Iterator[pl.DataFrame]:
     held = list[pl.DataFrame]()
     for path in files["path"]:
         held.append(read_files(folder, [path], columns).filter(condition))

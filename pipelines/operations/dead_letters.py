@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import msgspec
 import polars as pl
@@ -22,7 +21,8 @@ from weir.pipelines.tasks.replay import Replayed
 from weir.state.commit.delta_log import replace_files
 from weir.state.commit.files import read_files, write_file
 from weir.state.commit.tables import file_actions
-from weir.state.storage.places import is_table, table_at
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import folder_at, is_table, table_at
 from weir.state.types import TableSpec
 
 LOOK_EVERY_S = 0.2
@@ -163,5 +163,5 @@ def _discard_records(settings: Settings, application: str, ids: Collection[str] 
             return gone.height - gone.filter(stage=REPLAYED).height
 
 
-def _folder(settings: Settings, application: str) -> Path:
-    return settings.warehouse / require(settings, application)
+def _folder(settings: Settings, application: str) -> Folder:
+    return folder_at(settings.warehouse) / require(settings, application)

@@ -93,7 +93,7 @@ def require(settings: Settings, application: str) -> str:
 def registered_application(settings: Settings, application: str) -> Application:
     """The program of an application that has run in the folder, with the names that its stores have in the newest
     commit; raises what ``registered_reference`` raises."""
-    return _load(_registration(settings, application)).over(newest_commit(settings.warehouse, application))
+    return _load(_registration(settings, application)).over(newest_commit(folder_at(settings.warehouse), application))
 
 
 def registered_reference(settings: Settings, application: str) -> str:

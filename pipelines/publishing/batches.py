@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from pathlib import Path
 
 import polars as pl
 
@@ -34,7 +33,7 @@ class BatchConnection:
         self.limits = BatchLimits(
             rows=sink.max_records, size_bytes=max(1, sink.max_bytes - _BRACKETS_BYTES), one_epoch=True
         )
-        self._mark = MarkFile(Path(outbox.folder.uri))
+        self._mark = MarkFile(outbox.folder)
         self._sender = copy.copy(sender)
         try:
             self._sender.open()

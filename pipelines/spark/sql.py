@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
@@ -24,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.state.commit.evolution import UPDATES_PROPERTY
 from weir.state.commit.pinned import pinned
 from weir.state.commit.tables import key_columns
-from weir.state.storage.places import table_at, tables_in
+from weir.state.storage.places import Place, table_at, tables_in
 from weir.state.types import CHANGELOG_FOLDER
 
 UPDATES, CHANGELOG, STORE = "updates", "changelog", "store"
@@ -77,7 +76,7 @@ class View:
             return "every update that is kept"
         return "the newest row of each key" if self.keys or self.updates else "all rows"
 
-    def query(self, app_folder: Path, tables: Mapping[str, DeltaTable], application: str) -> str:
+    def query(self, app_folder: Place, tables: Mapping[str, DeltaTable], application: str) -> str:
         """The rows, from tables at their versions."""
         source, keys, columns = self.table, self.keys, _columns(tables[self.table])
         if self.updates and _is_behind(tables[self.table], tables[self.updates], application):
@@ -95,7 +94,7 @@ class View:
         return f"SELECT {_list(columns)} FROM ({ranked}) WHERE {_PLACE} = 1 AND NOT _deleted"
 
 
-def views(app_folder: Path, outputs: Sequence[str]) -> list[View]:
+def views(app_folder: Place, outputs: Sequence[str]) -> list[View]:
     """What there is to read: outputs by their names, then their updates, changelogs, and what stores hold.
 
     A name has only letters, digits and underscores in SQL: what else it has becomes an underscore.
@@ -136,7 +135,7 @@ class SqlSession:
     their plain names.
     """
 
-    def __init__(self, session: SparkSession, warehouse: Path, application: str, outputs: Sequence[str]) -> None:
+    def __init__(self, session: SparkSession, warehouse: Place, application: str, outputs: Sequence[str]) -> None:
         self._session, self._warehouse, self._application = session, warehouse, application
         self._folder = warehouse / application
         self._views = views(self._folder, outputs)

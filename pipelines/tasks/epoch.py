@@ -64,7 +64,7 @@ from weir.state.errors import (
 from weir.state.frames import repeated, with_series
 from weir.state.full_disk import disk_full, is_disk_full
 from weir.state.storage.contract import Folder
-from weir.state.storage.places import folder_at
+from weir.state.storage.places import disks, folder_at
 from weir.state.storage.syncs import Syncs
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
@@ -80,7 +80,7 @@ class TaskSettings:
     """Settings shared by all tasks and epochs of a run."""
 
     application_folder: str
-    """The application's folder in the warehouse."""
+    """The application's folder in the warehouse: a path, or a URI of an object store."""
     state_folder: str
     """The application's folder in the state directory, with one folder per task."""
     partition_counts: Mapping[int, int]
@@ -190,7 +190,7 @@ class EpochRunner:
         self._handling, self._renewal = handling, renewal
         self._topology, self._settings, self._connected, self._on_step = topology, settings, reader, on_step
         self._ahead = ReadAhead() if settings.reads_ahead else None
-        self._folder = Path(settings.application_folder)
+        self._folder = folder_at(settings.application_folder)
         self._tables = {sink.table: table_spec(sink) for sink in topology.sinks}
         self._global_tables = GlobalTables(topology, handling)
         self._at_work: TaskStore | None = None
@@ -250,7 +250,7 @@ class EpochRunner:
                     for written, name in self._written:  # the next attempt needs the room
                         written.delete([name])
                 what = f"task {self._topology.task_name(plan.task)}"
-                folders = [self._folder, Path(self._settings.state_folder)]
+                folders = [*disks(self._folder), Path(self._settings.state_folder)]
                 return _refusal(plan, ReceiptStatus.DISK_FULL, str(disk_full(error, what, folders)))
             log.exception("task %s failed in epoch %s", plan.task, plan.state)
             return _refusal(plan, ReceiptStatus.FAILED, f"{type(error).__name__}: {error}")
@@ -762,7 +762,7 @@ class EpochRunner:
                         state=plan.state,
                     )
                 )
-                self._written.append((folder_at(self._folder / BLOBS), blobs[-1].path))
+                self._written.append((self._folder / BLOBS, blobs[-1].path))
         if blobs:
             self._on_step("blob written")
         return tuple(blobs)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 
@@ -21,7 +20,14 @@ from weir.state.types import FileEntry, StoreSpec
 
 
 def replaced_rows(
-    app_folder: Place, source_folder: Path, spec: StoreSpec, task: str, *, through: int, source_through: int, epoch: int
+    app_folder: Place,
+    source_folder: Place,
+    spec: StoreSpec,
+    task: str,
+    *,
+    through: int,
+    source_through: int,
+    epoch: int,
 ) -> Iterator[FileEntry]:
     """Write, for a commit of ``epoch``, the current rows of ``task`` in the changelog at ``source_folder``, and, with
     the epoch before it, deletions of keys that only the changelog at ``app_folder`` has. The deletions are

@@ -202,8 +202,11 @@ def scan_table(table: DeltaTable) -> pl.LazyFrame:
     folder's path, such as spaces. It also fails where files of other writers, such as Spark's OPTIMIZE, have the
     partition in their path, and those written here have it as a column. Then the files are scanned by their real paths.
     """
-    escaped, partitions = urlsplit(table.table_uri).path, table.metadata().partition_columns
-    if (root := unquote(escaped)) == escaped and not partitions:
+    uri, partitions = table.table_uri, table.metadata().partition_columns
+    is_on_disk = urlsplit(uri).scheme in ("", "file")
+    escaped = urlsplit(uri).path if is_on_disk else uri
+    root = unquote(escaped) if is_on_disk else uri
+    if root == escaped and not partitions:
         return pl.scan_delta(table)
     paths = [path.removeprefix(escaped) for path in table.file_uris()]
     apart = [bool(partitions) and path.lstrip("/").startswith(f"{partitions[0]}=") for path in paths]
@@ -223,6 +226,7 @@ def scan_table(table: DeltaTable) -> pl.LazyFrame:
             missing_columns="insert",
             extra_columns="ignore",
             cast_options=WIDER,
+            storage_options=None if is_on_disk else storage_options(folder_at(uri)),
         ).select(list(schema))
         for is_apart in sorted(set(apart))
     ]
@@ -235,8 +239,9 @@ def read_rows(folder: Place, version: int | None = None) -> pl.DataFrame:
         return scan_table(table_at(folder, version)).collect()
 
 
-def read_table(folder: Place, version: int | None = None) -> pl.DataFrame:
-    """The current rows of an output table, now or at a Delta version.
+def read_table(folder: Place | str, version: int | None = None) -> pl.DataFrame:
+    """The current rows of an output table, now or at a Delta version; ``folder`` may be the URI of one on an object
+    store.
 
     A table of facts gives all its rows. A table of updates gives the newest row of each key, by ``_epoch`` and then
     ``_seq`` where there is one, without the deleted ones.
@@ -246,7 +251,8 @@ def read_table(folder: Place, version: int | None = None) -> pl.DataFrame:
         >>> customers.sort("customer").select("customer", "orders", "cents").rows()
         [('ann', 2, 1200), ('bob', 1, 200)]
     """
-    rows, keys = read_rows(folder, version), key_columns(table_at(folder, version))
+    place = folder_at(folder)
+    rows, keys = read_rows(place, version), key_columns(table_at(place, version))
     return standing_rows(rows, keys)
 
 

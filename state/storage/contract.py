@@ -47,6 +47,10 @@ class Folder(Protocol):
         """The folder above."""
 
     @property
+    def path(self) -> Path | None:
+        """Where it is on a local disk; None if it is not on one."""
+
+    @property
     def uri(self) -> str:
         """The folder as delta-rs and polars take it."""
 
@@ -130,7 +134,8 @@ class Folder(Protocol):
         """Delete files; it is fine if one is not there. After a crash of the machine they may be back."""
 
     def delete_folder(self, name: str) -> None:
-        """Delete a folder with all that is below it, so that no reader finds a part of it."""
+        """Delete a folder with all that is below it, if it is there, so that no reader takes a part of it for a table;
+        also what killed calls left of others."""
 
     def remove_empty(self, name: str) -> None:
         """Remove a folder below if it is empty; nobody may be about to add a file there."""

@@ -156,8 +156,10 @@ class Local:
 
     def delete_folder(self, name: str) -> None:
         aside = self.path / _REMOVED
-        aside.mkdir(exist_ok=True)
-        (self.path / name).rename(aside / uuid.uuid4().hex)
+        while (self.path / name).exists():
+            with suppress(FileNotFoundError):  # another process has just emptied it
+                aside.mkdir(exist_ok=True)
+                (self.path / name).rename(aside / uuid.uuid4().hex)
         shutil.rmtree(aside, ignore_errors=True)
 
     def remove_empty(self, name: str) -> None:

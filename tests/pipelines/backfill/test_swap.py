@@ -150,7 +150,7 @@ def test_after_a_crash_at_any_step_all_or_nothing_is_swapped_in(place, shadow, r
         assert_outputs(place, before)
         swap_by_command(place, shadow)
     assert_outputs(place, after)
-    assert not shadow.folder.exists()
+    assert not shadow.folder.path.exists()
     assert len(newest_commit(place.warehouse, "sensors").swapped) == 1
     assert all(answer.startswith("swapped in already") for answer, _ in place.desk.answers.values())
 
@@ -165,7 +165,7 @@ def test_a_backfill_that_dies_leaves_the_outputs_as_they_were_and_does_not_count
     with pytest.raises(Exception, match="is not complete"):
         prepare(shadow)
     shadow.remove()
-    assert not shadow.folder.exists()
+    assert not shadow.folder.path.exists()
     assert not shadow.state_folder.exists()
     assert_outputs(place, results[0])
 
@@ -241,9 +241,9 @@ def test_compaction_and_vacuum_leave_a_shadow_alone(place, results):
     compact(place)
     run_shadow(place, shadow, build(MENDED))
     prepare(shadow)
-    before = {path: path.stat().st_mtime_ns for path in shadow.folder.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in shadow.folder.path.rglob("*")}
     compact(place)
-    assert {path: path.stat().st_mtime_ns for path in shadow.folder.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in shadow.folder.path.rglob("*")} == before
     swap_at_rest(place.warehouse, place.application, shadow.id)
     assert_outputs(place, results[1])
 
@@ -300,7 +300,7 @@ def test_a_backfill_that_another_has_overtaken_is_refused(place, shadow, results
 
 def test_a_swap_prepared_long_ago_or_gone_or_never_prepared_is_refused(place, shadow, results):
     prepared = prepare(shadow)
-    path = shadow.folder / "swap.json"
+    path = shadow.folder.path / "swap.json"
     old = json.loads(path.read_text())
     path.write_text(json.dumps({**old, "at_s": time.time() - PREPARED_LIFE_S - 1}))
     with pytest.raises(SwapRefusedError, match="more than 12 hours ago; swap it again"):
@@ -381,7 +381,7 @@ def test_a_swap_for_which_there_is_no_room_is_repeated_once_there_is(template, t
             if name == step:
                 disk.fill()
 
-        with pytest.raises(DiskFullError, match="free some space there"), telling("the swap", place.warehouse):
+        with pytest.raises(DiskFullError, match="free some space there"), telling("the swap", [place.warehouse]):
             swap_by_command(place, shadow, on_step)
         if step != "pivot appended":
             assert_outputs(place, before)

@@ -14,12 +14,15 @@ from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.errors import FencedError
 from weir.state.storage.contract import Folder
 from weir.state.storage.local import Local
+from weir.state.storage.places import folder_at
 from weir.state.types import StateId
 
 
 @pytest.fixture(params=["local", "s3"])
 def warehouse(request, tmp_path) -> Folder:
-    return Local(tmp_path) if request.param == "local" else request.getfixturevalue("s3_folder")("warehouse")
+    return (
+        Local(tmp_path) if request.param == "local" else folder_at(request.getfixturevalue("s3_bucket") + "/warehouse")
+    )
 
 
 def record(warehouse: Folder, generation: int, epoch: int) -> CommitRecord:

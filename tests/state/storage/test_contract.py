@@ -15,7 +15,7 @@ from obstore.store import MemoryStore
 from weir.state.storage.contract import Folder
 from weir.state.storage.local import Local
 from weir.state.storage.object_store import ObjectFolder
-from weir.state.storage.places import is_table, table_at, tables_in
+from weir.state.storage.places import folder_at, is_table, table_at, tables_in
 
 WRITERS = 8
 
@@ -26,13 +26,17 @@ def folder(request, tmp_path) -> Folder:
         return Local(tmp_path) / "app"
     if request.param == "memory":
         return ObjectFolder("memory://", "warehouse", MemoryStore()) / "app"
-    return request.getfixturevalue("s3_folder")("warehouse") / "app"
+    return folder_at(request.getfixturevalue("s3_bucket") + "/warehouse") / "app"
 
 
 @pytest.fixture(params=["local", "s3"])
 def shared_folder(request, tmp_path) -> Folder:
     """One that delta-rs and polars can read."""
-    return Local(tmp_path) / "app" if request.param == "local" else request.getfixturevalue("s3_folder")("app")
+    return (
+        Local(tmp_path) / "app"
+        if request.param == "local"
+        else folder_at(request.getfixturevalue("s3_bucket") + "/app")
+    )
 
 
 def names(folder: Folder, prefix: str = "", **options) -> list[str]:
