@@ -73,7 +73,8 @@ class DeltaLog:
         Raises:
             DeltaLogGoneError: What was read before is no longer there.
         """
-        self._refresh()
+        self._read_on()
+        self._require_there()
 
     def append(self, transaction: int, files: Sequence[FileEntry], removed: pl.DataFrame | None = None) -> bool:
         """Add files under the application's transaction; False, with nothing written, if that has moved meanwhile.
@@ -96,24 +97,23 @@ class DeltaLog:
         while self.transaction == expected:
             version = self.version + 1
             if self._log.put_if_absent(entry_name(version), entry):
-                self._refresh(durable=version)
+                self.version, self.transaction = version, transaction
+                self._read_on()
                 return True
-            self._refresh()
+            self.refresh()
             if removed is not None:
                 return False
         return False
 
-    def _refresh(self, durable: int | None = None) -> None:
-        """As ``refresh``; the entry of the version ``durable`` is on disk already."""
+    def _read_on(self) -> None:
+        """Read what comes after ``version``, and make sure that it is on disk."""
         read_from = self.version
         while (actions := _actions(self._log, self.version + 1)) is not None:
             if not self._apply(actions):
                 break
-        self._require_there()
         if last_checkpoint(self._folder) > self.version:
             self._open()  # entries not read yet have been cleaned up
-        others = [version for version in range(read_from + 1, self.version + 1) if version != durable]
-        _sync(self._log, others)
+        _sync(self._log, range(read_from + 1, self.version + 1))
 
     def _require_there(self) -> None:
         """Only a checkpoint that covers the newest entry read takes its place."""

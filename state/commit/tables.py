@@ -175,9 +175,7 @@ class AppendTable:
 
 def check_files(application: str, place: Place, table: str, version: int, files: Sequence[FileEntry]) -> None:
     """Raise ``TableBehindError`` unless all files are in the table's folder (Delta would not notice)."""
-    folder = folder_at(place)
-    for entry in files:
-        found = folder.find(entry.path)
+    for entry, found in zip(files, folder_at(place).find_all([entry.path for entry in files]), strict=True):
         if found is None or found.size_bytes != entry.size_bytes:
             raise TableBehindError(application, table, version_text(version), entry.path)
 

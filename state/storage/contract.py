@@ -7,7 +7,7 @@ them. The local disk is ``weir.state.storage.local``; how a path becomes a folde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -69,6 +69,9 @@ class Folder(Protocol):
 
     def find(self, name: str) -> File | None:
         """The file of that name, without its content; None if there is none."""
+
+    def find_all(self, names: Sequence[str]) -> Sequence[File | None]:
+        """``find`` for each of the names, at the same time where each has to be asked for."""
 
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
         """The files whose names begin with ``prefix`` and sort after ``after``, in no particular order.

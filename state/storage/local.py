@@ -10,7 +10,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +69,9 @@ class Local:
         if not stat.S_ISREG(found.st_mode):
             return None
         return File(name=name, size_bytes=found.st_size, modified_s=found.st_mtime)
+
+    def find_all(self, names: Sequence[str]) -> Sequence[File | None]:
+        return [self.find(name) for name in names]
 
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
         parent, _, start = prefix.rpartition("/")

@@ -12,6 +12,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 8 << 20
 _WRITER = "weir-writer"
 """The attribute that tells a writer its own file from that of another."""
+_AT_ONCE = 16
 _PUTS = 3
 """How often a put is tried whose answer has been lost; what the server refuses for now is tried again below that."""
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
@@ -92,6 +94,9 @@ class ObjectFolder:
         except FileNotFoundError:
             return None
         return File(name=name, size_bytes=found["size"], modified_s=found["last_modified"].timestamp())
+
+    def find_all(self, names: Sequence[str]) -> Sequence[File | None]:
+        return [self.find(name) for name in names] if len(names) < 2 else [*_asking_at_once().map(self.find, names)]
 
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
         parent = prefix.rpartition("/")[0]
@@ -228,6 +233,11 @@ def _store(root: str) -> ObjectStore:
         return from_url(root, client_options={"allow_http": True})
     except BaseError as error:
         raise _store_error(root, error) from None
+
+
+@cache
+def _asking_at_once() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AT_ONCE, "storage")
 
 
 def _found(store: ObjectStore, prefix: str, after: str | None, *, below: bool) -> Iterator[ObjectMeta]:
