@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from threading import Event
 
+import polars as pl
 import pytest
+from deltalake import DeltaTable
 
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.spark.inline import Place, Topics
@@ -82,6 +84,20 @@ def test_a_compaction_leaves_fewer_files_and_the_same_rows(place):
     reports = list(compaction.run(compaction.tables()))
     assert all(report.files_after < report.files_before for report in reports if report.files_before > 2)
     assert totals(place) == expected(place)
+    for partition in (0, 1):
+        place.topics.rows["sales", partition] += sales(30, partition)
+    place.run()
+    assert totals(place) == expected(place)
+
+
+def test_delta_rs_and_polars_read_and_compact_tables_there_by_the_same_variables(place, monkeypatch):
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # for others, who do not know that the endpoint has no TLS
+    place.run()
+    uri = str(place.warehouse / "sales" / "totals")
+    before = pl.read_delta(uri)
+    assert before["total"].to_list()
+    assert DeltaTable(uri).optimize.compact()["numFilesRemoved"] > 1
+    assert sorted(pl.read_delta(uri).rows()) == sorted(before.rows())
     for partition in (0, 1):
         place.topics.rows["sales", partition] += sales(30, partition)
     place.run()

@@ -11,7 +11,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from tests.s3_proxy import Proxy, s3_proxy
-from tests.state.commit.commits import FACTS
+from tests.state.commit.commits import FACTS, TABLES, record
 from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord
@@ -112,3 +112,17 @@ def test_errors_are_those_of_the_contract_and_leave_out_what_obstore_adds(monkey
         folder_at(f"{s3_bucket}/app").get("1")
     with pytest.raises(ObjectStoreError, match="Account must be specified"):
         folder_at("az://container/app")
+
+
+def test_a_commit_asks_as_often_as_the_page_says(proxy, s3_bucket):
+    """Of three tables with a file each; the fewer requests, the sooner a commit is done far from the store."""
+    warehouse = folder_at(f"{s3_bucket}/warehouse")
+    driver = Committer(warehouse, "app", TABLES, fingerprint="f")
+    driver.claim()
+    driver.commit(record(warehouse, 1, 1))
+    proxy.requests.clear()
+    second = record(warehouse, 1, 2)
+    assert proxy.requests == {"PUT": 3}
+    driver.commit(second)
+    driver.close()
+    assert proxy.requests == {"PUT": 8, "HEAD": 10, "GET": 8}
