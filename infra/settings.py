@@ -174,7 +174,9 @@ class Settings(BaseModel):
                 .lower()
                 .replace("input should", "it should")
             )
-            found = repr(first["input"]) if cls.model_fields[field].repr else "what it is"  # may have a password
+            found = (
+                mask_url(repr(first["input"])) if cls.model_fields[field].repr else "what it is"
+            )  # may have a password
             raise SettingsError(f"setting {_shown(field, origin)!r} in {origin} cannot be {found}: {wanted}") from None
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:

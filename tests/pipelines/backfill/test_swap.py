@@ -25,6 +25,7 @@ from weir.state.commit.swap import PREPARED_LIFE_S
 from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.errors import DiskFullError, FencedError, SwapRefusedError
 from weir.state.full_disk import telling
+from weir.state.storage.local import Local
 
 pytestmark = pytest.mark.faults
 
@@ -173,12 +174,12 @@ def test_a_backfill_that_dies_leaves_the_outputs_as_they_were_and_does_not_count
 def test_a_complete_backfill_leaves_no_local_stores(place, monkeypatch):
     shadow = begun(place, DAYS)
 
-    def die(path, content):
-        assert path.name == "complete.json"
+    def die(folder, name, content):
+        assert name == "complete.json"
         assert not shadow.state_folder.exists()
-        raise KilledError(path.name)
+        raise KilledError(name)
 
-    monkeypatch.setattr("weir.pipelines.backfill.shadow.replace_file", die)
+    monkeypatch.setattr(Local, "put", die)
     shadow.state_folder.mkdir(parents=True)
     with pytest.raises(KilledError):
         shadow.complete(Completion(records_in=0, seconds=0.0))
