@@ -26,6 +26,7 @@ from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
 from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord
+from weir.state.storage.places import folder_at
 from weir.state.types import FileEntry, StoreSpec
 
 KEYS, VERSIONS, ROWS_A_FILE = 4_000_000, 2, 250_000
@@ -41,7 +42,7 @@ WAYS = ("process", "spark")
 
 def make(dir: Path, keys: int, versions: int) -> None:
     """The changelog: each file has keys from everywhere, and one row of a hundred is a deletion."""
-    warehouse, epoch = Settings.load(dir).warehouse, 0
+    warehouse, epoch = folder_at(Settings.load(dir).warehouse), 0
     driver = Committer(warehouse, "app", [CHANGES], fingerprint="f")
     generation, files = driver.claim().generation, list[FileEntry]()
     for version in range(versions):
@@ -69,7 +70,7 @@ def measure(dir: Path, way: str) -> dict[str, float]:
     """Compact it, with the start of Spark."""
     settings, began = Settings.load(dir), time.perf_counter()
     with peak_memory(os.getpid()) as peak, SparkMerging(settings, lambda keys: way == "spark") as merge:
-        report, _ = Compaction(settings.warehouse, "app", is_whole=True, merge=merge).run([CHANGES.name])
+        report, _ = Compaction(folder_at(settings.warehouse), "app", is_whole=True, merge=merge).run([CHANGES.name])
         seconds = time.perf_counter() - began
     return {
         "seconds": round(seconds, 1),

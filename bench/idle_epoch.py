@@ -31,6 +31,7 @@ from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.commit.protocol import Committer
+from weir.state.storage.places import folder_at
 from weir.state.types import TaskId
 
 EPOCHS, WARM_UP, RECORDS = 200, 20, 1_000
@@ -50,17 +51,17 @@ def main(arguments: Sequence[str]) -> None:
         reference=reference,
         kafka=kafka,
         tasks=TaskSettings(
-            application_folder=str(settings.warehouse / application.id),
+            application_folder=str(folder_at(settings.warehouse) / application.id),
             state_folder=str(settings.state_dir / application.id),
             partition_counts=topology.partition_counts(counts),
         ),
     )
     spark = slot_context(settings, application.id)
     committer = Committer(
-        settings.warehouse, application.id, application_tables(topology), fingerprint=topology.fingerprint
+        folder_at(settings.warehouse), application.id, application_tables(topology), fingerprint=topology.fingerprint
     )
     slots = SlotPool(spark, SLOTS, worker, spread(tasks, SLOTS, {}))
-    coordinator = Coordinator(application, settings.warehouse, committer, slots)
+    coordinator = Coordinator(application, folder_at(settings.warehouse), committer, slots)
     coordinator.start(counts, Brokers(settings, admin.bootstrap_servers, application))
     (topic,) = counts
     places = [(topic, partition) for partition in range(counts[topic])]

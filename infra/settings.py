@@ -51,6 +51,9 @@ class Settings(BaseModel):
 
     dir: Path = Path(".weir")
     """Contains everything that a run leaves behind; made absolute."""
+    warehouse: Path | str = Field(default_factory=lambda others: others["dir"] / "warehouse")
+    """Where everything is that is committed: a path, made absolute, or the URI of a folder of an object store, as a
+    text: ``s3://bucket/path``. Local state is always in ``dir``."""
     umask: str = "077"
     """What others may not do with what Weir writes, as octal digits; by default nothing is for them."""
     bootstrap_servers: str | None = None
@@ -96,6 +99,15 @@ class Settings(BaseModel):
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return Path(os.path.abspath(value.expanduser()))
+
+    @field_validator("warehouse")
+    @classmethod
+    def _path_or_uri(cls, value: Path | str) -> Path | str:
+        if "://" not in str(value):
+            return Path(os.path.abspath(Path(value).expanduser()))
+        if not re.fullmatch(r"(s3|gs|az)://[^/?#@:\s]+/[^?#]*[^?#/]/?", str(value)):
+            raise ValueError("write a path or s3://bucket/path or gs://bucket/path or az://container/path")
+        return str(value).rstrip("/")
 
     @field_validator("umask")
     @classmethod
@@ -162,7 +174,9 @@ class Settings(BaseModel):
                 .lower()
                 .replace("input should", "it should")
             )
-            found = repr(first["input"]) if cls.model_fields[field].repr else "what it is"  # may have a password
+            found = (
+                mask_url(repr(first["input"])) if cls.model_fields[field].repr else "what it is"
+            )  # may have a password
             raise SettingsError(f"setting {_shown(field, origin)!r} in {origin} cannot be {found}: {wanted}") from None
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
@@ -173,10 +187,6 @@ class Settings(BaseModel):
             elif name in ("control_url", "sql_url"):
                 value = mask_url(value)
             yield name, value
-
-    @property
-    def warehouse(self) -> Path:
-        return self.dir / "warehouse"
 
     @property
     def state_dir(self) -> Path:

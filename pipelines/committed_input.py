@@ -7,10 +7,8 @@ before it had read, and which rows were still on their way to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.pipelines.tasks.blobs import BLOBS, read_blob
 from weir.pipelines.tasks.order import OFFSETS, ORIGIN, origin
@@ -19,15 +17,16 @@ from weir.pipelines.topology.topology import Topology
 from weir.state.commit.log import COMMITS, commits_above, newest_of
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import file_actions
+from weir.state.storage.places import Place, is_table, table_at
 from weir.state.types import BlobRef, Positions, StateId
 
 
-def commit_with(app_folder: Path, task: str, state: StateId) -> CommitRecord | None:
+def commit_with(app_folder: Place, task: str, state: StateId) -> CommitRecord | None:
     """The newest commit that has ``task`` at ``state``; None if the log has none."""
     folder = app_folder / COMMITS.name
-    if not DeltaTable.is_deltatable(str(folder)):
+    if not is_table(folder):
         return None
-    files = file_actions(DeltaTable(folder))
+    files = file_actions(table_at(folder))
     newest = newest_of(folder, files)
     if newest is None or _has(newest, task, state):
         return newest
@@ -36,7 +35,7 @@ def commit_with(app_folder: Path, task: str, state: StateId) -> CommitRecord | N
 
 
 def input_before(
-    topology: Topology, sub_topology: SubTopology, app_folder: Path, record: CommitRecord, task: str
+    topology: Topology, sub_topology: SubTopology, app_folder: Place, record: CommitRecord, task: str
 ) -> Positions:
     """By topic and partition, the offset before which every record has had all its effects on ``task`` as of a commit.
 
@@ -79,7 +78,7 @@ def _before(topology: Topology, sub_topology: SubTopology) -> list[SubTopology]:
     return list(found.values())
 
 
-def _origins(folder: Path, blobs: Iterable[BlobRef], schemas: Mapping[str, pl.Schema]) -> Iterable[int]:
+def _origins(folder: Place, blobs: Iterable[BlobRef], schemas: Mapping[str, pl.Schema]) -> Iterable[int]:
     """For each topic partition whose records caused rows in ``blobs``, the origin of the first of them."""
     for blob in blobs:
         rows = read_blob(folder, blob, schemas[blob.edge])

@@ -33,6 +33,7 @@ from weir.state.engine.contract import StateView
 from weir.state.engine.instances import current_instance
 from weir.state.engine.views import NewestView, open_reader
 from weir.state.errors import OwnStoreError
+from weir.state.storage.places import folder_at
 from weir.state.stores.access import Key, Scan, StoreTime
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.kinds import store_of
@@ -98,7 +99,8 @@ class Answer:
 class StateReader:
     """Reads the stores of one application, from any process of the host, while it runs or afterwards.
 
-    ``directory`` is the folder that ``--dir`` names. ``schema_registry`` holds the client properties of a schema
+    ``directory`` is the folder that ``--dir`` names, ``warehouse`` the setting of that name if it is not in the folder.
+    ``schema_registry`` holds the client properties of a schema
     registry, ``{"url": ...}``; only ``task_of`` needs it, for topics with Avro or Protobuf keys.
 
     Examples:
@@ -115,11 +117,16 @@ class StateReader:
     """
 
     def __init__(
-        self, directory: Path | str, application: Application, *, schema_registry: Mapping[str, str] | None = None
+        self,
+        directory: Path | str,
+        application: Application,
+        *,
+        warehouse: Path | str | None = None,
+        schema_registry: Mapping[str, str] | None = None,
     ) -> None:
         self._schema_registry = dict(schema_registry or {})
         self._folder = Path(directory) / "state" / application.id
-        self._warehouse = Path(directory) / "warehouse" / application.id
+        self._warehouse = folder_at(warehouse or Path(directory) / "warehouse") / application.id
         self._application, self._topology = application, application.topology
 
     def get(self, store: str, key: Key, *, as_of: datetime | None = None, query: Query = _AS_SET) -> Answer:

@@ -409,3 +409,32 @@ class AppendOnlyError(StateError):
             f"the Delta table {self.folder} is append-only (delta.appendOnly), but rows of it have to be replaced or "
             "removed; set that property to false, and try again"
         )
+
+
+class ObjectStoreError(StateError, OSError):
+    """An object store does not answer, or refuses what is asked; or the environment does not say enough of it."""
+
+    def __init__(self, uri: str, reason: str) -> None:
+        super().__init__()
+        self.args = uri, reason
+        self.uri, self.reason = uri, reason
+
+    def __str__(self) -> str:
+        return (
+            f"the object store of {self.uri} cannot be used: {self.reason}; check the bucket, and the credentials, "
+            "region and endpoint in the environment: AWS_*, AZURE_* or GOOGLE_* variables"
+        )
+
+
+class ConditionalPutError(StateError):
+    """An object store lets a second writer of a name win, so that two drivers could both commit."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.uri = uri
+
+    def __str__(self) -> str:
+        return (
+            f"the object store of {self.uri} does not refuse a second put of the same name (If-None-Match), by which "
+            "one of two drivers would win; use a store that does, such as Amazon S3, or a folder of a local disk"
+        )

@@ -56,7 +56,7 @@ def writing(path: Path, what: str, needed: int) -> Iterator[None]:
     Raises:
         DiskFullError: There is no room, for ``what`` and its ``needed`` bytes.
     """
-    with telling(what, path.parent, needed):
+    with telling(what, [path.parent], needed):
         try:
             yield
         except Exception as error:
@@ -66,8 +66,8 @@ def writing(path: Path, what: str, needed: int) -> Iterator[None]:
 
 
 @contextmanager
-def telling(what: str, folder: Path, needed: int | None = None) -> Iterator[None]:
-    """Within the block ``what``, which may need so many bytes, is written below ``folder``; the error of a full disk
+def telling(what: str, folders: Sequence[Path], needed: int | None = None) -> Iterator[None]:
+    """Within the block ``what``, which may need so many bytes, is written below ``folders``; the error of a full disk
     becomes a sentence.
 
     Raises:
@@ -78,7 +78,7 @@ def telling(what: str, folder: Path, needed: int | None = None) -> Iterator[None
     except Exception as error:
         if not is_disk_full(error):
             raise
-        raise disk_full(error, what, [folder], needed) from error
+        raise disk_full(error, what, folders, needed) from error
 
 
 def require_room(where: Path, what: str, needed: int) -> None:

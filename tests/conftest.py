@@ -14,11 +14,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 import typer.testing
 from hypothesis import settings as hypothesis_settings
 
 from tests.examples import examples
 from tests.kafka_server import kafka_server
+from tests.s3_server import s3_server
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.settings import Settings
 
@@ -42,6 +44,7 @@ WHOLE_RUNS = [
         "pipelines/cli/test_compact.py",
         "pipelines/cli/test_dead_letters.py",
         "pipelines/cli/test_lost_tables.py",
+        "pipelines/cli/test_object_store.py",
         "pipelines/cli/test_plan.py",
         "pipelines/cli/test_quarantine.py",
         "pipelines/cli/test_query.py",
@@ -114,6 +117,28 @@ def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     while (left := _left(base, before)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left, "processes outlived the tests: " + "; ".join(left)
+
+
+@pytest.fixture(scope="session")
+def s3_url() -> Iterator[str]:
+    """A server that speaks S3."""
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture
+def s3_bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URI of a bucket of the test's own; the environment says how to reach it."""
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "tests",
+        "AWS_SECRET_ACCESS_KEY": "tests",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": s3_url,
+    }.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"test-{uuid.uuid4().hex}"
+    requests.put(f"{s3_url}/{bucket}", timeout=10).raise_for_status()
+    return f"s3://{bucket}"
 
 
 @pytest.fixture(scope="session")

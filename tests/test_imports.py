@@ -242,6 +242,68 @@ def test_only_the_settings_read_the_environment():
     }
 
 
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """The calls in a file with the last part of what is called."""
+    for node in nodes(path):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            yield node.func.id if isinstance(node.func, ast.Name) else node.func.attr, node
+
+
+BY_PATH = {"open", "read_bytes", "write_bytes", "read_text", "write_text", "glob", "rglob", "iterdir", "scandir"}
+BY_PATH |= {
+    "unlink",
+    "mkdir",
+    "rename",
+    "link",
+    "fsync",
+    "stat",
+    "exists",
+    "is_file",
+    "is_dir",
+    "rmtree",
+    "replace_file",
+}
+LOCAL = {"state/changelog/restore.py", "state/changelog/snapshot.py"}
+"""These make instances of local stores."""
+
+
+def test_tables_and_the_commit_log_are_read_and_written_through_the_storage_alone():
+    found = {
+        f"{path.relative_to(ROOT)}:{call.lineno} calls {name}"
+        for folder in ("state/commit", "state/changelog")
+        for path in (ROOT / folder).rglob("*.py")
+        if path.relative_to(ROOT).as_posix() not in LOCAL
+        for name, call in calls(path)
+        if name in BY_PATH
+    }
+    assert found == set()
+    opening = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if any(name == "DeltaTable" for name, _ in calls(path))
+    }
+    assert opening == {"state/storage/places.py", "pipelines/backfill/files.py"}, "the second opens tables of others"
+
+
+def test_nobody_takes_the_warehouse_for_a_folder_of_the_local_disk():
+    """It may be a URI, which only ``folder_at`` tells from a path."""
+    found = set()
+    for package in PACKAGES[:2]:
+        for path in (ROOT / package).rglob("*.py"):
+            held = {id(arg) for name, call in calls(path) if name in ("folder_at", "str") for arg in call.args}
+            held |= {id(node.value) for node in nodes(path) if isinstance(node, ast.keyword | ast.FormattedValue)}
+            found |= {
+                f"{path.relative_to(ROOT)}:{node.lineno}"
+                for node in nodes(path)
+                if isinstance(node, ast.Attribute)
+                and node.attr == "warehouse"
+                and "settings" in ast.unparse(node.value)
+                and id(node) not in held
+            }
+    assert found == set()
+
+
 def test_the_four_folders_are_imported_only_through_weir():
     """A module that is also loaded under a bare name exists twice, and its classes differ from themselves."""
     bare = re.compile(rf"(\b(from|import) |-m |[\"'`])({'|'.join(PACKAGES)})((\.[a-z_]+)+|(?= import ))")

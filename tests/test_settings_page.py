@@ -24,6 +24,8 @@ def taken(name: str) -> str:
         return "properties"
     if kinds == [Path]:
         return "a path"
+    if kinds == [Path, str]:
+        return "a path or a URI"
     if kinds == [str]:
         return "octal digits" if name == "umask" else "text"
     if all(isinstance(kind, str) for kind in kinds):
@@ -35,6 +37,8 @@ def taken(name: str) -> str:
 
 
 def default(name: str) -> str:
+    if name == "warehouse":
+        return "in `dir`"
     value: Any = Settings.model_fields[name].get_default(call_default_factory=True)
     if name == "slots":
         return "the number of cores, at least 2"

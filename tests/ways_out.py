@@ -354,6 +354,16 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "free some space": "tests/pipelines/tasks/test_epoch.py::"
         "test_a_disk_that_fills_while_files_are_written_is_waited_for",
     },
+    "state/errors.py ConditionalPutError": {
+        "use a store that does": "tests/state/storage/test_object_store.py::"
+        "test_a_store_that_refuses_a_second_put_is_taken_and_nothing_is_left_there",
+        "or a folder of a local disk": f"{CLI}/test_object_store.py::"
+        "test_a_store_that_lets_a_second_writer_win_is_refused_at_the_start_and_a_local_disk_is_taken",
+    },
+    "state/errors.py ObjectStoreError": {
+        "check the bucket": f"{CLI}/test_object_store.py::"
+        "test_a_bucket_that_is_not_there_is_named_and_with_the_right_one_it_runs",
+    },
     "state/errors.py AppendOnlyError": {
         "set that property to false": "tests/state/changelog/test_append_only.py::"
         "test_a_table_of_upserts_is_refused_at_the_claim_and_at_a_refresh",
@@ -451,6 +461,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/operations/aside.py _newest": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/operations/compaction.py compact_application": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/operations/sql.py opened_sql": {
+        "show x TABLE": f"{CLI}/test_object_store.py::test_sql_says_what_to_use_instead",
         "run MODULE:APP": f"{SPARK}/test_sql.py::test_before_the_first_commit_there_is_nothing_to_ask",
     },
     "pipelines/spark/merging.py SparkMergeError": {

@@ -19,6 +19,7 @@ from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.commit.outbox import outbox_name
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.upserts import shown_name, upserts_of
+from weir.state.storage.places import folder_at
 from weir.state.types import CHANGELOG_FOLDER, TableSpec
 
 DRIVER = "weir.orchestration.drivers.ingest"
@@ -87,7 +88,7 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
         finished, closing = driven
         if "error" in closing:
             raise dg.Failure(addressed(closing["error"], settings, supervised.reference))
-        update_task_partitions(supervised, settings.warehouse, context.instance)
+        update_task_partitions(supervised, folder_at(settings.warehouse), context.instance)
         yield from finished.get_results(implicit_materializations=False)
 
     return ingest
@@ -112,7 +113,7 @@ def _results_of_terminated(
         driver = ControlDatabase(settings.control_database_url).application_status(supervised.id, of_driver=True)
     except ControlDatabaseError:
         return []
-    newest = newest_commit(settings.warehouse, supervised.id)
+    newest = newest_commit(folder_at(settings.warehouse), supervised.id)
     if newest is None or driver is None or (driver.owner, driver.state) != (owner_of(run.run_id), "stopped"):
         return []
     events = commit_materializations(

@@ -7,7 +7,6 @@ partitions when its run ends, and its materializations if that run was terminate
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -26,6 +25,7 @@ from weir.pipelines.topology.naming import names_over, stored_table
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.upserts import shown_name
+from weir.state.storage.places import Place, folder_at, is_table
 
 
 def commit_materializations(
@@ -58,8 +58,8 @@ def commit_materializations(
     names = names_over(supervised.application.topology, newest)
     for table, key in supervised.tables.items():
         name = stored_table(table, names)
-        folder = settings.warehouse / supervised.id / shown_name(name)
-        if (folder / "_delta_log").is_dir():  # the next start creates a table that an older program did not have
+        folder = folder_at(settings.warehouse) / supervised.id / shown_name(name)
+        if is_table(folder):  # the next start creates a table that an older program did not have
             events.append(
                 dg.AssetMaterialization(
                     key,
@@ -103,7 +103,7 @@ def task_partition_changes(
     ]
 
 
-def update_task_partitions(supervised: Supervised, warehouse: Path, instance: dg.DagsterInstance) -> None:
+def update_task_partitions(supervised: Supervised, warehouse: Place, instance: dg.DagsterInstance) -> None:
     """Make the changes that the commits sensor would make at its next tick, for a run that has just ended."""
     newest = newest_commit(warehouse, supervised.id)
     for change in task_partition_changes(supervised, newest, instance) if newest else ():

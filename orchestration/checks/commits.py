@@ -20,6 +20,7 @@ from weir.pipelines.operations.positions import committed_lag, committed_positio
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.commit.audit import CommitWindow, newest_commits, offset_breaks, row_count
 from weir.state.commit.protocol import newest_commit
+from weir.state.storage.places import folder_at
 
 SHOWN_BREAKS = 20
 
@@ -36,7 +37,7 @@ def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
     def lag(weir: WeirResource) -> dg.AssetCheckResult:
         """Compare the newest commit's offsets with the topics' ends."""
         settings = weir.settings()
-        newest = newest_commit(settings.warehouse, supervised.id)
+        newest = newest_commit(folder_at(settings.warehouse), supervised.id)
         with broker_for(settings) as (bootstrap_servers, settings):
             lags = committed_lag(
                 committed_positions(newest, supervised.topics), KafkaAdmin(bootstrap_servers, settings.kafka)
@@ -107,13 +108,13 @@ def commit_checks(supervised: Supervised) -> dg.AssetChecksDefinition:
     )
     def audit(weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
         settings = weir.settings()
-        window = newest_commits(settings.warehouse, supervised.id, epochs)
+        window = newest_commits(folder_at(settings.warehouse), supervised.id, epochs)
         yield _offsets(supervised, window)
         yield from _rates(supervised, window)
         yield from expectation_results(supervised, window)
         yield _uncommitted(supervised, settings)
         for table, key in supervised.outputs.items():
-            rows = row_count(settings.warehouse, supervised.id, table, window) if window else None
+            rows = row_count(folder_at(settings.warehouse), supervised.id, table, window) if window else None
             metadata = (
                 {}
                 if rows is None

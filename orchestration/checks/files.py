@@ -11,6 +11,7 @@ from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.tables import output_tables
 from weir.state.commit.table_files import check_table
 from weir.state.errors import DamagedFileError, TableFileError
+from weir.state.storage.places import folder_at
 
 PRESENT_CHECK, READABLE_CHECK = "files_present", "files_readable"
 
@@ -35,7 +36,7 @@ def _file_checks(supervised: Supervised, name: str, description: str, *, reads: 
         specs=[dg.AssetCheckSpec(name, asset=key, description=description) for key in supervised.outputs.values()],
     )
     def check_files(weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
-        folder = weir.settings().warehouse / supervised.id
+        folder = folder_at(weir.settings().warehouse) / supervised.id
         there = set(output_tables(folder))
         for table, key in supervised.outputs.items():
             found, trouble = None, ""

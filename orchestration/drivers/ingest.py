@@ -24,6 +24,7 @@ from weir.pipelines.operations.drive import drive
 from weir.pipelines.operations.registry import load_reference
 from weir.pipelines.topology.naming import stored_table
 from weir.state.commit.protocol import newest_commit
+from weir.state.storage.places import folder_at
 
 if TYPE_CHECKING:
     from weir.pipelines.spark.progress import RunSummary
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> None:
     """One materialization of the ingest and one of each table; none if nothing was ever committed."""
-    newest = newest_commit(settings.warehouse, summary.application)
+    newest = newest_commit(folder_at(settings.warehouse), summary.application)
     if newest is None:
         return
     topology = load_reference(pipes.get_extra("reference")).over(newest).topology

@@ -22,6 +22,7 @@ from weir.state.commit.outbox import sink_of
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import count_rows
 from weir.state.commit.upserts import shown_name
+from weir.state.storage.places import folder_at
 
 COUNTED_ROWS_MAX = 1_000_000
 """A larger table of updates is not counted, because its keys would have to be read (0.12 s for this many)."""
@@ -97,7 +98,7 @@ def table_metadata(settings: Settings, newest: CommitRecord, application: str, t
     """Where a table is and, if that is quick to count, how many rows it holds; of an outbox, how its sink is doing."""
     if (sink := sink_of(table)) is not None:
         return {**commit_metadata(newest), **sink_metadata(settings, application, sink)}
-    folder = settings.warehouse / application / shown_name(table)
+    folder = folder_at(settings.warehouse) / application / shown_name(table)
     rows = count_rows(folder, read_at_most=COUNTED_ROWS_MAX)
     return {
         **commit_metadata(newest),

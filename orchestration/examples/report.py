@@ -8,6 +8,7 @@ import polars as pl
 from weir.orchestration.resources import WeirResource
 from weir.pipelines.examples.lateness import lateness_by_hour
 from weir.state.commit.tables import read_table
+from weir.state.storage.places import folder_at
 
 TABLE = dg.AssetKey(["flights", "late_departures"])
 REPORT = dg.AssetKey(["flights", "late_report"])
@@ -22,7 +23,7 @@ NEW_ROWS = (
 @dg.asset(key=REPORT, deps=[TABLE], group_name="flights", kinds={"polars"}, automation_condition=NEW_ROWS)
 def late_report(weir: WeirResource) -> dg.MaterializeResult[None]:
     """How many departures are late, by hour of the day, as a chart in the metadata."""
-    by_hour = lateness_by_hour(read_table(weir.settings().warehouse / TABLE.path[0] / TABLE.path[1]))
+    by_hour = lateness_by_hour(read_table(folder_at(weir.settings().warehouse) / TABLE.path[0] / TABLE.path[1]))
     return dg.MaterializeResult(
         metadata={
             "flights": int(by_hour["flights"].sum()),

@@ -8,6 +8,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import (  # has n
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.state.commit.protocol import newest_commit
+from weir.state.storage.places import folder_at
 
 HOURLY = "30 * * * *"
 NIGHTLY = "0 3 * * *"
@@ -37,7 +38,7 @@ def compaction_schedule(supervised: Supervised, job: dg.JobDefinition) -> dg.Sch
         description="Runs the compaction at 03:00 UTC.",
     )
     def nightly(context: dg.ScheduleEvaluationContext, weir: WeirResource) -> dg.RunRequest | dg.SkipReason:
-        if newest_commit(weir.settings().warehouse, supervised.id) is None:
+        if newest_commit(folder_at(weir.settings().warehouse), supervised.id) is None:
             return dg.SkipReason(f"{supervised.id} has committed nothing yet")
         return dg.RunRequest()
 

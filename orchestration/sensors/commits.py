@@ -22,6 +22,7 @@ from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
+from weir.state.storage.places import folder_at
 
 LOOK_EVERY_S = 60
 """Also the minimum time between two materializations of an asset that this sensor makes."""
@@ -42,7 +43,7 @@ def commits_sensor(supervised: Supervised) -> dg.SensorDefinition:
     def commits(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         """Read the newest commit and whether its driver runs; report the assets when there is news."""
         settings = weir.settings()
-        newest = newest_commit(settings.warehouse, supervised.id)
+        newest = newest_commit(folder_at(settings.warehouse), supervised.id)
         if newest is None:
             return dg.SkipReason(f"{supervised.id} has committed nothing in {settings.dir} yet")
         is_running = ControlDatabase(settings.control_database_url).is_running(supervised.id)

@@ -14,6 +14,7 @@ from weir.pipelines.operations.quarantine import clean_quarantine, cleaned_sente
 from weir.state.changelog.compaction import Compaction
 from weir.state.changelog.rows import SEGMENT_EPOCHS
 from weir.state.commit.protocol import newest_commit
+from weir.state.storage.places import folder_at
 
 LOOK_EVERY_S = 300
 REASON = "weir/reason"
@@ -37,7 +38,7 @@ def compaction_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.Senso
     def compaction_due(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         _limit_pool(context.instance, compaction_pool(supervised))
         settings = weir.settings()
-        newest = newest_commit(settings.warehouse, supervised.id)
+        newest = newest_commit(folder_at(settings.warehouse), supervised.id)
         closed = newest.epoch // SEGMENT_EPOCHS if newest else 0
         segment, _, asked_at_s = (context.cursor or "0").partition(" ")
         if newest is None or closed < int(segment):  # epochs start over after a reset
@@ -74,7 +75,7 @@ def _clean_quarantine(supervised: Supervised, settings: Settings, cursor: str | 
 def _spare_files(settings: Settings, application: str) -> int:
     """How many files a compaction would merge away."""
     is_running = ControlDatabase(settings.control_database_url).is_running(application)
-    compaction = Compaction(settings.warehouse, application, is_whole=not is_running)
+    compaction = Compaction(folder_at(settings.warehouse), application, is_whole=not is_running)
     return sum(report.files_before - report.files_after for report in compaction.plan(compaction.tables()))
 
 

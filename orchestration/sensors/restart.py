@@ -26,6 +26,7 @@ from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import Thresholds
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
+from weir.state.storage.places import folder_at
 
 LOOK_EVERY_S = 5
 REPORT_LIMIT_S = 10.0
@@ -76,7 +77,9 @@ def restart_sensor(supervised: Supervised) -> dg.SensorDefinition:
         if holder is not None and holder.is_running:
             return dg.SkipReason(f"{holder.owner} holds the lease; the next run starts when that is released")
         name, now_s = f"{driver.started_at_ms}-{driver.pid}", time.time()
-        is_steady = made_progress(driver, newest_commit(settings.warehouse, supervised.id), thresholds.restart_steady_s)
+        is_steady = made_progress(
+            driver, newest_commit(folder_at(settings.warehouse), supervised.id), thresholds.restart_steady_s
+        )
         backoff = Backoff.from_cursor(context.cursor).with_death(name, made_progress=is_steady, now_s=now_s)
         if now_s < backoff.next_start_s(thresholds):
             return dg.SensorResult(

@@ -14,6 +14,7 @@ from weir.orchestration.sensors.observations import report_changes
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.positions import committed_positions
 from weir.state.commit.protocol import newest_commit
+from weir.state.storage.places import folder_at
 from weir.state.types import Positions
 
 LOOK_EVERY_S = 300
@@ -33,7 +34,7 @@ def retention_sensor(supervised: Supervised) -> dg.SensorDefinition:
     )
     def retention(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         settings = weir.settings()
-        newest = newest_commit(settings.warehouse, supervised.id)
+        newest = newest_commit(folder_at(settings.warehouse), supervised.id)
         if newest is None:
             return dg.SkipReason(f"{supervised.id} has committed nothing yet")
         if settings.bootstrap_servers is None and not EmbeddedBroker(settings.kafka_dir).is_supervised():

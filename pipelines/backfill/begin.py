@@ -31,11 +31,12 @@ from weir.pipelines.topology.nodes import AggregateNode
 from weir.state.commit.evolution import evolution
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
+from weir.state.storage.places import Place
 
 
 def begin_from_kafka(
     application: Application,
-    warehouse: Path,
+    warehouse: Place,
     state_dir: Path,
     cluster: History,
     days: Days,
@@ -75,7 +76,7 @@ def begin_from_kafka(
 
 def begin_from_files(
     application: Application,
-    warehouse: Path,
+    warehouse: Place,
     state_dir: Path,
     paths: Mapping[str, str],
     days: Days,
@@ -123,7 +124,7 @@ def begin_from_files(
 
 def begin_everything(
     application: Application,
-    warehouse: Path,
+    warehouse: Place,
     state_dir: Path,
     cluster: Cluster,
     *,
@@ -223,7 +224,7 @@ def _from_ms(days: Days, outputs: DayOutputs, margin_ms: int | None) -> int:
     return max(0, days.start_ms - (outputs.look_back_ms if margin_ms is None else margin_ms))
 
 
-def _begun(warehouse: Path, state_dir: Path, backfill: Backfill) -> Shadow:
+def _begun(warehouse: Place, state_dir: Path, backfill: Backfill) -> Shadow:
     shadow = Shadow.of(warehouse, state_dir, backfill.application, backfill.id)
     shadow.begin(backfill)
     return shadow

@@ -10,11 +10,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 import polars.selectors as cs
-from deltalake import DeltaTable
 
 from weir.pipelines.backfill.errors import LargeChangeError
 from weir.pipelines.backfill.shadow import Shadow
@@ -23,6 +21,7 @@ from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import may_be_of_days, of_days, replaced
 from weir.state.commit.tables import file_actions, key_columns, newest_of_each_key, standing_rows
 from weir.state.commit.upserts import shown_name
+from weir.state.storage.places import Place, is_table, table_at
 
 COMPARED_ROWS = 2_000_000
 """About how many rows are in memory at a time, of both sides together."""
@@ -90,17 +89,17 @@ def require_small(shadow: Shadow, differences: Sequence[TableDifference], max_ch
         raise LargeChangeError(shadow.application, shadow.id, program, max_change, large, str(shadow.folder))
 
 
-def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableDifference:
+def difference(app_folder: Place, shadow_folder: Place, swap: TableSwap) -> TableDifference:
     """Compare the rows that ``swap`` takes out of the live table with those of the shadow's table that it puts in.
 
     Both tables have all that their commit logs promise; the swap's files are not looked at. Columns that the live rows
     lack are null. A key of which the live table has a row later than the cut keeps that row, so it is on neither side.
     """
-    made = DeltaTable(shadow_folder / swap.table)
+    made = table_at(shadow_folder / swap.table)
     keys, schema = key_columns(made), pl.scan_delta(made).collect_schema()
-    is_new = not DeltaTable.is_deltatable(str(app_folder / swap.table))
+    is_new = not is_table(app_folder / swap.table)
     files_made = file_actions(made)
-    files_before = files_made.clear() if is_new else file_actions(DeltaTable(app_folder / swap.table))
+    files_before = files_made.clear() if is_new else file_actions(table_at(app_folder / swap.table))
     values = [name for name in schema if name not in _OF_COMMITS]
     numeric = [name for name in values if schema[name].is_numeric() and name not in keys]
     same = keys or [name for name in values if not (schema[name].is_nested() or schema[name].is_float())]
@@ -138,10 +137,10 @@ def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableD
     )
 
 
-def _read(folder: Path, files: pl.DataFrame, schema: pl.Schema, where: pl.Expr) -> pl.DataFrame:
+def _read(folder: Place, files: pl.DataFrame, schema: pl.Schema, where: pl.Expr) -> pl.DataFrame:
     held = pl.DataFrame(schema=schema)
     for path in files["path"] if files.height else ():
-        held = held.vstack(read_files([folder / path], schema).filter(where))
+        held = held.vstack(read_files(folder, [path], schema).filter(where))
     return held
 
 

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.differences import Review, accept, difference
@@ -31,6 +30,7 @@ from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, CommittedTopology, TableSwap, TaskCommit
 from weir.state.engine.instances import new_instance
 from weir.state.errors import SwapRefusedError
+from weir.state.storage.places import Place
 from weir.state.types import CHANGELOG_FOLDER, FileEntry, StateId, TopicPartition
 
 _CHANGELOGS = f"{CHANGELOG_FOLDER}/"
@@ -64,7 +64,7 @@ def is_behind(application: Application, live: CommitRecord, made: CommitRecord) 
 
 
 def swap_everything(
-    warehouse: Path,
+    warehouse: Place,
     application: Application,
     shadow: Shadow,
     on_step: Callable[[str], None] = lambda step: None,
@@ -217,7 +217,7 @@ def _planned(topology: Topology, shadow: Shadow, cut_epoch: int) -> Iterator[Tab
 
 
 def _changelog_files(
-    topology: Topology, app_folder: Path, shadow: Shadow, live: CommitRecord, made: CommitRecord, epoch: int
+    topology: Topology, app_folder: Place, shadow: Shadow, live: CommitRecord, made: CommitRecord, epoch: int
 ) -> Iterator[FileEntry]:
     """Rows that make the changelogs hold what the shadow's hold; those of stores that stay aside are left alone."""
     partitions = Counter[str]()

@@ -23,8 +23,9 @@ from weir.pipelines.backfill.outputs import DayOutput
 from weir.pipelines.backfill.ranges import Ranges
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
-from weir.state.engine.environment import replace_file, sync_folder
 from weir.state.engine.in_memory import free
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import Place, folder_at
 
 BACKFILLS = "_backfills"
 ABANDONED_AFTER_S = 24 * 3600.0
@@ -123,7 +124,7 @@ def shadow_application(application: Application, backfill: str) -> Application:
 class Shadow:
     """The folders of one backfill."""
 
-    warehouse: Path
+    warehouse: Place
     """The shadow's own warehouse: where the live application keeps its backfills."""
     state_dir: Path
     application: str
@@ -131,7 +132,7 @@ class Shadow:
     id: str
 
     @classmethod
-    def of(cls, warehouse: Path, state_dir: Path, application: str, backfill: str) -> Shadow:
+    def of(cls, warehouse: Place, state_dir: Path, application: str, backfill: str) -> Shadow:
         return cls(
             warehouse=warehouse / application / BACKFILLS,
             state_dir=state_dir / application / BACKFILLS,
@@ -140,8 +141,8 @@ class Shadow:
         )
 
     @property
-    def folder(self) -> Path:
-        return self.warehouse / self.id
+    def folder(self) -> Folder:
+        return folder_at(self.warehouse) / self.id
 
     @property
     def state_folder(self) -> Path:
@@ -150,7 +151,7 @@ class Shadow:
     @property
     def slices(self) -> Path:
         """What is read instead of topics, if the source is files."""
-        return self.folder / SLICES
+        return self.state_folder / SLICES
 
     @property
     def lease_name(self) -> str:
@@ -163,9 +164,7 @@ class Shadow:
 
     def begin(self, backfill: Backfill) -> None:
         """Create the folder; from now on the backfill can be found."""
-        self.folder.mkdir(parents=True)
-        sync_folder(self.warehouse)
-        replace_file(self.folder / _MANIFEST, msgspec.json.encode(backfill))
+        self.folder.put(_MANIFEST, msgspec.json.encode(backfill))
 
     def complete(self, completion: Completion) -> None:
         """Mark the backfill as complete.
@@ -176,7 +175,7 @@ class Shadow:
         if self.backfill.days != EVERYTHING:
             self.remove_stores()
         _remove(self.slices)
-        replace_file(self.folder / _COMPLETE, msgspec.json.encode(completion))
+        self.folder.put(_COMPLETE, msgspec.json.encode(completion))
 
     @property
     def backfill(self) -> Backfill:
@@ -186,7 +185,7 @@ class Shadow:
             UnknownBackfillError: There is no such backfill.
         """
         try:
-            return msgspec.json.decode((self.folder / _MANIFEST).read_bytes(), type=Backfill)
+            return msgspec.json.decode(self.folder.get(_MANIFEST), type=Backfill)
         except FileNotFoundError:
             raise UnknownBackfillError(self.application, self.id, "it does not exist, or was discarded") from None
 
@@ -194,7 +193,7 @@ class Shadow:
     def completion(self) -> Completion | None:
         """What it has done; None while it runs, and when it was interrupted."""
         try:
-            return msgspec.json.decode((self.folder / _COMPLETE).read_bytes(), type=Completion)
+            return msgspec.json.decode(self.folder.get(_COMPLETE), type=Completion)
         except FileNotFoundError:
             return None
 
@@ -202,7 +201,7 @@ class Shadow:
     def is_abandoned(self) -> bool:
         """Whether it is incomplete and nothing has happened in it for a day."""
         places = (self.folder, self.folder / "_commits" / "_delta_log")
-        newest_s = max((place.stat().st_mtime for place in places if place.exists()), default=0.0)
+        newest_s = max((file.modified_s for place in places for file in place.list()), default=0.0)
         return self.completion is None and time.time() - newest_s > ABANDONED_AFTER_S
 
     def remove_stores(self) -> None:
@@ -212,26 +211,27 @@ class Shadow:
     def remove(self) -> None:
         """Delete it; if this is killed halfway, it counts as gone all the same; the next removal deletes the rest."""
         self.remove_stores()
-        _remove(self.folder)
+        self.folder.parent.delete_folder(self.id)
 
 
-def shadows(warehouse: Path, state_dir: Path, application: str) -> Iterator[Shadow]:
+def shadows(warehouse: Place, state_dir: Path, application: str) -> Iterator[Shadow]:
     """An application's shadows, oldest days first."""
-    for manifest in sorted((warehouse / application / BACKFILLS).glob(f"*/{_MANIFEST}")):
-        if not manifest.parent.name.startswith(_REMOVED):
-            yield Shadow.of(warehouse, state_dir, application, manifest.parent.name)
+    folder = folder_at(warehouse / application / BACKFILLS)
+    for backfill in sorted(folder.folders()):
+        if folder.find(f"{backfill}/{_MANIFEST}") is not None:
+            yield Shadow.of(warehouse, state_dir, application, backfill)
 
 
-def remove_swapped(app_folder: Path, newest: CommitRecord | None) -> None:
+def remove_swapped(app_folder: Place, newest: CommitRecord | None) -> None:
     """Remove the shadow that the newest commit has swapped in or published, if it still exists."""
     for note in newest.swapped if newest else ():
         if newest is not None and note.epoch == newest.epoch:
             remove_shadow(app_folder, note.backfill)
 
 
-def remove_shadow(app_folder: Path, backfill: str) -> None:
+def remove_shadow(app_folder: Place, backfill: str) -> None:
     """Remove a complete backfill's only folder, if it still exists."""
-    _remove(app_folder / BACKFILLS / backfill)
+    (folder_at(app_folder) / BACKFILLS).delete_folder(backfill)
 
 
 def _remove(folder: Path) -> None:

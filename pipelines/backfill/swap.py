@@ -9,11 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.differences import Review, accept, difference
@@ -32,8 +30,8 @@ from weir.state.commit.protocol import Committer, newest_commit, redo_appends
 from weir.state.commit.record import SwapNote, TableSwap
 from weir.state.commit.swap import note_of_swaps, of_days, output_spec
 from weir.state.commit.tables import AppendTable, file_actions, key_columns
-from weir.state.engine.environment import replace_file
 from weir.state.errors import SwapRefusedError
+from weir.state.storage.places import Place, folder_at, is_table, table_at
 
 HELD_ROWS = 1_000_000
 _PREPARED = "swap.json"
@@ -57,7 +55,7 @@ class Prepared:
         sinks = f"its rows go to {', '.join(self.published)}" if self.published else ""
         return "; ".join(filter(None, (self.changes, sinks)))
 
-    def for_outboxes(self, app_folder: Path, after_epoch: int) -> Republished:
+    def for_outboxes(self, app_folder: Place, after_epoch: int) -> Republished:
         """Write what goes to sinks outside the warehouse, with epochs after ``after_epoch``.
 
         Raises:
@@ -143,7 +141,7 @@ def prepare(
         published=published,
         backfill=backfill,
     )
-    replace_file(shadow.folder / _PREPARED, msgspec.json.encode(prepared))
+    shadow.folder.put(_PREPARED, msgspec.json.encode(prepared))
     on_step("swap prepared")
     return prepared
 
@@ -151,21 +149,21 @@ def prepare(
 def with_files(shadow: Shadow, swap: TableSwap) -> TableSwap:
     """The same swap with the shadow's standing rows, of its days, in new files in the live table's folder."""
     app_folder = shadow.warehouse.parent
-    spec = output_spec(swap.table, DeltaTable(shadow.folder / swap.table))
+    spec = output_spec(swap.table, table_at(shadow.folder / swap.table))
     epoch = pl.lit(swap.cut_epoch, pl.Int64()).alias("_epoch")
     parts = standing_parts(shadow.folder / swap.table, of_days(swap))
     files = (file for rows in parts for file in write_files(app_folder, spec, rows.with_columns(epoch)))
     return replace(swap, files=tuple(files))
 
 
-def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared:
+def read_prepared(app_folder: Place, application: str, backfill: str) -> Prepared:
     """What ``prepare`` has recorded.
 
     Raises:
         SwapRefusedError: Nothing is prepared.
     """
     try:
-        return msgspec.json.decode((app_folder / BACKFILLS / backfill / _PREPARED).read_bytes(), type=Prepared)
+        return msgspec.json.decode(folder_at(app_folder / BACKFILLS / backfill).get(_PREPARED), type=Prepared)
     except FileNotFoundError:
         raise SwapRefusedError(
             application,
@@ -175,7 +173,7 @@ def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared
 
 
 def swap_at_rest(
-    warehouse: Path, application: Application, backfill: str, on_step: Callable[[str], None] = lambda step: None
+    warehouse: Place, application: Application, backfill: str, on_step: Callable[[str], None] = lambda step: None
 ) -> int:
     """Swap in a prepared backfill in a separate commit while no driver runs; returns the commit's epoch.
 
@@ -241,11 +239,11 @@ def _planned(backfill: Backfill, output: DayOutput) -> TableSwap:
 
 def _require_fit(shadow: Shadow, table: str) -> None:
     app_folder = shadow.warehouse.parent
-    if not DeltaTable.is_deltatable(str(app_folder / table)):
+    if not is_table(app_folder / table):
         raise SwapRefusedError(
             shadow.application, shadow.id, f"the live application has no table {table!r}; run this program first"
         )
-    live, made = DeltaTable(app_folder / table), DeltaTable(shadow.folder / table)
+    live, made = table_at(app_folder / table), table_at(shadow.folder / table)
     columns, columns_made = (pl.scan_delta(table).collect_schema() for table in (live, made))
     if differences(columns, columns_made) or key_columns(live) != key_columns(made):
         raise SwapRefusedError(
@@ -255,23 +253,23 @@ def _require_fit(shadow: Shadow, table: str) -> None:
         )
 
 
-def _redo_appends(app_folder: Path, application: str, tables: Sequence[str]) -> None:
+def _redo_appends(app_folder: Place, application: str, tables: Sequence[str]) -> None:
     """Bring live tables up to the commit log, as the claim before a swap would: a dead driver may have left one
     behind."""
     log = app_folder / COMMITS.name
-    log_files = file_actions(DeltaTable(log))
+    log_files = file_actions(table_at(log))
     newest = newest_of(log, log_files)
     versions = newest.table_versions if newest else {}
     for name in tables:
         redo_appends(AppendTable(app_folder / name, name, application), versions.get(name, 0), log, log_files)
 
 
-def standing_parts(folder: Path, condition: pl.Expr) -> Iterator[pl.DataFrame]:
+def standing_parts(folder: Place, condition: pl.Expr) -> Iterator[pl.DataFrame]:
     """The current rows of a table that meet ``condition``, which uses only key columns in a table of updates.
 
     They come in non-empty frames, small enough to bound the memory needed.
     """
-    table = DeltaTable(folder)
+    table = table_at(folder)
     keys, files, columns = key_columns(table), file_actions(table), pl.scan_delta(table).collect_schema()
     if files.is_empty():
         return
@@ -285,10 +283,10 @@ def standing_parts(folder: Path, condition: pl.Expr) -> Iterator[pl.DataFrame]:
     yield from (rows for rows in parts if rows.height)
 
 
-def _facts(folder: Path, files: pl.DataFrame, columns: pl.Schema, condition: pl.Expr) -> Iterator[pl.DataFrame]:
+def _facts(folder: Place, files: pl.DataFrame, columns: pl.Schema, condition: pl.Expr) -> Iterator[pl.DataFrame]:
     held = list[pl.DataFrame]()
     for path in files["path"]:
-        held.append(read_files([folder / path], columns).filter(condition))
+        held.append(read_files(folder, [path], columns).filter(condition))
         if sum(part.height for part in held) >= HELD_ROWS:
             yield pl.concat(held)
             held = []

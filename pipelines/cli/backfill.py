@@ -27,6 +27,7 @@ from weir.pipelines.cli.options import (
 from weir.pipelines.cli.render import console, notices, print_json, print_table
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.text import counted
+from weir.state.storage.places import folder_at
 
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
@@ -238,7 +239,7 @@ def _paths(settings: Settings, reference: str, sources: list[str]) -> dict[str, 
     from weir.state.commit.protocol import newest_commit
 
     program = load_reference(reference)
-    topics, found = program.over(newest_commit(settings.warehouse, program.id)).topology.topics(), {}
+    topics, found = program.over(newest_commit(folder_at(settings.warehouse), program.id)).topology.topics(), {}
     for source in sources:
         topic, equals, path = source.partition("=")
         if not equals and len(topics) == 1:

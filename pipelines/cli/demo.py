@@ -14,6 +14,7 @@ import typer
 from weir.pipelines.cli.options import DebugOption, DirOption, SetOption, load_settings, parse_assignments
 from weir.pipelines.cli.render import console, notices, print_table
 from weir.pipelines.operations.rows import without_bookkeeping
+from weir.state.storage.places import folder_at
 
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
@@ -99,7 +100,7 @@ def print_results(settings: Settings, loaded: LoadSummary, summary: RunSummary) 
 
     from weir.state.commit.tables import read_table
 
-    folder = settings.warehouse / summary.application
+    folder = folder_at(settings.warehouse) / summary.application
     if not loaded.loaded and not summary.records_in:
         console.print(
             "\nNothing to do: every flight is in the topic and has been processed. The results so far:", soft_wrap=True

@@ -19,6 +19,7 @@ from weir.pipelines.cli.options import (
 from weir.pipelines.cli.render import console, notices, print_json, print_table
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.rows import as_dictionaries
+from weir.state.storage.places import folder_at
 
 FOLLOW_EVERY_S = 0.3
 
@@ -73,5 +74,6 @@ def show(
         return
     print_table(shown)
     notices.print(
-        f"{shown.height:,} of {rows.height:,} rows of {settings.warehouse / application / table}", soft_wrap=True
+        f"{shown.height:,} of {rows.height:,} rows of {folder_at(settings.warehouse) / application / table}",
+        soft_wrap=True,
     )

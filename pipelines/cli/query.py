@@ -190,7 +190,10 @@ def query(
 
     settings = load_settings(directory, parse_assignments(assignments or []))
     reader = StateReader(
-        settings.dir, registered_application(settings, application), schema_registry=settings.schema_registry
+        settings.dir,
+        registered_application(settings, application),
+        warehouse=settings.warehouse,
+        schema_registry=settings.schema_registry,
     )
     asked = Question(
         key=key, lower=lower, upper=upper, prefix=prefix, from_time=from_time, to_time=to_time, as_of=as_of

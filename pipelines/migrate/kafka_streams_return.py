@@ -30,6 +30,7 @@ from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJo
 from weir.pipelines.topology.nodes import AggregateNode, SuppressNode, TableNode
 from weir.state.changelog.reading import TaskChangelog
 from weir.state.commit.record import CommitRecord
+from weir.state.storage.places import Place
 from weir.state.stores.specs import GONE, SINCE
 from weir.state.types import StoreSpec, TaskId, TopicPartition
 
@@ -96,7 +97,7 @@ class KafkaStreamsReturn:
     id: str
     application: Application
     commit: CommitRecord
-    app_folder: Path
+    app_folder: Place
     """The application's folder in the warehouse; its tables have everything up to the commit."""
     cluster: WritableCluster
     reader: Callable[[str, int], ChangelogReader]

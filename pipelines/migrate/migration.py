@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import msgspec
 import polars as pl
@@ -26,6 +25,7 @@ from weir.state.commit.files import write_file, write_files
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.engine.instances import new_instance
+from weir.state.storage.places import Place
 from weir.state.types import FileEntry, Positions, StateId, StoreSpec, TableSpec, TaskId, TopicPartition
 
 EPOCH = 1
@@ -73,7 +73,7 @@ class Migration:
         digest = hashlib.blake2b(msgspec.json.encode(content), digest_size=6).hexdigest()
         return f"migration: {self.source} ({digest})"
 
-    def is_written(self, warehouse: Path) -> bool:
+    def is_written(self, warehouse: Place) -> bool:
         """Whether the application has exactly this migration.
 
         Raises:
@@ -88,7 +88,7 @@ class Migration:
             )
         return newest is not None
 
-    def write(self, warehouse: Path, on_step: Callable[[str], None] = lambda step: None) -> bool:
+    def write(self, warehouse: Place, on_step: Callable[[str], None] = lambda step: None) -> bool:
         """Make it the application's first commit; False if it already is. The application must not be running.
 
         ``on_step`` is called where a crash leaves something behind: ``files written``, and the committer's steps.
@@ -156,7 +156,7 @@ class Migration:
             clocks=self.clocks.get(task, {}),
         )
 
-    def _files(self, app_folder: Path) -> tuple[FileEntry, ...]:
+    def _files(self, app_folder: Place) -> tuple[FileEntry, ...]:
         epoch = pl.lit(EPOCH, pl.Int64())
         files = []
         for each in self.stores:

@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
@@ -21,6 +19,7 @@ from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, CommittedTopology
 from weir.state.commit.removal import remove_tables, table_id
 from weir.state.commit.tables import file_actions
+from weir.state.storage.places import Place, folder_at, is_table, table_at
 from weir.state.types import CHANGELOG_FOLDER
 
 
@@ -46,10 +45,10 @@ def stores_of(settings: Settings, application: str) -> list[StoreInfo]:
     Raises:
         OperationError: It has committed nothing.
     """
-    newest, app_folder = _newest(settings, application), settings.warehouse / application
+    newest, app_folder = _newest(settings, application), folder_at(settings.warehouse) / application
     form = _form(newest)
     unlogged = {store for task in newest.tasks.values() for store in task.unlogged}
-    commits = commit_times(DeltaTable(app_folder / COMMITS.name)).filter(pl.col("kind") == "commit")
+    commits = commit_times(table_at(app_folder / COMMITS.name)).filter(pl.col("kind") == "commit")
     times = dict(commits.select("epoch", "at").iter_rows())
     return [
         *(
@@ -83,7 +82,7 @@ def remove_store(
         LeaseHeldError: The application is running.
         FencedError: Another driver has taken over; the store is as it was.
     """
-    app_folder = settings.warehouse / application
+    app_folder = folder_at(settings.warehouse) / application
     with at_rest(ControlDatabase(settings.control_database_url), application):
         newest, table = _newest(settings, application), f"{CHANGELOG_FOLDER}/{store}"
         found, ids = _info(app_folder, store), newest.removed_tables
@@ -111,13 +110,13 @@ def _require_aside(application: str, newest: CommitRecord, store: str) -> None:
 def _commit(settings: Settings, fingerprint: str, application: str, store: str) -> Mapping[str, str]:
     """Commit that the store is given up; returns the id of its changelog, by name."""
     table = f"{CHANGELOG_FOLDER}/{store}"
-    committer = Committer(settings.warehouse, application, (), fingerprint=fingerprint)
+    committer = Committer(folder_at(settings.warehouse), application, (), fingerprint=fingerprint)
     try:
         claim = committer.claim()
         newest = claim.newest
         assert newest is not None
         _require_aside(application, newest, store)  # again, now under the claim
-        there = table_id(settings.warehouse / application / table)
+        there = table_id(folder_at(settings.warehouse) / application / table)
         ids = {} if there is None else {table: there}
         committer.forget_table(table)
         committer.commit(
@@ -147,7 +146,7 @@ def _without(form: CommittedTopology, store: str) -> CommittedTopology:
 
 
 def _newest(settings: Settings, application: str) -> CommitRecord:
-    newest = newest_commit(settings.warehouse, require(settings, application))
+    newest = newest_commit(folder_at(settings.warehouse), require(settings, application))
     if newest is None:
         raise OperationError(
             f"{application} has committed nothing in {settings.dir}; start it with `weir run MODULE:APP` first"
@@ -159,9 +158,9 @@ def _form(newest: CommitRecord) -> CommittedTopology:
     return newest.topology or CommittedTopology(stores={}, outputs=())
 
 
-def _info(app_folder: Path, store: str, since_epoch: int | None = None, since: datetime | None = None) -> StoreInfo:
+def _info(app_folder: Place, store: str, since_epoch: int | None = None, since: datetime | None = None) -> StoreInfo:
     folder = app_folder / CHANGELOG_FOLDER / store
-    files = file_actions(DeltaTable(folder)) if DeltaTable.is_deltatable(str(folder)) else None
+    files = file_actions(table_at(folder)) if is_table(folder) else None
     has_files = files is not None and files.height > 0
     return StoreInfo(
         store=store,

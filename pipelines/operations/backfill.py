@@ -38,6 +38,7 @@ from weir.pipelines.spark.progress import Progress
 from weir.state.commit.log import newest_commit
 from weir.state.errors import SwapRefusedError
 from weir.state.full_disk import telling
+from weir.state.storage.places import disks, folder_at
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def make_backfill(
     However it ends, an incomplete backfill is removed, except after a kill -9: then ``discard`` removes it. Main thread
     only; raises what ``weir.pipelines.backfill.begin`` and ``run_shadow`` raise.
     """
-    warehouse, state_dir = settings.warehouse, settings.state_dir
+    warehouse, state_dir = folder_at(settings.warehouse), settings.state_dir
     application = load_reference(reference)
     application = application.over(newest_commit(warehouse, application.id))
     surroundings = _surroundings(settings, application.id, console, needs_broker=not source.paths)
@@ -153,12 +154,12 @@ def swap_in(
         LeaseHeldError: A driver has just started; try again.
     """
     program = load_reference(reference)
-    program = program.over(newest_commit(settings.warehouse, program.id))
+    program = program.over(newest_commit(folder_at(settings.warehouse), program.id))
     application = program.id
     done = [row for row in backfills(settings, application) if row.id == backfill and row.state == "swapped in"]
     if done:
         return f"swapped in already, by the commit of epoch {done[0].epoch}"
-    shadow = Shadow.of(settings.warehouse, settings.state_dir, application, backfill)
+    shadow = Shadow.of(folder_at(settings.warehouse), settings.state_dir, application, backfill)
     database = ControlDatabase(settings.control_database_url)
 
     def review(differences: Sequence[TableDifference]) -> None:
@@ -181,15 +182,15 @@ def swap_in(
         _catch_up(
             settings, reference, program, shadow, owner=by or "weir backfill", on_progress=on_progress, console=console
         )
-        with at_rest(database, application), telling("the swap", settings.warehouse / application):
-            epoch = swap_everything(settings.warehouse, program, shadow, review=review, publish=publish)
+        with at_rest(database, application), telling("the swap", disks(folder_at(settings.warehouse))):
+            epoch = swap_everything(folder_at(settings.warehouse), program, shadow, review=review, publish=publish)
         return f"swapped in by the commit of epoch {epoch}; its tasks restore their stores at the next start"
-    with telling("the swap", settings.warehouse / application):
+    with telling("the swap", disks(folder_at(settings.warehouse))):
         prepared = prepare(shadow, review=review, publish=publish)
     if database.is_running(application):
         return ask(settings, application, "swap", {"backfill": backfill}, by=by, reason=reason)
-    with at_rest(database, application), telling("the swap", settings.warehouse / application):
-        epoch = swap_at_rest(settings.warehouse, program, backfill)
+    with at_rest(database, application), telling("the swap", disks(folder_at(settings.warehouse))):
+        epoch = swap_at_rest(folder_at(settings.warehouse), program, backfill)
     return f"swapped in by the commit of epoch {epoch}: {prepared}"
 
 
@@ -217,7 +218,7 @@ def _catch_up(
         UnknownBackfillError, SwapRefusedError: It is incomplete, or of another program.
         OperationError: A signal ended it.
     """
-    live = committed(program, newest_commit(settings.warehouse, program.id))
+    live = committed(program, newest_commit(folder_at(settings.warehouse), program.id))
     if not is_behind(program, live, commit_of(program, shadow)):
         return
     with _surroundings(settings, program.id, console) as (stop, bootstrap_servers, settings):

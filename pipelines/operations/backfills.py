@@ -13,6 +13,7 @@ from weir.pipelines.backfill.shadow import Days, Shadow, shadows
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import require
 from weir.state.commit.log import newest_commit
+from weir.state.storage.places import folder_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +40,9 @@ def backfills(settings: Settings, application: str) -> Iterator[BackfillRow]:
         OperationError: The folder does not know the application.
     """
     database = ControlDatabase(settings.control_database_url)
-    newest = newest_commit(settings.warehouse, require(settings, application))
+    newest = newest_commit(folder_at(settings.warehouse), require(settings, application))
     notes = newest.swapped if newest else ()
-    for shadow in shadows(settings.warehouse, settings.state_dir, application):
+    for shadow in shadows(folder_at(settings.warehouse), settings.state_dir, application):
         if shadow.id in {note.backfill for note in notes}:
             continue
         try:
@@ -82,7 +83,7 @@ def discard(settings: Settings, application: str, backfill: str) -> None:
         UnknownBackfillError: No backfill has that id.
         OperationError: It is running.
     """
-    shadow = Shadow.of(settings.warehouse, settings.state_dir, require(settings, application), backfill)
+    shadow = Shadow.of(folder_at(settings.warehouse), settings.state_dir, require(settings, application), backfill)
     if shadow.backfill.id != backfill:  # a path that leads elsewhere
         raise UnknownBackfillError(application, backfill, "does not exist, or was discarded")
     database = ControlDatabase(settings.control_database_url)
@@ -100,7 +101,7 @@ def discard_abandoned(settings: Settings, application: str) -> list[str]:
     database = ControlDatabase(settings.control_database_url)
     found = [
         shadow
-        for shadow in shadows(settings.warehouse, settings.state_dir, application)
+        for shadow in shadows(folder_at(settings.warehouse), settings.state_dir, application)
         if shadow.is_abandoned and not database.is_running(shadow.lease_name)
     ]
     for shadow in found:

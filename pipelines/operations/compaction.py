@@ -17,6 +17,7 @@ from weir.state.changelog.compaction import Compaction, TableReport
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.quarantine import QuarantineCleaning
 from weir.state.full_disk import telling
+from weir.state.storage.places import disks, folder_at
 from weir.state.types import CHANGELOG_FOLDER
 
 
@@ -52,12 +53,12 @@ def compact_application(
     """
     from weir.pipelines.spark.merging import SparkMerging
 
-    if newest_commit(settings.warehouse, require(settings, application)) is None:
+    if newest_commit(folder_at(settings.warehouse), require(settings, application)) is None:
         raise OperationError(f"{application} has committed nothing yet; run it first with `weir run MODULE:APP`")
     is_running = ControlDatabase(settings.control_database_url).is_running(application)
     merging = SparkMerging(settings, partial(_is_for_spark, engine, settings.spark_compaction_keys), on_spark)
     compaction = Compaction(
-        settings.warehouse,
+        folder_at(settings.warehouse),
         application,
         is_whole=not is_running,
         tombstone_retention_ms=int(settings.tombstone_retention_hours * 3_600_000),
@@ -69,7 +70,7 @@ def compact_application(
         discard_abandoned(settings, application)
     # before the tables: merging them needs room on the disk
     cleaning = clean_quarantine(settings, application, is_dry_run=is_dry_run) if store is None else QuarantineCleaning()
-    with merging, telling("the compaction", settings.warehouse / application):
+    with merging, telling("the compaction", disks(folder_at(settings.warehouse))):
         reports = compaction.plan(tables) if is_dry_run else list(compaction.run(tables))
     return Compacted(reports=reports, quarantine=cleaning, is_running=is_running)
 

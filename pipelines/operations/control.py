@@ -12,6 +12,7 @@ from weir.infra.settings import Settings
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import require
 from weir.state.commit.protocol import newest_commit
+from weir.state.storage.places import folder_at
 
 ANSWER_LIMIT_S = 60.0
 END_LIMIT_S = 30.0
@@ -73,7 +74,7 @@ def _require_task(settings: Settings, database: ControlDatabase, application: st
     ids = [row.task for row in status.tasks] if status else []
     if not ids or task in ids:
         return
-    newest = newest_commit(settings.warehouse, application)
+    newest = newest_commit(folder_at(settings.warehouse), application)
     if newest is None or task not in newest.tasks:
         raise OperationError(f"{application} has no task {task!r}; its tasks are {', '.join(ids)}")
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import msgspec
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
@@ -23,6 +21,8 @@ from weir.pipelines.tasks.replay import Replayed
 from weir.state.commit.delta_log import replace_files
 from weir.state.commit.files import read_files, write_file
 from weir.state.commit.tables import file_actions
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import folder_at, is_table, table_at
 from weir.state.types import TableSpec
 
 LOOK_EVERY_S = 0.2
@@ -145,14 +145,14 @@ def discard(settings: Settings, application: str, ids: Collection[str] | None = 
 
 def _discard_records(settings: Settings, application: str, ids: Collection[str] | None) -> int:
     folder = _folder(settings, application) / DEAD_LETTERS.name
-    if not (folder / "_delta_log").is_dir():
+    if not is_table(folder):
         return 0
     while True:
-        table = DeltaTable(folder)
+        table = table_at(folder)
         files, schema = file_actions(table), pl.Schema(pl.scan_delta(table).collect_schema())
         if files.is_empty():
             return 0
-        rows = read_files([folder / path for path in files["path"]], schema)
+        rows = read_files(folder, files["path"], schema)
         is_one = pl.lit(True) if ids is None else pl.col("id").is_in(list(ids)).fill_null(False)
         gone, kept = rows.filter(is_one), rows.filter(~is_one)
         if gone.is_empty():
@@ -163,5 +163,5 @@ def _discard_records(settings: Settings, application: str, ids: Collection[str] 
             return gone.height - gone.filter(stage=REPLAYED).height
 
 
-def _folder(settings: Settings, application: str) -> Path:
-    return settings.warehouse / require(settings, application)
+def _folder(settings: Settings, application: str) -> Folder:
+    return folder_at(settings.warehouse) / require(settings, application)

@@ -6,7 +6,6 @@ The rows themselves stay where the publisher put them (``weir.state.commit.refus
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -16,6 +15,8 @@ from weir.pipelines.operations.registry import require
 from weir.pipelines.operations.rows import as_dictionaries
 from weir.state.commit.outbox import REFUSED_FOLDER
 from weir.state.commit.refused import Refused
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import folder_at, tables_in
 
 DELIVERY = "delivery"
 """The stage of such a letter."""
@@ -29,14 +30,14 @@ def undelivered(settings: Settings, application: str) -> pl.DataFrame:
     Raises:
         OperationError: The folder does not know the application.
     """
-    folder = settings.warehouse / require(settings, application)
-    sinks = sorted(path.name for path in Path(folder, REFUSED_FOLDER).glob("*"))
+    folder = folder_at(settings.warehouse) / require(settings, application)
+    sinks = tables_in(folder / REFUSED_FOLDER)
     return pl.concat([_NONE, *(_letters(folder, sink, application) for sink in sinks)])
 
 
 def undelivered_letter(settings: Settings, application: str, letter: dict[str, Any]) -> dict[str, Any]:
     """A row of ``undelivered`` with the first of the rows that were refused, as they leave, in ``first_rows``."""
-    refused = Refused(settings.warehouse / application, letter["operator"], application)
+    refused = Refused(folder_at(settings.warehouse) / application, letter["operator"], application)
     rows = as_dictionaries(refused.rows(letter["number"]).head(_SHOWN_ROWS).drop("_epoch"))
     return {**{name: value for name, value in letter.items() if name != "number"}, "first_rows": rows}
 
@@ -44,7 +45,9 @@ def undelivered_letter(settings: Settings, application: str, letter: dict[str, A
 def discard_undelivered(settings: Settings, application: str, letters: pl.DataFrame) -> int:
     """Delete letters as ``undelivered`` has them; returns how many. The application may be running."""
     for (sink,), of_sink in letters.group_by("operator"):
-        Refused(settings.warehouse / application, str(sink), application).discard(of_sink["number"].to_list())
+        Refused(folder_at(settings.warehouse) / application, str(sink), application).discard(
+            of_sink["number"].to_list()
+        )
     return letters.height
 
 
@@ -53,7 +56,7 @@ def of_ids(letters: pl.DataFrame, ids: Collection[str]) -> pl.DataFrame:
     return letters.filter(pl.col("id").is_in(list(ids)))
 
 
-def _letters(folder: Path, sink: str, application: str) -> pl.DataFrame:
+def _letters(folder: Folder, sink: str, application: str) -> pl.DataFrame:
     # no topic has a colon in its name, so the id is that of no other letter
     return (
         Refused(folder, sink, application)

@@ -51,6 +51,7 @@ from weir.pipelines.topology.nodes import SuppressNode
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.upserts import shown_name
+from weir.state.storage.places import folder_at
 from weir.state.types import TopicPartition
 
 T = TypeVar("T")
@@ -111,11 +112,13 @@ class Place:
             CommitLogLostError: The application has local state or tables without a commit log.
         """
         settings, application = self.settings, self.application.id
-        require_commit_log(self.application, settings.warehouse / application, settings.state_dir / application)
-        is_there = migration.is_written(self.settings.warehouse)
+        require_commit_log(
+            self.application, folder_at(settings.warehouse) / application, settings.state_dir / application
+        )
+        is_there = migration.is_written(folder_at(self.settings.warehouse))
         if not dry_run and not is_there:
             with at_rest(ControlDatabase(settings.control_database_url), application):
-                migration.write(self.settings.warehouse)
+                migration.write(folder_at(self.settings.warehouse))
             register(self.settings, self.application.id, self.reference)
         outcome = (
             "is already in place; nothing was changed"
@@ -161,7 +164,7 @@ def place(settings: Settings, reference: str) -> Iterator[Place]:
     application = load_reference(reference)
     with broker_for(settings) as (servers, settings):
         admin = KafkaAdmin(servers, settings.kafka)
-        application = application.over(newest_commit(settings.warehouse, application.id), admin.topics())
+        application = application.over(newest_commit(folder_at(settings.warehouse), application.id), admin.topics())
         yield Place(
             settings=settings,
             application=application,
@@ -322,7 +325,7 @@ def move_to_kafka_streams(
             id=application_id,
             application=program,
             commit=newest,
-            app_folder=settings.warehouse / application,
+            app_folder=folder_at(settings.warehouse) / application,
             cluster=admin,
             reader=lambda topic, partition: PartitionReader(kafka, topic, partition),
             topic_counts=source_counts(program, admin),
@@ -381,7 +384,7 @@ def _held(settings: Settings, program: Application) -> Iterator[CommitRecord]:
         _require_committed(settings, program, _newest(settings, program.id))
         topology = program.topology
         committer = Committer(
-            settings.warehouse, program.id, application_tables(topology), fingerprint=topology.fingerprint
+            folder_at(settings.warehouse), program.id, application_tables(topology), fingerprint=topology.fingerprint
         )
         try:
             claim = committer.claim()
@@ -473,7 +476,7 @@ def move_to_checkpoints(settings: Settings, application: str, folder: Path, *, d
 
 def _newest(settings: Settings, application: str) -> CommitRecord:
     """The newest commit; raises ``OperationError`` if there is none, or the folder does not know the application."""
-    newest = newest_commit(settings.warehouse, require(settings, application))
+    newest = newest_commit(folder_at(settings.warehouse), require(settings, application))
     if newest is None:
         raise OperationError(f"{application} has committed nothing yet; run it first with `weir run MODULE:APP`")
     return newest

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deltalake import DeltaTable
-
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
@@ -25,6 +23,7 @@ from weir.state.commit.evolution import Evolution, evolution
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.errors import TableSchemaError
+from weir.state.storage.places import folder_at, is_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +60,12 @@ def plan_of(settings: Settings, reference: str) -> Plan:
     application = load_reference(reference)
     require_results(application)
     try:
-        require_commit_log(application, settings.warehouse / application.id, settings.state_dir / application.id)
+        require_commit_log(
+            application, folder_at(settings.warehouse) / application.id, settings.state_dir / application.id
+        )
     except CommitLogLostError as error:
         return Plan(application=application.id, obstacles=[str(error)])
-    committed = newest_commit(settings.warehouse, application.id)
+    committed = newest_commit(folder_at(settings.warehouse), application.id)
     obstacles = list(map(str, sink_faults(application.topology.outside_sinks, settings.sql_url)))
     if committed is None:
         return Plan(application=application.id, obstacles=obstacles)
@@ -73,7 +74,7 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         application = application.over(committed, admin.topics())
         counts = source_counts(application, admin)
         lost = lost_by_topics(application, committed, admin)
-    app_folder = settings.warehouse / application.id
+    app_folder = folder_at(settings.warehouse) / application.id
     change = change_of(application.topology, app_folder, committed, counts)
     if change.is_blocked:
         obstacles.append(str(PendingRowsError(application.id, change.pending_blobs)))
@@ -96,9 +97,7 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         committed_epoch=committed.epoch,
         change=change,
         obstacles=obstacles,
-        outputs_continued=tuple(
-            name for name in change.outputs_added if DeltaTable.is_deltatable(str(app_folder / name))
-        ),
+        outputs_continued=tuple(name for name in change.outputs_added if is_table(app_folder / name)),
         evolutions=evolutions,
         lost=lost,
     )

@@ -18,7 +18,10 @@ from pathlib import Path
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application, load_application, renamed_example
 from weir.pipelines.operations.errors import OperationError
+from weir.state.commit.log import COMMITS
 from weir.state.commit.protocol import newest_commit
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import folder_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +35,12 @@ class Registration:
     """The current folder at the start; the module may be there."""
 
 
-def _entry(settings: Settings, application: str) -> Path:
-    return settings.dir / "applications" / f"{application}.json"
+def _entries(settings: Settings) -> Folder:
+    return folder_at(settings.dir / "applications")
+
+
+def _name(application: str) -> str:
+    return f"{application}.json"
 
 
 def load_reference(reference: str, import_from: Path | None = None) -> Application:
@@ -46,23 +53,21 @@ def load_reference(reference: str, import_from: Path | None = None) -> Applicati
 
 def register(settings: Settings, application: str, reference: str) -> None:
     """Record where the program of ``application`` is; replaces an older entry atomically."""
-    entry = _entry(settings, application)
-    entry.parent.mkdir(parents=True, exist_ok=True)
     registration = Registration(application=application, reference=reference, import_from=str(Path.cwd()))
-    scratch = entry.with_suffix(f".{os.getpid()}.tmp")
-    scratch.write_text(json.dumps(asdict(registration), indent=2) + "\n", encoding="utf-8")
-    scratch.replace(entry)
+    content = json.dumps(asdict(registration), indent=2) + "\n"
+    _entries(settings).put(_name(application), content.encode())
 
 
 def forget(settings: Settings, application: str) -> None:
     """Remove the entry, if there is one."""
-    _entry(settings, application).unlink(missing_ok=True)
+    _entries(settings).delete([_name(application)])
 
 
 def applications(settings: Settings) -> list[str]:
     """The ids of all applications that were started or have tables in the folder, sorted."""
-    started = {path.stem for path in (settings.dir / "applications").glob("*.json")}
-    written = {path.parent.name for path in settings.warehouse.glob("*/_commits")}
+    started = {file.name.removesuffix(".json") for file in _entries(settings).list() if file.name.endswith(".json")}
+    warehouse = folder_at(settings.warehouse)
+    written = {name for name in warehouse.folders() if COMMITS.name in (warehouse / name).folders()}
     return sorted(started | written)
 
 
@@ -88,7 +93,7 @@ def require(settings: Settings, application: str) -> str:
 def registered_application(settings: Settings, application: str) -> Application:
     """The program of an application that has run in the folder, with the names that its stores have in the newest
     commit; raises what ``registered_reference`` raises."""
-    return _load(_registration(settings, application)).over(newest_commit(settings.warehouse, application))
+    return _load(_registration(settings, application)).over(newest_commit(folder_at(settings.warehouse), application))
 
 
 def registered_reference(settings: Settings, application: str) -> str:
@@ -119,7 +124,7 @@ def _registration(settings: Settings, application: str) -> Registration:
     require(settings, application)
     _require_own(settings, application)
     try:
-        found = Registration(**json.loads(_entry(settings, application).read_text(encoding="utf-8")))
+        found = Registration(**json.loads(_entries(settings).get(_name(application))))
     except (OSError, ValueError, TypeError) as error:
         raise OperationError(
             f"no program is registered for {application!r} in {settings.dir}; start it once with `weir run MODULE:APP`"
@@ -130,8 +135,8 @@ def _registration(settings: Settings, application: str) -> Registration:
 def _require_own(settings: Settings, application: str) -> None:
     """Raises ``OperationError`` if the entry may be from a user other than this one, root, and those whom the setting
     ``umask`` lets write."""
-    entry, closed = _entry(settings, application), int(settings.umask, 8)
-    for path in (settings.dir, entry.parent, entry):
+    folder, closed = settings.dir / "applications", int(settings.umask, 8)
+    for path in (settings.dir, folder, folder / _name(application)):
         if not path.exists():
             return
         found, name = path.stat(), shlex.quote(str(path))

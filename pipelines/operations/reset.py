@@ -11,16 +11,18 @@ from weir.infra.settings import Settings
 from weir.pipelines.operations.at_rest import at_rest
 from weir.pipelines.operations.registry import forget, require
 from weir.state.engine.in_memory import free
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import folder_at
 
 
-def folders(settings: Settings, application: str) -> tuple[Path, Path]:
+def folders(settings: Settings, application: str) -> tuple[Path, Folder]:
     """The folders that a reset deletes: the application's state and its tables.
 
     Raises:
         OperationError: The folder does not know the application.
     """
     require(settings, application)
-    return settings.state_dir / application, settings.warehouse / application
+    return settings.state_dir / application, folder_at(settings.warehouse) / application
 
 
 def reset(settings: Settings, application: str) -> None:
@@ -30,12 +32,12 @@ def reset(settings: Settings, application: str) -> None:
         OperationError: The folder does not know the application.
         LeaseHeldError: It is running.
     """
-    to_remove = folders(settings, application)
+    state, tables = folders(settings, application)
     database = ControlDatabase(settings.control_database_url)
     with at_rest(database, application):
         # The state goes first: tasks restore from tables without local state, but do not trust state without tables.
-        for folder in to_remove:
-            _remove(folder, settings.tmp)
+        _remove(state, settings.tmp)
+        tables.parent.delete_folder(application)
         forget(settings, application)
     database.forget(application)
 

@@ -15,6 +15,7 @@ from weir.pipelines.operations.registry import registered_application, require
 from weir.pipelines.publishing.state import Action, SinkState
 from weir.state.commit.outbox import Mark, Outbox
 from weir.state.commit.refused import Refused
+from weir.state.storage.places import folder_at
 
 _ALL = Mark(1 << 62)
 
@@ -63,7 +64,7 @@ def discard(settings: Settings, application: str, sink: str) -> int:
         OperationError: There is no such sink.
     """
     _require_sink(settings, application, sink)
-    folder = settings.warehouse / application
+    folder = folder_at(settings.warehouse) / application
     rows = Refused(folder, sink, application).count()
     if rows:
         Outbox(folder, sink, application, is_of_refused=True).remove(_ALL)

@@ -12,6 +12,7 @@ from weir.pipelines.operations.registry import require
 from weir.pipelines.operations.tables import readable_tables
 from weir.pipelines.spark.sql import SqlSession
 from weir.state.commit.protocol import newest_commit
+from weir.state.storage.places import disks, folder_at
 
 
 @contextmanager
@@ -21,15 +22,21 @@ def opened_sql(
     """A session over the tables of an application; ``on_start`` is called before Spark is started.
 
     Raises:
-        OperationError: The folder does not know the application, or nothing is committed yet.
+        OperationError: The folder does not know the application, nothing is committed yet, or the warehouse is on an
+            object store.
         JarsError, MissingJavaError: Set-up is incomplete; the text names the command.
     """
-    if newest_commit(settings.warehouse, require(settings, application)) is None:
+    if newest_commit(folder_at(settings.warehouse), require(settings, application)) is None:
         raise OperationError(f"{application} has committed nothing yet; run it first with `weir run MODULE:APP`")
+    if not disks(folder_at(settings.warehouse)):
+        raise OperationError(
+            f"Spark SQL reads local disks only, and the warehouse is {settings.warehouse}; see a table with `weir show "
+            f"{application} TABLE`, or read it with any tool for Delta tables"
+        )
     on_start("starting Spark, which takes some seconds")
     session = sql_session(settings)
     try:
-        outputs = readable_tables(settings.warehouse / application)
-        yield SqlSession(session, settings.warehouse, application, outputs)
+        outputs = readable_tables(folder_at(settings.warehouse) / application)
+        yield SqlSession(session, folder_at(settings.warehouse), application, outputs)
     finally:
         stop_session(session)

@@ -27,12 +27,13 @@ from weir.state.commit.record import CommitRecord
 from weir.state.engine.instances import current_instance, task_folder
 from weir.state.engine.views import StoreSize, store_sizes
 from weir.state.errors import TaskCorruptedError
+from weir.state.storage.places import folder_at
 
 
 def application_status(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
     """One application as plain values; counts are as of the newest commit, ``tasks``, ``metrics``, ``lag`` and
     throughput as of ``reported_at``."""
-    newest, life = newest_commit(settings.warehouse, application), database.application_status(application)
+    newest, life = newest_commit(folder_at(settings.warehouse), application), database.application_status(application)
     totals = committed_totals(newest)
     metric = life.metric if life else None
     return {
@@ -86,7 +87,7 @@ def _freshness(readings: Sequence[Mapping[str, Any]]) -> dict[str, float | None]
 def application_detail(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
     """``application_status`` and, as plain values, the newest commit, the stores on this host, the snapshots and names
     of the tasks, and the restores under way."""
-    newest = newest_commit(settings.warehouse, application)
+    newest = newest_commit(folder_at(settings.warehouse), application)
     found = application_status(settings, database, application)
     names = _stored_names(settings, application)
     committed = newest.tasks if newest else {}
@@ -118,7 +119,7 @@ def application_detail(settings: Settings, database: ControlDatabase, applicatio
 
 def _stored_names(settings: Settings, application: str) -> dict[str, str]:
     """The stored name of each task that a commit knows, by its id; empty if the program cannot be loaded."""
-    newest = newest_commit(settings.warehouse, application)
+    newest = newest_commit(folder_at(settings.warehouse), application)
     try:
         topology = registered_application(settings, application).topology
     except (OperationError, ApplicationLoadError, TopologyError):

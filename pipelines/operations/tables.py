@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import polars as pl
 
 from weir.infra.settings import Settings
@@ -12,19 +10,24 @@ from weir.pipelines.operations.registry import require
 from weir.pipelines.operations.rows import without_bookkeeping
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.commit.tables import read_table
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import folder_at, is_table, tables_in
 
 
-def output_tables(folder: Path) -> list[str]:
+def output_tables(folder: Folder) -> list[str]:
     """Names of the output tables below an application's warehouse folder, sorted; links may lead elsewhere and are none
     of them."""
-    tables = (path.parent for path in folder.glob("*/_delta_log"))
-    return sorted(table.name for table in tables if not (table.name.startswith("_") or table.is_symlink()))
+    return [name for name in tables_in(folder) if not (name.startswith("_") or _is_link(folder / name))]
 
 
-def readable_tables(folder: Path) -> list[str]:
+def readable_tables(folder: Folder) -> list[str]:
     """The output tables, and the one of dead letters if there are any."""
-    has_dead_letters = (folder / DEAD_LETTERS.name / "_delta_log").is_dir()
+    has_dead_letters = is_table(folder / DEAD_LETTERS.name)
     return [*output_tables(folder), *[DEAD_LETTERS.name] * has_dead_letters]
+
+
+def _is_link(folder: Folder) -> bool:
+    return folder.path is not None and folder.path.is_symlink()
 
 
 def newest_rows(settings: Settings, application: str, table: str) -> pl.DataFrame:
@@ -33,7 +36,7 @@ def newest_rows(settings: Settings, application: str, table: str) -> pl.DataFram
     Raises:
         OperationError: The folder does not know the application, or the application has no such table.
     """
-    folder = settings.warehouse / require(settings, application)
+    folder = folder_at(settings.warehouse) / require(settings, application)
     tables = readable_tables(folder)
     if table not in tables:
         known = ", ".join(tables) or "none yet: run the application first"

@@ -17,6 +17,7 @@ from weir.pipelines.topology.changes import sub_topology_of
 from weir.state.changelog.verify import Agreement, StateDifferenceError, verify_task
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.table_files import TableFiles, check_table
+from weir.state.storage.places import folder_at
 
 LOOK_AGAIN_S = 2.0
 
@@ -35,7 +36,7 @@ def verify_application(
         StateDifferenceError: The first difference.
         OtherProgramError: The newest commit belongs to another topology.
     """
-    newest = newest_commit(settings.warehouse, application.id)
+    newest = newest_commit(folder_at(settings.warehouse), application.id)
     application = application.over(newest)
     known = application.topology.committed_form.stores
     other = [task for task in newest.tasks if sub_topology_of(task) not in known] if newest is not None else []
@@ -64,7 +65,7 @@ def verify_outputs(settings: Settings, application: str, *, reads: bool) -> Iter
         TableFileError: The first file that is gone, of another size, or not readable.
         DamagedFileError: The Delta log of a table cannot be read.
     """
-    folder = settings.warehouse / application
+    folder = folder_at(settings.warehouse) / application
     for table in readable_tables(folder):
         yield check_table(folder, application, table, reads=reads)
 
@@ -76,7 +77,7 @@ def _named(error: StateDifferenceError, application: Application) -> StateDiffer
 def _compare(settings: Settings, application: Application, task: str) -> Agreement:
     stores = application.topology.sub_topology(application.topology.task_of(task).sub_topology).stores
     return verify_task(
-        settings.warehouse,
+        folder_at(settings.warehouse),
         application.id,
         settings.state_dir / application.id / task,
         stores,

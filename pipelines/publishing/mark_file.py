@@ -1,22 +1,25 @@
-"""How far a sink has come, in a file in its outbox, for outside systems that keep nothing of the kind."""
+"""How far a sink has come, beside its outbox, for outside systems that keep nothing of the kind.
+
+Marks are files with numbers, and the greatest counts. Each new one is put under the next number unless somebody else
+has that already, so of two publishers one is fenced, on every storage and without a lock.
+"""
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from uuid import uuid4
 
 import msgspec
 
 from weir.pipelines.publishing.connection import Published, SinkError, SinkFencedError
 from weir.state.commit.outbox import Mark
-from weir.state.engine.environment import replace_file
+from weir.state.storage.contract import Folder
 
-NAME = "_published.json"
+FOLDER = "_published"
 """In the folder of the outbox's table, which takes no notice of it."""
+_BEFORE = "_published.json"
+"""The mark that earlier versions kept there, in one file."""
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,13 +33,18 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MarkFile:
-    """The mark, owned by whoever has opened it last; the file is replaced whole and synced. Each method raises
-    ``SinkError`` if the file cannot be read or written, or is just being moved."""
+    """The mark, owned by whoever has opened it last; whole and durable once written. Each method raises ``SinkError``
+    if it cannot be read or written."""
 
-    def __init__(self, outbox_folder: Path) -> None:
-        self._folder, self._owner = outbox_folder, uuid4().hex
-        with self._locked():
-            self._write(msgspec.structs.replace(self._read(), owner=self._owner))
+    def __init__(self, outbox_folder: Folder) -> None:
+        self._folder, self._owner = outbox_folder / FOLDER, uuid4().hex
+        with self._told():
+            if not (numbers := self._numbers()):
+                self._folder.put(_name(0), _before(outbox_folder))
+                numbers = [0]
+            self._number = max(numbers)
+            found = _content(self._folder.get(_name(self._number)))
+        self._write(msgspec.structs.replace(found, owner=self._owner))
 
     def read(self) -> Published | None:
         """How far the sink has come; None if it has got nothing.
@@ -44,8 +52,7 @@ class MarkFile:
         Raises:
             SinkFencedError: Somebody else has opened it since.
         """
-        with self._locked():
-            content = self._owned()
+        content = self._owned()
         return None if content.outbox is None else Published(content.outbox, Mark(content.epoch, content.rows))
 
     def write(self, published: Published) -> None:
@@ -54,10 +61,8 @@ class MarkFile:
         Raises:
             SinkFencedError: Somebody else has opened it since; the mark is as it was.
         """
-        with self._locked():
-            self._owned()
-            outbox, mark = published
-            self._write(_Content(owner=self._owner, outbox=outbox, epoch=mark.epoch, rows=mark.rows))
+        outbox, mark = published
+        self._write(_Content(owner=self._owner, outbox=outbox, epoch=mark.epoch, rows=mark.rows))
 
     def refusals(self) -> int:
         """How often the batch after the mark has been refused.
@@ -65,8 +70,7 @@ class MarkFile:
         Raises:
             SinkFencedError: Somebody else has opened it since.
         """
-        with self._locked():
-            return self._owned().refusals
+        return self._owned().refusals
 
     def count_refusal(self) -> None:
         """Note that the batch after the mark has been refused once more.
@@ -74,38 +78,57 @@ class MarkFile:
         Raises:
             SinkFencedError: Somebody else has opened it since; the number is as it was.
         """
-        with self._locked():
-            content = self._owned()
-            self._write(msgspec.structs.replace(content, refusals=content.refusals + 1))
+        content = self._owned()
+        self._write(msgspec.structs.replace(content, refusals=content.refusals + 1))
 
     def _owned(self) -> _Content:
-        content = self._read()
-        if content.owner != self._owner:
-            raise SinkFencedError("another publisher has taken over")
-        return content
-
-    @property
-    def _path(self) -> Path:
-        return self._folder / NAME
-
-    def _read(self) -> _Content:
-        """What the file says; nothing if there is none, or what is there is no mark."""
-        with suppress(FileNotFoundError, msgspec.DecodeError):
-            return msgspec.json.decode(self._path.read_bytes(), type=_Content)
-        return _Content(owner="")
+        with self._told():
+            self._require_newest()
+            return _content(self._folder.get(_name(self._number)))
 
     def _write(self, content: _Content) -> None:
-        replace_file(self._path, msgspec.json.encode(content))
+        with self._told():
+            if not self._folder.put_if_absent(_name(self._number + 1), msgspec.json.encode(content)):
+                raise SinkFencedError(_FENCED)
+            self._number += 1
+            older = self._require_newest()
+            self._folder.delete(map(_name, older))
+
+    def _require_newest(self) -> list[int]:
+        """The numbers that no longer count. A number that was free may be one that has been cleaned up since."""
+        numbers = self._numbers()
+        if not numbers or max(numbers) != self._number:
+            raise SinkFencedError(_FENCED)
+        return [number for number in numbers if number < self._number]
+
+    def _numbers(self) -> list[int]:
+        return [int(file.name.removesuffix(".json")) for file in self._folder.list()]
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Nobody else moves the mark or takes it over meanwhile."""
+    def _told(self) -> Iterator[None]:
         try:
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever has it may have been stopped
-                yield
-            finally:
-                os.close(folder)
+            yield
         except OSError as error:
-            raise SinkError(f"{self._path}: {error}") from error
+            raise SinkError(f"{self._folder}: {error}") from error
+
+
+_FENCED = "another publisher has taken over"
+
+
+def _name(number: int) -> str:
+    return f"{number:020}.json"
+
+
+def _before(outbox_folder: Folder) -> bytes:
+    try:
+        return outbox_folder.get(_BEFORE)
+    except FileNotFoundError:
+        return b""
+
+
+def _content(data: bytes) -> _Content:
+    """What a mark says; nothing if it is none."""
+    try:
+        return msgspec.json.decode(data, type=_Content)
+    except msgspec.DecodeError:
+        return _Content(owner="")

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
@@ -32,6 +31,7 @@ from weir.pipelines.sinks.sink import Sink
 from weir.state.commit.log import newest_generation
 from weir.state.commit.outbox import Outbox
 from weir.state.commit.refused import Refused
+from weir.state.storage.places import folder_at
 
 log = logging.getLogger("weir.publisher")
 
@@ -81,11 +81,13 @@ class _Publishing:
     """One sink's publisher, and one for its refused rows whenever they are to be sent again."""
 
     def __init__(self, sink: Sink, application: Application, settings: PublishingSettings) -> None:
-        folder = Path(settings.warehouse, application.id)
+        folder = folder_at(settings.warehouse) / application.id
         connected = partial(connect, application.id, kafka=settings.kafka, sql_url=settings.sql_url)
         options: dict[str, Any] = {
             "target": str(sink),
-            "is_newest": lambda: newest_generation(Path(settings.warehouse), application.id) == settings.generation,
+            "is_newest": lambda: (
+                newest_generation(folder_at(settings.warehouse), application.id) == settings.generation
+            ),
             "on_step": load_step_hook(settings.on_step),
         }
         outbox = Outbox(folder, sink.name, application.id)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
@@ -16,7 +15,7 @@ from weir.pipelines.publishing.connection import Connection, RefusedRowsError, S
 from weir.pipelines.publishing.publisher import Publisher, UnknownMarkError
 from weir.pipelines.sinks.sink import Sink
 from weir.state.commit.outbox import Outbox, refused_name
-from weir.state.engine.environment import replace_file
+from weir.state.storage.places import Place, folder_at
 
 NAME = "_retrying"
 """In the folder of the refused rows, which takes no notice of it: they are being sent again."""
@@ -27,7 +26,7 @@ class Retry:
 
     def __init__(
         self,
-        app_folder: Path,
+        app_folder: Place,
         sink: Sink,
         application: str,
         connect: Callable[[Sink, Outbox], Connection],
@@ -36,18 +35,18 @@ class Retry:
         """``options`` are those of the publisher that sends them."""
         self._app_folder, self._sink, self._application = app_folder, sink, application
         self._connect, self._options, self._running = connect, options, Lock()
-        self._note = app_folder / refused_name(sink.name) / NAME
+        self._refused = folder_at(app_folder) / refused_name(sink.name)
 
     @property
     def is_interrupted(self) -> bool:
         """Whether one has begun that has not ended; ask before the first ``run``."""
-        return self._note.exists()
+        return self._refused.find(NAME) is not None
 
     def run(self) -> str:
         """Send them, however long the outside system is away; returns why not all were taken, or an empty text."""
         with self._running:
             with suppress(OSError):  # without the note, what is interrupted waits until somebody asks again
-                replace_file(self._note, b"")
+                self._refused.put(NAME, b"")
             error = ""
             try:
                 self._publisher().run(Event(), _drained())
@@ -56,7 +55,7 @@ class Retry:
             except (RefusedRowsError, UnknownMarkError) as found:
                 error = str(found)
             with suppress(OSError):
-                self._note.unlink(missing_ok=True)
+                self._refused.delete([NAME])
             return error
 
     def _publisher(self) -> Publisher:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.pipelines.application import Application, topics_before
 from weir.pipelines.spark.errors import (
@@ -31,6 +30,7 @@ from weir.state.commit.evolution import evolution
 from weir.state.commit.log import COMMITS
 from weir.state.commit.record import CommitRecord
 from weir.state.engine.instances import instances
+from weir.state.storage.places import Place, folder_at, is_table
 
 NEWEST_EPOCH = 1 << 62
 """Later than any epoch."""
@@ -38,7 +38,7 @@ NEWEST_EPOCH = 1 << 62
 
 def admit(
     application: Application,
-    app_folder: Path,
+    app_folder: Place,
     committed: CommitRecord | None,
     source_counts: Mapping[str, int],
     accept_state_loss: bool,
@@ -77,7 +77,7 @@ def admit(
 
 
 def change_of(
-    topology: Topology, app_folder: Path, committed: CommitRecord, source_counts: Mapping[str, int]
+    topology: Topology, app_folder: Place, committed: CommitRecord, source_counts: Mapping[str, int]
 ) -> TopologyChange:
     """What the program changes, given the partitions of each source topic."""
     form = committed.topology
@@ -101,7 +101,7 @@ def change_of(
     )
 
 
-def require_placement(topology: Topology, app_folder: Path, store: str, source_counts: Mapping[str, int]) -> None:
+def require_placement(topology: Topology, app_folder: Place, store: str, source_counts: Mapping[str, int]) -> None:
     """Raise ``StorePlacementError`` unless each key in the store's changelog is in the task to which a repartition
     would send its rows: producers may have used another partitioner."""
     counts = topology.partition_counts(source_counts)
@@ -132,15 +132,19 @@ def require_topics_read(application: Application, committed: CommitRecord | None
             raise MatchedTopicGoneError(application.id, topic)
 
 
-def require_commit_log(application: Application, app_folder: Path, state_folder: Path) -> None:
+def _is_there(folder: Place) -> bool:
+    return next(iter(folder_at(folder).list(below=True)), None) is not None
+
+
+def require_commit_log(application: Application, app_folder: Place, state_folder: Path) -> None:
     """Raise ``CommitLogLostError`` when something was committed but the log of it is gone, and with it every position.
 
     A first start writes to the log before anything else, so without one there is neither local state nor a table.
     """
     log = app_folder / COMMITS.name
-    if DeltaTable.is_deltatable(str(log)):
+    if is_table(log):
         return
-    tables = [spec.name for spec in application_tables(application.topology) if (app_folder / spec.name).exists()]
+    tables = [spec.name for spec in application_tables(application.topology) if _is_there(app_folder / spec.name)]
     if next(instances(state_folder), None) is not None:
         raise CommitLogLostError(application.id, str(log), f"local state in {state_folder}")
     if tables:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
@@ -58,6 +57,7 @@ from weir.state.commit.record import (
     TaskCommit,
 )
 from weir.state.full_disk import disk_full, is_disk_full
+from weir.state.storage.places import Place, disks
 from weir.state.types import FileEntry, StateId, StoreSpec, TaskId, TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -94,7 +94,7 @@ class Coordinator:
     def __init__(
         self,
         application: Application,
-        warehouse: Path,
+        warehouse: Place,
         committer: Committer,
         slots: Slots,
         on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None,
@@ -231,7 +231,7 @@ class Coordinator:
         self._listed = {blob.path for _, blob in pending}
         for task_id, blob in pending:
             self.tasks[task_id].pending.append(blob)
-        orphans = remove_orphans(blobs, [blob for _, blob in pending])
+        orphans = remove_orphans(self._blobs, blobs, [blob for _, blob in pending])
         remove_snapshots_but(folder, snapshots, [task.snapshot for task in self.tasks.values() if task.snapshot])
         log.info(
             "generation %s of %r starts after epoch %s with %s tasks%s",
@@ -488,7 +488,7 @@ class Coordinator:
             except Exception as error:
                 if not is_disk_full(error):
                     raise
-                full = disk_full(error, "a commit", [self.folder])
+                full = disk_full(error, "a commit", disks(self.folder))
                 if not self.wait_for_disk(full):
                     raise CommitOutOfSpaceError(self.application.id, full) from error
         # 7. The tasks told: by their next plans

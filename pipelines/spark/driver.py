@@ -53,6 +53,7 @@ from weir.state.engine.instances import instance_folder, instances
 from weir.state.engine.quarantine import quarantine
 from weir.state.errors import SwapRefusedError
 from weir.state.full_disk import DISK_FULL_WAIT_S, disk_full, is_disk_full, require_room
+from weir.state.storage.places import disks
 from weir.state.types import TaskId, TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -97,12 +98,13 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
     what = f"application {spec.application.id!r}"
     while True:
         try:
-            require_room(folder, what, FREE_DISK_RESERVE_BYTES)  # else claims would pile up
+            for disk in disks(folder):
+                require_room(disk, what, FREE_DISK_RESERVE_BYTES)  # else claims would pile up
             return _started(spec, committer, executors, listeners)
         except Exception as error:
             if not is_disk_full(error):
                 raise
-            full = disk_full(error, what, [folder, spec.state_folder])
+            full = disk_full(error, what, [*disks(folder), spec.state_folder])
             if not listeners.wait_for_disk(full):
                 raise full from error
 

@@ -25,6 +25,7 @@ from weir.infra.spark.session import sql_session, stop_session
 from weir.state.changelog.merging import Merge, Merged, key_count, merged, merged_rows
 from weir.state.commit.files import file_columns
 from weir.state.commit.tables import newest_of_each_key
+from weir.state.storage.places import disks
 from weir.state.types import FileEntry
 
 KEYS_A_TASK = 1_000_000
@@ -76,6 +77,8 @@ class SparkMerging:
 
     def __call__(self, merge: Merge) -> Merged:
         """Raises ``SparkMergeError`` if Spark does not start, or its job fails."""
+        if not disks(merge.app_folder):  # Spark has no client for object stores here
+            return merged(merge)
         if not merge.spec.keys or not self._is_large(merge.rows):  # there are at least as many rows as keys
             return merged(merge)
         keys = key_count(merge)

@@ -8,11 +8,12 @@ from pathlib import Path
 from weir.pipelines.application import Application
 from weir.pipelines.spark.afterwards import Afterwards
 from weir.state.changelog.following import Follower
+from weir.state.storage.places import Place
 
 FOLDER = "_own_stores"
 
 
-def followers(application: Application, app_folder: Path, state_folder: Path) -> list[Follower]:
+def followers(application: Application, app_folder: Place, state_folder: Path) -> list[Follower]:
     """One for each of the application's own stores, opened in a folder of its own."""
     specs = {store.name: store for sub_topology in application.topology.sub_topologies for store in sub_topology.stores}
     opened = []

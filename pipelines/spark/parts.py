@@ -33,6 +33,7 @@ from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord
+from weir.state.storage.places import Place
 from weir.state.types import TaskId, TopicPartition
 
 
@@ -169,7 +170,7 @@ class RunSpec:
     source: Source
     source_counts: Mapping[str, int]
     """Partitions of each source topic."""
-    warehouse: Path
+    warehouse: Place
     state_folder: Path
     """The folder with the state of the application's tasks."""
     limits: Limits

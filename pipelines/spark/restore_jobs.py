@@ -39,6 +39,7 @@ from weir.state.engine.instances import instance_folder, set_current
 from weir.state.engine.quarantine import quarantine
 from weir.state.errors import FencedStoreError
 from weir.state.full_disk import disk_full, is_disk_full
+from weir.state.storage.places import Place, disks, folder_at
 from weir.state.types import IsolationLevel, StateId, TaskId
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ def restore(
             raise
         folder = Path(settings.state_folder, application.topology.task_name(request.task))
         shutil.rmtree(folder / request.instance, ignore_errors=True)
-        folders = [folder, Path(settings.application_folder)]
+        folders = [folder, *disks(folder_at(settings.application_folder))]
         return Restored(
             request=request,
             rows=0,
@@ -127,7 +128,7 @@ def _restore(
     sub_topology = application.topology.sub_topology(request.task.sub_topology)
     name = application.topology.task_name(request.task)
     folder = Path(settings.state_folder, name)
-    application_folder = Path(settings.application_folder)
+    application_folder = folder_at(settings.application_folder)
     _require_newest(application_folder, name, request.generation)
     (folder / _PROGRESS).unlink(missing_ok=True)
     # 2. The old instance quarantined
@@ -163,11 +164,11 @@ def _restore(
         seconds=time.perf_counter() - started,
         source=tell.source,
         from_snapshot=tell.from_snapshot,
-        is_snapshot_gone=snapshot is not None and not (application_folder / snapshot.path).exists(),
+        is_snapshot_gone=snapshot is not None and application_folder.find(snapshot.path) is None,
     )
 
 
-def _require_newest(application_folder: Path, task: str, generation: int) -> None:
+def _require_newest(application_folder: Place, task: str, generation: int) -> None:
     newest = newest_generation(application_folder.parent, application_folder.name)
     if newest > generation:
         raise FencedStoreError(task, generation, newest)

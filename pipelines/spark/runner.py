@@ -46,6 +46,7 @@ from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.run_metrics import MetricsLevel
 from weir.state.commit.protocol import newest_commit
 from weir.state.full_disk import DISK_FULL_WAIT_S
+from weir.state.storage.places import folder_at, require_one_winner
 from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -83,6 +84,7 @@ def run(
         BrokerUnreachableError: With ``until_caught_up``, no broker answered within two minutes of the start.
         LeaseHeldError: Another driver runs the application; the text names it.
         TopologyChangedError, PartitionCountError: The committed state does not fit the program or its topics.
+        ConditionalPutError: The warehouse is on an object store that lets a second driver commit.
         CommitLogLostError: There is local state, or there are tables, but no commit log.
         SinkTableError: The table of a SQL sink does not take its rows.
         SinkAddressError: A SQL sink has no database.
@@ -148,11 +150,11 @@ class _Generations:
             if known is None:
                 return _stopped_early(self.application)
             # Both are checked again before and under the claim; Spark need not start for what is refused already.
-            app_folder, state_folder = (
-                folder / self.application.id for folder in (settings.warehouse, settings.state_dir)
-            )
+            warehouse, state_folder = folder_at(settings.warehouse), settings.state_dir / self.application.id
+            app_folder = warehouse / self.application.id
+            require_one_winner(warehouse)
             require_commit_log(self.application, app_folder, state_folder)
-            newest = newest_commit(settings.warehouse, self.application.id)
+            newest = newest_commit(warehouse, self.application.id)
             if not self.accept_lost_records:
                 require_topics_read(self.application, newest, known)
             application = self.application.over(newest, known)
@@ -166,7 +168,7 @@ class _Generations:
                 application=application,
                 source=self._brokers,
                 source_counts=counts,
-                warehouse=settings.warehouse,
+                warehouse=warehouse,
                 state_folder=state_folder,
                 limits=limits_of(settings, application),
                 slots=settings.slots,
@@ -208,7 +210,7 @@ class _Generations:
             names=application.topology.names,
             topics=application.topology.read,
         )
-        upserts, publishers = refreshing(application, settings.warehouse / application.id), Publishers()
+        upserts, publishers = refreshing(application, folder_at(settings.warehouse) / application.id), Publishers()
         panel = ControlPanel(self.control)
         listeners = Listeners(
             control=panel,
@@ -323,7 +325,11 @@ def _afterwards(
         followed.append(offset_mirror(admin, settings.mirror_offsets_to_group))
     if application.own_stores:
         followed.append(
-            feeding(followers(application, settings.warehouse / application.id, settings.state_dir / application.id))
+            feeding(
+                followers(
+                    application, folder_at(settings.warehouse) / application.id, settings.state_dir / application.id
+                )
+            )
         )
 
     def on_commit(positions: Mapping[TopicPartition, int]) -> None:

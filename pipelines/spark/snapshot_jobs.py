@@ -23,6 +23,7 @@ from weir.state.changelog.snapshot import publish_snapshot
 from weir.state.commit.record import SnapshotRef
 from weir.state.engine.instances import instance_folder
 from weir.state.errors import DiskFullError
+from weir.state.storage.places import folder_at
 from weir.state.types import TaskId
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def publish(application: Application, settings: TaskSettings, request: SnapshotR
     snapshot, error = None, ""
     try:
         snapshot = publish_snapshot(
-            Path(settings.application_folder),
+            folder_at(settings.application_folder),
             instance_folder(Path(settings.state_folder, name), request.instance),
             name,
         )

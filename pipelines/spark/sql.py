@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
@@ -27,6 +26,7 @@ from weir.state.commit.evolution import UPDATES_PROPERTY
 from weir.state.commit.log import COMMITS, newest_commit
 from weir.state.commit.pinned import pinned
 from weir.state.commit.tables import key_columns
+from weir.state.storage.places import Place, table_at, tables_in
 from weir.state.types import CHANGELOG_FOLDER
 
 UPDATES, CHANGELOG, STORE, OF_COMMITS = "updates", "changelog", "store", "commits"
@@ -81,7 +81,7 @@ class View:
             return "how many records met each expectation, by commit"
         return "the newest row of each key" if self.keys or self.updates else "all rows"
 
-    def query(self, app_folder: Path, tables: Mapping[str, DeltaTable], application: str) -> str:
+    def query(self, app_folder: Place, tables: Mapping[str, DeltaTable], application: str) -> str:
         """The rows, from tables at their versions."""
         source, keys, columns = self.table, self.keys, _columns(tables[self.table])
         if self.schema == OF_COMMITS:
@@ -101,12 +101,12 @@ class View:
         return f"SELECT {_list(columns)} FROM ({ranked}) WHERE {_PLACE} = 1 AND NOT _deleted"
 
 
-def _rows(app_folder: Path, tables: Mapping[str, DeltaTable], name: str) -> str:
+def _rows(app_folder: Place, tables: Mapping[str, DeltaTable], name: str) -> str:
     """The rows of a table at its version, in SQL."""
     return f"delta.{_quoted(str(app_folder / name))} VERSION AS OF {tables[name].version()}"
 
 
-def views(app_folder: Path, outputs: Sequence[str]) -> list[View]:
+def views(app_folder: Place, outputs: Sequence[str]) -> list[View]:
     """What there is to read: outputs by their names, then their updates, changelogs, what stores hold, and what commits
     counted of expectations, if there are any.
 
@@ -114,14 +114,14 @@ def views(app_folder: Path, outputs: Sequence[str]) -> list[View]:
     """
     found = list[View]()
     for output in outputs:
-        table = DeltaTable(app_folder / output)
+        table = table_at(app_folder / output)
         keys, updates = tuple(key_columns(table)), table.metadata().configuration.get(UPDATES_PROPERTY, "")
         found.append(View(schema="", name=output, table=output, keys=keys, updates=updates))
         if keys or updates:
             found.append(View(schema=UPDATES, name=output, table=updates or output, keys=()))
-    for log in sorted(app_folder.glob(f"{CHANGELOG_FOLDER}/*/_delta_log")):
-        store, name = log.parent.name, f"{CHANGELOG_FOLDER}/{log.parent.name}"
-        keys = tuple(key_columns(DeltaTable(log.parent)))
+    for store in tables_in(app_folder / CHANGELOG_FOLDER):
+        name = f"{CHANGELOG_FOLDER}/{store}"
+        keys = tuple(key_columns(table_at(app_folder / name)))
         found.append(View(schema=CHANGELOG, name=store, table=name, keys=()))
         found.append(View(schema=STORE, name=store, table=name, keys=keys))
     newest = newest_commit(app_folder.parent, app_folder.name)
@@ -151,7 +151,7 @@ class SqlSession:
     their plain names.
     """
 
-    def __init__(self, session: SparkSession, warehouse: Path, application: str, outputs: Sequence[str]) -> None:
+    def __init__(self, session: SparkSession, warehouse: Place, application: str, outputs: Sequence[str]) -> None:
         self._session, self._warehouse, self._application = session, warehouse, application
         self._folder = warehouse / application
         self._views = views(self._folder, outputs)

@@ -7,20 +7,20 @@ goes into it.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from weir.pipelines.application import Application
 from weir.pipelines.spark.afterwards import Afterwards
 from weir.pipelines.topology import TableSinkNode
 from weir.pipelines.topology.topology import table_spec
 from weir.state.changelog.upserts import Upserts, refresh_at_rest, updates_but
+from weir.state.storage.places import Place
 
 log = logging.getLogger("weir.driver")
 
 REST_TIMES = 3.0
 
 
-def refreshing(application: Application, app_folder: Path) -> list[Afterwards[object]]:
+def refreshing(application: Application, app_folder: Place) -> list[Afterwards[object]]:
     """For each table of upserts, what refreshes it after being called; closing refreshes it once more if that is due.
 
     One more, when it is first called, refreshes the tables of outputs that the program no longer has: a driver that
@@ -36,7 +36,7 @@ def refreshing(application: Application, app_folder: Path) -> list[Afterwards[ob
     ]
 
 
-def _refreshing_others(application: Application, app_folder: Path) -> Afterwards[object]:
+def _refreshing_others(application: Application, app_folder: Place) -> Afterwards[object]:
     known = {table_spec(sink).name for sink in application.topology.sinks}
     done: list[bool] = []
 
@@ -48,7 +48,7 @@ def _refreshing_others(application: Application, app_folder: Path) -> Afterwards
     return Afterwards("upserts of earlier outputs", refresh, Exception, "tables of earlier outputs may be behind")
 
 
-def _refreshing(application: Application, app_folder: Path, sink: TableSinkNode, every_s: float) -> Afterwards[object]:
+def _refreshing(application: Application, app_folder: Place, sink: TableSinkNode, every_s: float) -> Afterwards[object]:
     opened: list[Upserts] = []
 
     def refresh(_: object) -> None:

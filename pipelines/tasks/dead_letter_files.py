@@ -6,15 +6,14 @@ What the table has, and how rows get there, is in ``weir.pipelines.tasks.dead_le
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, REPLAYED
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.files import scan_files, stored_schema
 from weir.state.commit.tables import file_actions
+from weir.state.storage.places import Place, is_table, table_at
 
 PLACE = ("_epoch", "topic", "partition", "offset")
 """What orders letters."""
@@ -28,12 +27,12 @@ class DeadLetterFiles:
     failed again.
     """
 
-    def __init__(self, app_folder: Path) -> None:
+    def __init__(self, app_folder: Place) -> None:
         self._folder = app_folder / DEAD_LETTERS.name
         self._files = pl.DataFrame(schema=_FILES)
-        if (self._folder / "_delta_log").is_dir():
+        if is_table(self._folder):
             with naming_damage(self._folder):
-                self._files = _known(file_actions(DeltaTable(self._folder)))
+                self._files = _known(file_actions(table_at(self._folder)))
 
     def count(self) -> int:
         """How many letters there are, those included that were replayed. Reads files with marks only."""
@@ -89,7 +88,7 @@ class DeadLetterFiles:
         return marks.select("id", replayed=pl.col("reason").fill_null("processed")).unique("id")
 
     def _rows(self, files: pl.DataFrame) -> pl.LazyFrame:
-        return scan_files([self._folder / path for path in files["path"]], stored_schema(DEAD_LETTERS))
+        return scan_files(self._folder, files["path"], stored_schema(DEAD_LETTERS))
 
     def _collected(self, rows: pl.LazyFrame) -> pl.DataFrame:
         with naming_damage(self._folder):

@@ -45,7 +45,7 @@ from weir.pipelines.topology.topology import outbox_spec, table_spec
 from weir.state.changelog.reading import TaskChangelog, encoded
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from weir.state.changelog.whole import whole_changelog_frame
-from weir.state.commit.files import Syncs, write_file, write_files
+from weir.state.commit.files import write_file, write_files
 from weir.state.engine.backing import suppliers_of
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import Settlement, StateSession, StateView
@@ -64,6 +64,9 @@ from weir.state.errors import (
 )
 from weir.state.frames import repeated, with_series
 from weir.state.full_disk import disk_full, is_disk_full
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import disks, folder_at
+from weir.state.storage.syncs import Syncs
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
 log = logging.getLogger(__name__)
@@ -78,7 +81,7 @@ class TaskSettings:
     """Settings shared by all tasks and epochs of a run."""
 
     application_folder: str
-    """The application's folder in the warehouse."""
+    """The application's folder in the warehouse: a path, or a URI of an object store."""
     state_folder: str
     """The application's folder in the state directory, with one folder per task."""
     partition_counts: Mapping[int, int]
@@ -188,12 +191,12 @@ class EpochRunner:
         self._handling, self._renewal = handling, renewal
         self._topology, self._settings, self._connected, self._on_step = topology, settings, reader, on_step
         self._ahead = ReadAhead() if settings.reads_ahead else None
-        self._folder = Path(settings.application_folder)
+        self._folder = folder_at(settings.application_folder)
         self._tables = {sink.table: table_spec(sink) for sink in topology.sinks}
         self._global_tables = GlobalTables(topology, handling)
         self._at_work: TaskStore | None = None
         """The store of the task that runs, or ran last."""
-        self._written: list[Path] = []
+        self._written: list[tuple[Folder, str]] = []
         """The files of an epoch that no receipt names yet."""
         self._instances: dict[TaskId, tuple[StateId | None, dict[str, object]]] = {}
         """The processors of each task, and the state after the epoch in which they ran last."""
@@ -245,10 +248,10 @@ class EpochRunner:
                 if store is not None:
                     store.spare()
                 if store is None or store.stored_receipt(plan.plan_hash) is None:  # else the epoch counts
-                    for path in self._written:  # the next attempt needs the room
-                        path.unlink(missing_ok=True)
+                    for written, name in self._written:  # the next attempt needs the room
+                        written.delete([name])
                 what = f"task {self._topology.task_name(plan.task)}"
-                folders = [self._folder, Path(self._settings.state_folder)]
+                folders = [*disks(self._folder), Path(self._settings.state_folder)]
                 return _refusal(plan, ReceiptStatus.DISK_FULL, str(disk_full(error, what, folders)))
             log.exception("task %s failed in epoch %s", plan.task, plan.state)
             return _refusal(plan, ReceiptStatus.FAILED, f"{type(error).__name__}: {error}")
@@ -711,7 +714,7 @@ class EpochRunner:
     ) -> tuple[FileEntry, ...]:
         epoch, files = plan.state.epoch, list[FileEntry]()
         syncs = Syncs()
-        self._written = syncs.paths
+        self._written = syncs.added
 
         def of_epoch(rows: pl.DataFrame) -> pl.DataFrame:
             return with_series(rows, repeated("_epoch", epoch, rows.height, np.int64))
@@ -763,7 +766,7 @@ class EpochRunner:
                         state=plan.state,
                     )
                 )
-                self._written.append(self._folder / BLOBS / blobs[-1].path)
+                self._written.append((self._folder / BLOBS, blobs[-1].path))
         if blobs:
             self._on_step("blob written")
         return tuple(blobs)

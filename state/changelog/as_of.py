@@ -6,19 +6,17 @@ belongs to ``weir.state.changelog.restore``.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.state.changelog.rows import changelog_spec
 from weir.state.commit.files import read_files, stored_schema
 from weir.state.commit.tables import file_actions
 from weir.state.errors import HistoryGoneError
+from weir.state.storage.places import Place, table_at
 from weir.state.types import StoreSpec
 
 
-def state_as_of(app_folder: Path, store: StoreSpec, epoch: int) -> pl.DataFrame:
+def state_as_of(app_folder: Place, store: StoreSpec, epoch: int) -> pl.DataFrame:
     """The rows that the store held at the commit of ``epoch``: ``task``, key and value columns, ``_ts``, ``_epoch``.
 
     ``_epoch`` is the epoch that wrote the row; rows are sorted by task and key columns. An epoch between two commits
@@ -29,7 +27,7 @@ def state_as_of(app_folder: Path, store: StoreSpec, epoch: int) -> pl.DataFrame:
     """
     spec = changelog_spec(store)
     folder = app_folder / spec.name
-    files = file_actions(DeltaTable(folder))
+    files = file_actions(table_at(folder))
     columns = pl.Schema({name: dtype for name, dtype in stored_schema(spec).items() if name not in spec.partition_by})
     schema = pl.Schema({name: spec.schema[name] for name in ("task", *columns)})
     parts = [pl.DataFrame(schema=schema)]
@@ -38,7 +36,7 @@ def state_as_of(app_folder: Path, store: StoreSpec, epoch: int) -> pl.DataFrame:
         if merged.height:
             raise HistoryGoneError(spec.name, epoch, int(merged["max._epoch"].max()))  # type: ignore[arg-type]
         for path, task in files.filter(pl.col("max._epoch") <= epoch).select("path", "partition.task").iter_rows():
-            rows = read_files([folder / path], columns)
+            rows = read_files(folder, [path], columns)
             parts.append(rows.select(pl.lit(task).alias("task"), *columns).cast(schema))
     partition = pl.col("task").str.split("_").list.last()
     return (

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
@@ -24,7 +23,7 @@ from weir.state.commit.columns import differences
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.delta_log import is_append_only, replace_files
 from weir.state.commit.evolution import TOMBSTONE_HORIZON, is_upserts
-from weir.state.commit.files import MERGED, partition_text
+from weir.state.commit.files import MERGED, partition_text, scan_as_written
 from weir.state.commit.log import COMMITS, commit_times, newest_of
 from weir.state.commit.outbox import OUTBOX_FOLDER, REFUSED_FOLDER
 from weir.state.commit.protocol import redo_appends
@@ -40,6 +39,8 @@ from weir.state.commit.upserts import UPDATES_FOLDER
 from weir.state.commit.vacuum import vacuum
 from weir.state.commit.widening import is_wider
 from weir.state.errors import AppendOnlyError
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import Place, folder_at, table_at, tables_in
 from weir.state.types import CHANGELOG_FOLDER, TableSpec
 
 TOMBSTONE_RETENTION_MS = 24 * 3600 * 1000
@@ -78,7 +79,7 @@ class Compaction:
 
     def __init__(
         self,
-        warehouse: Path,
+        warehouse: Place,
         application: str,
         *,
         is_whole: bool,
@@ -87,7 +88,7 @@ class Compaction:
         on_progress: Callable[[int, int, str], None] = lambda done, total, table: None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
-        self._app_folder, self._application, self._is_whole = warehouse / application, application, is_whole
+        self._app_folder, self._application, self._is_whole = folder_at(warehouse) / application, application, is_whole
         self._merged, self._on_progress, self._on_step = merge, on_progress, on_step
         self._tombstone_retention_ms = tombstone_retention_ms
         self._deletions_through = self._claimed_at_ms = 0
@@ -95,18 +96,18 @@ class Compaction:
     def tables(self) -> list[str]:
         """The existing changelogs, outputs, outboxes and dead letters, sorted; ``run`` adds the commit log at the
         end."""
-        found = [
-            path.parent
-            for pattern in ("*", *(f"{folder}/*" for folder in (CHANGELOG_FOLDER, UPDATES_FOLDER, *_WAITING)))
-            for path in self._app_folder.glob(f"{pattern}/_delta_log")
+        below = [
+            f"{folder}/{name}"
+            for folder in (CHANGELOG_FOLDER, UPDATES_FOLDER, *_WAITING)
+            for name in tables_in(self._app_folder / folder)
         ]
-        return sorted(str(path.relative_to(self._app_folder)) for path in found if path.name != COMMITS.name)
+        return sorted([*(name for name in tables_in(self._app_folder) if name != COMMITS.name), *below])
 
     def plan(self, tables: Sequence[str]) -> list[TableReport]:
         """The tables as they are, each with the files it would have left if every merge left one; changes nothing."""
         reports = []
         for name in tables:
-            table = DeltaTable(self._app_folder / name)
+            table = table_at(self._app_folder / name)
             before = file_actions(table)
             merges = self._merges(name, table, before)
             left = before.height - sum(merge.files.height - 1 for merge in merges)
@@ -124,10 +125,10 @@ class Compaction:
         # 1. Deadlines read: before the redo, since a later claim may not have redone its appends yet
         log = self._app_folder / COMMITS.name
         with naming_damage(log):
-            times = commit_times(DeltaTable(log))
+            times = commit_times(table_at(log))
         self._deletions_through = _newest_epoch(times, time.time_ns() // 1_000_000 - self._tombstone_retention_ms)
         self._claimed_at_ms = _claimed_at_ms(times)
-        log_files = file_actions(DeltaTable(log))
+        log_files = file_actions(table_at(log))
         newest = newest_of(log, log_files)
         if newest is None:
             return
@@ -142,7 +143,7 @@ class Compaction:
                 if is_there:
                     yield self._compact(name)
         # 8. The commit log rolled up
-        before = file_actions(DeltaTable(log))
+        before = file_actions(table_at(log))
         roll_up(self._app_folder, newest.state_id.version)
         yield self._clean(COMMITS.name, before)
 
@@ -158,7 +159,7 @@ class Compaction:
 
     def _compact(self, name: str) -> TableReport:
         folder = self._app_folder / name
-        table = DeltaTable(folder)
+        table = table_at(folder)
         # 3. Files chosen
         before = file_actions(table)
         merges = [
@@ -239,12 +240,12 @@ class Compaction:
         # 7. Old files deleted
         table = AppendTable(self._app_folder / name, name, self._application)
         deleted = vacuum(table.folder, self._claimed_at_ms)
-        _remove_empty_segments(table.folder, self._open_segment(DeltaTable(table.folder)))
+        _remove_empty_segments(table.folder, self._open_segment(table_at(table.folder)))
         after = table.files()
         if after.height < before.height:
             table.checkpoint()
         self._on_step("cleaned")
-        return _report(name, DeltaTable(table.folder), before, after, deleted)
+        return _report(name, table_at(table.folder), before, after, deleted)
 
 
 def is_changelog(table: str) -> bool:
@@ -252,7 +253,7 @@ def is_changelog(table: str) -> bool:
     return table.partition("/")[0] == CHANGELOG_FOLDER
 
 
-def _has_columns_of(folder: Path, files: pl.DataFrame, columns: pl.Schema) -> bool:
+def _has_columns_of(folder: Place, files: pl.DataFrame, columns: pl.Schema) -> bool:
     """Whether a table with these columns has a place for all that its files hold.
 
     It has none while a commit of another program has brought files, and the table has yet to get its columns: merged
@@ -261,7 +262,7 @@ def _has_columns_of(folder: Path, files: pl.DataFrame, columns: pl.Schema) -> bo
     return not any(
         each.now is None or (each.before is not None and is_wider(each.now, each.before))
         for path in files["path"]
-        for each in differences(pl.read_parquet_schema(folder / path), columns)
+        for each in differences(scan_as_written(folder, [path]).collect_schema(), columns)
     )
 
 
@@ -274,21 +275,21 @@ def _has_news(files: pl.DataFrame) -> bool:
     return files.height > 1 and files.filter(is_appended).height > 0
 
 
-def _remove_empty_segments(folder: Path, open_segment: int) -> None:
+def _remove_empty_segments(folder: Folder, open_segment: int) -> None:
     """Remove a changelog's folders of closed segments that vacuum has emptied: nobody writes to them any more.
 
     Merged rows go into folders that still hold files of the table. Tasks' folders stay, since they get new segments.
     """
-    for segment in folder.glob("task=*/segment=*"):
-        number = segment.name.removeprefix("segment=")
-        if number.isdecimal() and int(number) < open_segment:
-            with suppress(OSError):  # not empty
-                segment.rmdir()
+    for task in folder.folders():
+        for segment in (folder / task).folders() if task.startswith("task=") else ():
+            number = segment.removeprefix("segment=")
+            if number.isdecimal() and int(number) < open_segment:
+                (folder / task).remove_empty(segment)
 
 
-def _raise_horizon(folder: Path, epoch: int) -> None:
+def _raise_horizon(folder: Place, epoch: int) -> None:
     for attempt in range(_ATTEMPTS):
-        table = DeltaTable(folder)
+        table = table_at(folder)
         if tombstone_horizon(table) >= epoch:
             return
         try:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.state.changelog.rows import changelog_spec
 from weir.state.commit.files import read_files, stored_schema
 from weir.state.commit.tables import file_actions, tombstone_horizon
 from weir.state.errors import DeletionsGoneError, TableReplacedError
+from weir.state.storage.places import Place, is_table, table_at
 from weir.state.stores.custom import FollowingStore, OffsetKeeper
 from weir.state.types import StoreSpec
 
@@ -27,7 +27,7 @@ PARTITION = 0
 class Follower:
     """Hands a store what the changelog of ``spec`` has gained since the last call."""
 
-    def __init__(self, app_folder: Path, spec: StoreSpec, store: FollowingStore, folder: Path) -> None:
+    def __init__(self, app_folder: Place, spec: StoreSpec, store: FollowingStore, folder: Path) -> None:
         """``folder`` holds the position file of a store that does not keep its own offset.
 
         Raises:
@@ -45,9 +45,9 @@ class Follower:
             TableReplacedError: The changelog is another one than the store has followed.
         """
         folder = self._app_folder / self._table.name
-        if not DeltaTable.is_deltatable(str(folder)):
+        if not is_table(folder):
             return
-        table = DeltaTable(folder)
+        table = table_at(folder)
         known, of_table = f"{self._table.name}@", f"{self._table.name}@{table.metadata().id}"
         if (of_table, table.version()) == self._seen:
             return
@@ -66,7 +66,7 @@ class Follower:
             stored = stored_schema(self._table).items()
             columns = pl.Schema({name: dtype for name, dtype in stored if name not in self._table.partition_by})
             for path in files["path"]:
-                rows = read_files([folder / path], columns)
+                rows = read_files(folder, [path], columns)
                 rows = rows.filter(pl.col("_epoch") >= begin).sort("_epoch", maintain_order=True)
                 self._store.put_rows(rows.unique(self._table.keys, keep="last", maintain_order=True).drop("_epoch"))
             through = int(files["max._epoch"].max())  # type: ignore[arg-type]

@@ -6,18 +6,17 @@ Without them, such rows would stay forever in a changelog read as a table, and r
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
 from weir.state.commit.files import write_file
 from weir.state.commit.tables import file_actions, key_columns, newest_of_each_key, scan_table
+from weir.state.storage.places import Place, is_table, table_at
 from weir.state.types import CHANGELOG_FOLDER, FileEntry, TableSpec
 
 
-def forget_stores(app_folder: Path, stores: Collection[str], epoch: int) -> list[FileEntry]:
+def forget_stores(app_folder: Place, stores: Collection[str], epoch: int) -> list[FileEntry]:
     """Write, for a commit of ``epoch``, the deletion of every current row of ``stores``.
 
     The changelogs must already have all of the newest commit, which they do once a driver has claimed the application.
@@ -25,19 +24,19 @@ def forget_stores(app_folder: Path, stores: Collection[str], epoch: int) -> list
     return forget_partitions(app_folder, dict.fromkeys(stores, 0), epoch)
 
 
-def forget_partitions(app_folder: Path, kept: Mapping[str, int], epoch: int) -> list[FileEntry]:
+def forget_partitions(app_folder: Place, kept: Mapping[str, int], epoch: int) -> list[FileEntry]:
     """The same for the rows outside the first partitions of stores, whatever task wrote them; ``kept`` is how many by
     store."""
     return [
         entry
         for store, partitions in sorted(kept.items())
-        if (folder := app_folder / CHANGELOG_FOLDER / store).joinpath("_delta_log").exists()
+        if is_table(folder := app_folder / CHANGELOG_FOLDER / store)
         for entry in _deletions(app_folder, folder, epoch, from_partition=partitions)
     ]
 
 
-def _deletions(app_folder: Path, folder: Path, epoch: int, *, from_partition: int) -> Iterator[FileEntry]:
-    table = DeltaTable(folder)
+def _deletions(app_folder: Place, folder: Place, epoch: int, *, from_partition: int) -> Iterator[FileEntry]:
+    table = table_at(folder)
     keys = key_columns(table)
     rows = scan_table(table)
     spec = TableSpec(

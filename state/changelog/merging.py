@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
 from weir.state.commit.files import file_columns, read_files, scan_files, write_file, write_files
 from weir.state.commit.tables import newest_of_each_key
+from weir.state.storage.places import Place
 from weir.state.types import FileEntry, TableSpec
 
 HELD_ROWS = 2_000_000
@@ -29,7 +29,7 @@ _LEAST_HASHES = 4096
 class Merge:
     """Files of a table that are to be replaced by fewer or smaller ones."""
 
-    app_folder: Path
+    app_folder: Place
     spec: TableSpec
     """The table as it is."""
     version: int
@@ -63,7 +63,7 @@ def merged(merge: Merge) -> Merged:
     """
     folder, columns = merge.app_folder / merge.spec.name, pl.Schema(file_columns(merge.spec))
     if not merge.spec.keys:
-        rows = read_files([folder / path for path in merge.files["path"]], columns)
+        rows = read_files(folder, merge.files["path"], columns)
         return Merged(files=_written(merge, rows))
     parts = [merged_rows(merge, rows) for rows in merged_updates(folder, merge.files, columns, merge.spec.keys)]
     return Merged(
@@ -93,8 +93,8 @@ def key_count(merge: Merge) -> int:
     """
     folder, columns = merge.app_folder / merge.spec.name, pl.Schema(file_columns(merge.spec))
     least = pl.Series(dtype=pl.UInt64)
-    for paths in batches(folder, merge.files, HELD_ROWS):
-        hashes = scan_files(paths, columns).select(merge.spec.keys).collect().hash_rows()
+    for names in batches(merge.files, HELD_ROWS):
+        hashes = scan_files(folder, names, columns).select(merge.spec.keys).collect().hash_rows()
         if least.len() == _LEAST_HASHES:
             hashes = hashes.filter(hashes < least.max())
         least = pl.concat([least, hashes]).unique().bottom_k(_LEAST_HASHES)
@@ -104,7 +104,7 @@ def key_count(merge: Merge) -> int:
 
 
 def merged_updates(
-    folder: Path,
+    folder: Place,
     files: pl.DataFrame,
     columns: pl.Schema,
     keys: Sequence[str],
@@ -120,8 +120,8 @@ def merged_updates(
     while passes:
         residue, modulus = passes.pop()
         held: list[pl.DataFrame] = []
-        for paths in batches(folder, files, held_rows):
-            rows = read_files(paths, columns)
+        for names in batches(files, held_rows):
+            rows = read_files(folder, names, columns)
             rows = _of_residue(rows if where is None else rows.filter(where), keys, residue, modulus)
             merged = newest_of_each_key(pl.concat([*held, rows]), keys)
             while merged.height > held_rows:
@@ -151,14 +151,14 @@ def _of_residue(rows: pl.DataFrame, keys: Sequence[str], residue: int, modulus: 
     return rows if modulus == 1 else rows.filter(rows.select(keys).hash_rows() % modulus == residue)
 
 
-def batches(folder: Path, files: pl.DataFrame, rows: int) -> Iterator[list[Path]]:
+def batches(files: pl.DataFrame, rows: int) -> Iterator[list[str]]:
     """The paths of ``files``, at least one, in groups of about ``rows`` rows at most."""
-    batch: list[Path] = []
+    batch: list[str] = []
     batch_rows = 0
     for path, of_file in files.select("path", "num_records").iter_rows():
         if batch and batch_rows + of_file > rows:
             yield batch
             batch, batch_rows = [], 0
-        batch.append(folder / path)
+        batch.append(path)
         batch_rows += of_file
     yield batch

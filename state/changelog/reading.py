@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.state.changelog.rows import changelog_spec, partition_of_rows
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.files import read_files, stored_schema
 from weir.state.commit.tables import file_actions, tombstone_horizon
 from weir.state.engine.task_store import MAX_KEY_BYTES
+from weir.state.storage.places import Place, table_at
 from weir.state.stores.codec import TIMES_AROUND, KeyCodec, RowCodec
 from weir.state.stores.long_keys import shortened
 from weir.state.types import StoreSpec
@@ -31,10 +30,10 @@ class TaskChangelog:
     """One task's part of a store's changelog, over a range of epochs."""
 
     spec: StoreSpec
-    folder: Path
+    folder: Place
     """That of the table."""
-    paths: tuple[Path, ...]
-    """The files that hold these epochs and perhaps others, oldest first."""
+    paths: tuple[str, ...]
+    """The files that hold these epochs and perhaps others, named below the folder, oldest first."""
     size_bytes: int
     above: int
     """Rows of this and older epochs are left out."""
@@ -44,11 +43,11 @@ class TaskChangelog:
     """The newest epoch from which deletions may be missing; 0 if none are."""
 
     @classmethod
-    def of(cls, app_folder: Path, spec: StoreSpec, task_id: str, *, through: int, above: int = -1) -> TaskChangelog:
+    def of(cls, app_folder: Place, spec: StoreSpec, task_id: str, *, through: int, above: int = -1) -> TaskChangelog:
         """Look the files up in the newest version of the Delta table."""
         folder = app_folder / changelog_spec(spec).name
         with naming_damage(folder):
-            table = DeltaTable(folder)
+            table = table_at(folder)
             files = file_actions(table)
         if not files.is_empty():
             files = files.filter(
@@ -59,7 +58,7 @@ class TaskChangelog:
         return cls(
             spec=spec,
             folder=folder,
-            paths=tuple(folder / path for path in files["path"]) if files.height else (),
+            paths=tuple(files["path"]) if files.height else (),
             size_bytes=int(files["size_bytes"].sum()) if files.height else 0,
             above=above,
             through=through,
@@ -74,7 +73,7 @@ class TaskChangelog:
         schema = stored_schema(changelog_spec(self.spec))
         columns = pl.Schema({name: dtype for name, dtype in schema.items() if name not in ("task", "segment")})
         with naming_damage(self.folder, self.paths):
-            rows = read_files(self.paths, columns)
+            rows = read_files(self.folder, self.paths, columns)
         rows = rows.filter(pl.col("_epoch") > self.above, pl.col("_epoch") <= self.through)
         order = key_order(self.spec)
         by = order if rows["_epoch"].is_sorted() else [*order, "_epoch"]

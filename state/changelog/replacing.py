@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 
@@ -16,11 +15,19 @@ from weir.state.changelog.reading import TaskChangelog
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec, has_rows
 from weir.state.commit.evolution import evolution
 from weir.state.commit.files import stored_schema, write_file
+from weir.state.storage.places import Place
 from weir.state.types import FileEntry, StoreSpec
 
 
 def replaced_rows(
-    app_folder: Path, source_folder: Path, spec: StoreSpec, task: str, *, through: int, source_through: int, epoch: int
+    app_folder: Place,
+    source_folder: Place,
+    spec: StoreSpec,
+    task: str,
+    *,
+    through: int,
+    source_through: int,
+    epoch: int,
 ) -> Iterator[FileEntry]:
     """Write, for a commit of ``epoch``, the current rows of ``task`` in the changelog at ``source_folder``, and, with
     the epoch before it, deletions of keys that only the changelog at ``app_folder`` has. The deletions are
@@ -52,7 +59,7 @@ def replaced_rows(
             )
 
 
-def _standing(app_folder: Path, spec: StoreSpec, task: str, through: int) -> pl.DataFrame:
+def _standing(app_folder: Place, spec: StoreSpec, task: str, through: int) -> pl.DataFrame:
     """The columns of ``TaskChangelog.newest_rows``, but ``_ts`` as the table has it; no rows if there is no table."""
     if has_rows(app_folder, spec.name):
         rows = TaskChangelog.of(app_folder, spec, task, through=through).newest_rows()

@@ -25,6 +25,7 @@ from weir.state.commit.record import SnapshotRef, TaskCommit
 from weir.state.engine.backing import suppliers_of
 from weir.state.engine.contract import StateView
 from weir.state.engine.task_store import EXPIRIES, LONG_KEYS, TASK_STORE, Batch, Changes, TaskStore
+from weir.state.storage.places import Place
 from weir.state.stores.expiry import ExpiryIndex, expiry_times, has_index, index_rows
 from weir.state.stores.long_keys import long_key_hashes
 from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
@@ -89,7 +90,7 @@ OnProgress = Callable[[RestoreProgress], None]
 
 
 def restore_task(
-    app_folder: Path,
+    app_folder: Place,
     folder: Path,
     task_id: str,
     specs: Sequence[StoreSpec],

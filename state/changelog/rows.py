@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.state.commit.files import stored_type
 from weir.state.commit.record import StoreIdentity
 from weir.state.commit.tables import file_actions, key_columns
 from weir.state.engine.contract import StateSession
 from weir.state.frames import with_series
+from weir.state.storage.places import Place, is_table, table_at
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.long_keys import LONG_KEYS, whole
 from weir.state.types import CHANGELOG_FOLDER, StoreSpec, TableSpec
@@ -57,21 +56,21 @@ def partition_of_rows() -> pl.Expr:
     return pl.col("partition.task").str.split("_").list.last()
 
 
-def has_rows(app_folder: Path, store: str) -> bool:
+def has_rows(app_folder: Place, store: str) -> bool:
     """Whether the changelog of a store exists and has files."""
     folder = app_folder / CHANGELOG_FOLDER / store
-    return DeltaTable.is_deltatable(str(folder)) and file_actions(DeltaTable(folder)).height > 0
+    return is_table(folder) and file_actions(table_at(folder)).height > 0
 
 
-def stored_identity(app_folder: Path, store: str, spec: StoreSpec | None) -> StoreIdentity | None:
+def stored_identity(app_folder: Place, store: str, spec: StoreSpec | None) -> StoreIdentity | None:
     """What the changelog tells of a store whose commits do not have its identity; None if there is no changelog.
 
     The table has no unsigned numbers and its own unit of time; ``spec``, if there is one, says which type was meant.
     """
     folder = app_folder / CHANGELOG_FOLDER / store
-    if not DeltaTable.is_deltatable(str(folder)):
+    if not is_table(folder):
         return None
-    table = DeltaTable(folder)
+    table = table_at(folder)
     keys, found = key_columns(table), pl.scan_delta(table).collect_schema()
     meant = changelog_spec(spec).schema if spec is not None else pl.Schema()
     types = {

@@ -17,7 +17,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
@@ -38,6 +37,7 @@ from weir.state.commit.tables import (
 )
 from weir.state.commit.upserts import upserts_of
 from weir.state.errors import UpsertsBusyError
+from weir.state.storage.places import Place, is_table, table_at, tables_in
 from weir.state.types import FileEntry, TableSpec
 
 log = logging.getLogger("weir.upserts")
@@ -69,7 +69,7 @@ class Upserts:
 
     def __init__(
         self,
-        app_folder: Path,
+        app_folder: Place,
         updates: TableSpec,
         application: str,
         *,
@@ -104,7 +104,7 @@ class Upserts:
         """
         for _ in range(_ATTEMPTS):
             # 1. Both tables read as they are
-            updates = DeltaTable(self._app_folder / self._updates.name)
+            updates = table_at(self._app_folder / self._updates.name)
             version = updates.transaction_version(self._application) or 0
             self._table.refresh()
             if self._table.version >= version:
@@ -169,8 +169,8 @@ class Upserts:
         held = pl.DataFrame(schema=columns)
         if files.is_empty():
             return held
-        for paths in batches(self._app_folder / self._updates.name, files, self._held_rows):
-            rows = read_files(paths, columns).filter(pl.col("_epoch") > since)
+        for names in batches(files, self._held_rows):
+            rows = read_files(self._app_folder / self._updates.name, names, columns).filter(pl.col("_epoch") > since)
             held = newest_of_each_key(pl.concat([held, rows]), self._keys)
             if held.height > self._held_rows:
                 return None
@@ -179,7 +179,7 @@ class Upserts:
     def _was_swapped(self, since: int, version: int) -> bool:
         """Whether a backfill has replaced updates since that epoch: its rows do not have the commit's epoch."""
         folder = self._app_folder / COMMITS.name
-        newest = newest_of(folder, file_actions(DeltaTable(folder)))
+        newest = newest_of(folder, file_actions(table_at(folder)))
         notes = newest.swapped if newest else ()
         if len(notes) == NOTES_KEPT and notes[0].epoch > since:
             return True
@@ -249,13 +249,12 @@ class Upserts:
 
     def _delete(self, added: Iterable[FileEntry]) -> None:
         """Delete new files that the table does not have."""
-        for entry in added:
-            (self._table.folder / entry.path).unlink(missing_ok=True)
+        self._table.folder.delete(entry.path for entry in added)
 
     def _read(self, path: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
         stored = stored_schema(self._shown)
         wanted = stored if columns is None else pl.Schema({name: stored[name] for name in columns})
-        return read_files([self._table.folder / path], wanted)
+        return read_files(self._table.folder, [path], wanted)
 
     def _columns(self, rows: pl.DataFrame) -> pl.DataFrame:
         return rows.select(pl.col(name).cast(dtype) for name, dtype in stored_schema(self._shown).items())
@@ -267,25 +266,24 @@ class Upserts:
         if not is_due and self._vacuumed_at_s is not None and now_s - self._vacuumed_at_s < VACUUM_EVERY_S:
             return
         # 5. Replaced files deleted: before a checkpoint, which forgets them
-        for path in DeltaTable(self._table.folder).vacuum(dry_run=True):
-            (self._table.folder / path).unlink(missing_ok=True)
+        self._table.folder.delete(table_at(self._table.folder).vacuum(dry_run=True))
         self._vacuumed_at_s = now_s
         if is_due:
             self._table.checkpoint()
         self._on_step("upserts cleaned")
 
 
-def updates_but(app_folder: Path, known: Collection[str]) -> Iterator[TableSpec]:
+def updates_but(app_folder: Place, known: Collection[str]) -> Iterator[TableSpec]:
     """The updates, as they are, that tables of upserts in the folder show, without those named in ``known``."""
-    for log_folder in sorted(app_folder.glob("*/_delta_log")):
-        name = DeltaTable(log_folder.parent).metadata().configuration.get(UPDATES_PROPERTY)
-        if name is not None and name not in known and DeltaTable.is_deltatable(str(app_folder / name)):
-            updates = DeltaTable(app_folder / name)
+    for shown in tables_in(app_folder):
+        name = table_at(app_folder / shown).metadata().configuration.get(UPDATES_PROPERTY)
+        if name is not None and name not in known and is_table(app_folder / name):
+            updates = table_at(app_folder / name)
             keys = tuple(key_columns(updates))
             yield TableSpec(name=name, schema=pl.scan_delta(updates).collect_schema(), keys=keys)
 
 
-def refresh_at_rest(app_folder: Path, tables: Iterable[TableSpec], application: str) -> None:
+def refresh_at_rest(app_folder: Place, tables: Iterable[TableSpec], application: str) -> None:
     """Refresh every table that shows one of ``tables``, after a commit that no driver made.
 
     A failure is logged; the next start makes up for it.

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.state.changelog.reading import EncodedRows, TaskChangelog, encoded
 from weir.state.changelog.rows import changelog_spec
@@ -29,6 +28,7 @@ from weir.state.engine.copies import committed_copy
 from weir.state.engine.instances import current_instance
 from weir.state.engine.task_store import LONG_KEYS, TASK_STORE
 from weir.state.errors import RowFormatError, StateError, TaskCorruptedError
+from weir.state.storage.places import Place, table_at
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.long_keys import whole
 from weir.state.types import IsolationLevel, StateId, StoreSpec
@@ -73,7 +73,7 @@ class Agreement:
 
 
 def verify_task(
-    warehouse: Path,
+    warehouse: Place,
     application: str,
     task_folder: Path,
     specs: Sequence[StoreSpec],
@@ -112,7 +112,7 @@ def verify_task(
         raise StateDifferenceError(task, "-", "instance", f"a readable {instance.name}", error.reason) from error
 
 
-def _commit_of(warehouse: Path, application: str, task: str, state: StateId, instance: str) -> CommitRecord:
+def _commit_of(warehouse: Place, application: str, task: str, state: StateId, instance: str) -> CommitRecord:
     """The newest commit if it has the task at ``state``, else the first one that does.
 
     An idle task may not have heard of the newest commit, and only the newest names a restored task's instance.
@@ -125,7 +125,7 @@ def _commit_of(warehouse: Path, application: str, task: str, state: StateId, ins
         return newest
     if newest is not None:
         folder = warehouse / application / COMMITS.name
-        for record in commits_above(folder, file_actions(DeltaTable(folder)), state.version - 1):
+        for record in commits_above(folder, file_actions(table_at(folder)), state.version - 1):
             if record.tasks.get(task, _UNKNOWN).state == state:
                 return record
     wanted = NOTHING if newest is None else f"{known.state}, which the commit log has"
@@ -166,7 +166,7 @@ def _compare_maps(task: str, store: str, what: str, wanted: Mapping[Any, Any], f
 
 
 def _compare_stores(
-    app_folder: Path,
+    app_folder: Place,
     application: str,
     task: str,
     specs: Sequence[StoreSpec],
@@ -180,7 +180,7 @@ def _compare_stores(
             continue
         table = changelog_spec(spec).name
         wanted = record.table_versions.get(table, 0)
-        version = DeltaTable(app_folder / table).transaction_version(application) or 0
+        version = table_at(app_folder / table).transaction_version(application) or 0
         if version < wanted:
             raise StateDifferenceError(
                 task,

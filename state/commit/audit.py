@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
@@ -17,6 +16,7 @@ from deltalake import DeltaTable
 from weir.state.commit.log import COMMITS, commits_above, newest_of
 from weir.state.commit.record import LOST_RECORDS_ACCEPTED, CommitRecord, TaskCommit
 from weir.state.commit.tables import AppendTable, file_actions, key_columns, scan_table
+from weir.state.storage.places import Place, is_table, table_at
 from weir.state.types import FileEntry
 
 
@@ -65,12 +65,12 @@ class RowCount:
     is_right: bool
 
 
-def newest_commits(warehouse: Path, application: str, epochs: int) -> CommitWindow | None:
+def newest_commits(warehouse: Place, application: str, epochs: int) -> CommitWindow | None:
     """The commits of the newest ``epochs`` epochs; None before the first commit."""
     folder = warehouse / application / COMMITS.name
-    if not DeltaTable.is_deltatable(str(folder)):
+    if not is_table(folder):
         return None
-    files = file_actions(DeltaTable(folder))
+    files = file_actions(table_at(folder))
     newest = newest_of(folder, files)
     if newest is None:
         return None
@@ -128,14 +128,14 @@ def _moves(before: TaskCommit, after: TaskCommit) -> dict[str, int]:
     }
 
 
-def row_count(warehouse: Path, application: str, table: str, window: CommitWindow) -> RowCount | None:
+def row_count(warehouse: Place, application: str, table: str, window: CommitWindow) -> RowCount | None:
     """Compare a table's rows with the files that the commits list; None if there is nothing to compare.
 
     Left out are commits whose files the log has rolled up, a commit that a driver is still appending to the table, and
     commits up to the cut of a backfill that was swapped in, since it has replaced some of their rows.
     """
     folder = warehouse / application / table
-    if not DeltaTable.is_deltatable(str(folder)):
+    if not is_table(folder):
         return None
     through = AppendTable(folder, table, application).version
     cut = max((note.cut_epoch for note in window.newest.swapped if table in note.tables), default=0)
@@ -151,7 +151,7 @@ def row_count(warehouse: Path, application: str, table: str, window: CommitWindo
             listed += (entry for entry in commit.files if entry.table == table)
     if last < first:
         return None
-    delta = DeltaTable(folder)
+    delta = table_at(folder)
     found = scan_table(delta).filter(pl.col("_epoch").is_between(first, last)).select(pl.len()).collect().item()
     committed = sum(entry.rows for entry in listed)
     is_right = found == committed or (found < committed and _is_compacted(delta, listed))

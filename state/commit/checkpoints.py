@@ -8,81 +8,85 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from weir.state.engine.environment import sync_file, sync_folder
+from weir.state.commit.files import scan_as_written
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import Place, folder_at, table_at
 
+LOG = "_delta_log"
+"""The folder of a table's log, below the table's."""
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 _POINTER = "_last_checkpoint"
 """The file that tells readers of the newest checkpoint; without it they list the folder."""
 
 
-def write_checkpoint(folder: Path) -> int:
+def write_checkpoint(place: Place) -> int:
     """Write a checkpoint of the newest version of a table, and drop entries that it covers and that have expired; its
     version."""
     # 6. Logs kept short
-    table, log = DeltaTable(folder), folder / "_delta_log"
+    table, log = table_at(place), folder_at(place) / LOG
     table.create_checkpoint()
-    for path in [*_files_of(log, table.version()), log / _POINTER]:
-        sync_file(path)
-    sync_folder(log)
+    log.sync([*_files_of(log, table.version()), _POINTER])
     table.cleanup_metadata()
     return table.version()
 
 
-def opened(folder: Path) -> DeltaTable:
+def opened(place: Place) -> DeltaTable:
     """The table, without a newest checkpoint that is torn, as long as the entries and checkpoints before give its
     rows."""
     try:
-        return DeltaTable(folder)
+        return table_at(place)
     except DeltaError:
-        if not _drop_torn(folder / "_delta_log"):
+        if not _drop_torn(folder_at(place) / LOG):
             raise
-        return opened(folder)
+        return opened(place)
 
 
-def last_checkpoint(folder: Path) -> int:
+def last_checkpoint(place: Place) -> int:
     """The version of a table's newest Delta checkpoint, 0 before the first."""
-    log = folder / "_delta_log"
+    log = folder_at(place) / LOG
     try:
-        return int(json.loads((log / _POINTER).read_text())["version"])
+        return int(json.loads(log.get(_POINTER))["version"])
     except FileNotFoundError:
         return 0
     except (ValueError, KeyError, TypeError):  # torn
         return max(_versions(log), default=0)
 
 
-def _drop_torn(log: Path) -> bool:
+def entry_name(version: int) -> str:
+    """The file of a version's entry in a table's log."""
+    return f"{version:020}.json"
+
+
+def _drop_torn(log: Folder) -> bool:
     """Remove the newest checkpoint if it is torn and nothing is lost with it; whether it is gone."""
     versions = sorted(_versions(log))
-    if not versions or all(map(is_whole, _files_of(log, versions[-1]))):
+    if not versions or all(is_whole(log, name) for name in _files_of(log, versions[-1])):
         return False
     first = versions[-2] + 1 if len(versions) > 1 else 0
-    if not all((log / f"{number:020}.json").exists() for number in range(first, versions[-1] + 1)):
+    if any(log.find(entry_name(number)) is None for number in range(first, versions[-1] + 1)):
         return False
-    (log / _POINTER).unlink(missing_ok=True)
-    for path in _files_of(log, versions[-1]):
-        path.unlink()
-    sync_folder(log)
+    log.delete([_POINTER, *_files_of(log, versions[-1])])
+    log.sync()
     return True
 
 
-def _versions(log: Path) -> set[int]:
-    return {int(found[1]) for path in log.iterdir() if (found := _CHECKPOINT.fullmatch(path.name))}
+def _versions(log: Folder) -> set[int]:
+    return {int(found[1]) for file in log.list() if (found := _CHECKPOINT.fullmatch(file.name))}
 
 
-def _files_of(log: Path, version: int) -> list[Path]:
-    return sorted(log.glob(f"{version:020}.checkpoint*.parquet"))
+def _files_of(log: Folder, version: int) -> list[str]:
+    return sorted(file.name for file in log.list(f"{version:020}.checkpoint") if file.name.endswith(".parquet"))
 
 
-def is_whole(path: Path) -> bool:
+def is_whole(folder: Folder, name: str) -> bool:
     """Whether a Parquet file has its footer."""
     try:
-        pl.read_parquet_schema(path)
+        scan_as_written(folder, [name]).collect_schema()
     except (pl.exceptions.PolarsError, OSError):
         return False
     return True

@@ -8,12 +8,8 @@ clean-up stay with delta-rs; which commits to append is up to ``weir.state.commi
 
 from __future__ import annotations
 
-import os
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -21,15 +17,14 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable, Schema
 
-from weir.state.commit.checkpoints import last_checkpoint, opened
+from weir.state.commit.checkpoints import LOG, entry_name, last_checkpoint, opened
 from weir.state.commit.damage import naming_damage, require_content
 from weir.state.commit.files import partition_text
-from weir.state.engine.environment import sync_file, sync_folder
 from weir.state.errors import AppendOnlyError, DeltaLogGoneError, TableFeatureError
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import Place, folder_at, table_at
 from weir.state.types import FileEntry
 
-_SCRATCH_SUFFIX = ".entry.tmp"
-_SCRATCH_LIFE_S = 3600.0
 _PLAIN_WRITER_VERSION = 2
 _FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
 """Table features for writers that an append of whole files satisfies without further work."""
@@ -62,14 +57,14 @@ class DeltaLog:
     """The application's transaction version there; 0 before the first."""
     schema: Schema
 
-    def __init__(self, folder: Path, application: str) -> None:
+    def __init__(self, place: Place, application: str) -> None:
         """Open the log of a table that exists.
 
         Raises:
             TableFeatureError: The table requires writer features that are not supported here.
         """
-        self._table_folder, self._application = folder, application
-        self._folder = folder / "_delta_log"
+        self._folder, self._application = folder_at(place), application
+        self._log = self._folder / LOG
         self._open()
 
     def refresh(self) -> None:
@@ -78,18 +73,8 @@ class DeltaLog:
         Raises:
             DeltaLogGoneError: What was read before is no longer there.
         """
-        read_from = self.version
-        while (entry := self._entry(self.version + 1)).exists():
-            if not self._read(entry):
-                break
+        self._read_on()
         self._require_there()
-        if last_checkpoint(self._table_folder) > self.version:
-            self._open()  # entries not read yet have been cleaned up
-        for version in range(read_from + 1, self.version + 1):
-            if (entry := self._entry(version)).exists():
-                sync_file(entry)
-        if self.version > read_from:
-            sync_folder(self._folder)
 
     def append(self, transaction: int, files: Sequence[FileEntry], removed: pl.DataFrame | None = None) -> bool:
         """Add files under the application's transaction; False, with nothing written, if that has moved meanwhile.
@@ -107,37 +92,39 @@ class DeltaLog:
         expected = self.transaction
         self._require_there()
         if self._is_append_only and removed is not None and removed.height:
-            raise AppendOnlyError(str(self._table_folder))
-        with _scratch(self._folder, _append_actions(self._application, transaction, files, removed)) as scratch:
-            while self.transaction == expected:
-                try:
-                    os.link(scratch, self._entry(self.version + 1))
-                except FileExistsError:
-                    self.refresh()
-                    if removed is not None:
-                        return False
-                else:
-                    self.refresh()
-                    return True
+            raise AppendOnlyError(self._folder.uri)
+        entry = _encoded(_append_actions(self._application, transaction, files, removed))
+        while self.transaction == expected:
+            version = self.version + 1
+            if self._log.put_if_absent(entry_name(version), entry):
+                self.version, self.transaction = version, transaction
+                self._read_on()
+                return True
+            self.refresh()
+            if removed is not None:
+                return False
         return False
+
+    def _read_on(self) -> None:
+        """Read what comes after ``version``, and make sure that it is on disk."""
+        read_from = self.version
+        while (actions := _actions(self._log, self.version + 1)) is not None:
+            if not self._apply(actions):
+                break
+        if last_checkpoint(self._folder) > self.version:
+            self._open()  # entries not read yet have been cleaned up
+        _sync(self._log, range(read_from + 1, self.version + 1))
 
     def _require_there(self) -> None:
         """Only a checkpoint that covers the newest entry read takes its place."""
-        is_there = self._entry(self.version).exists() or (
-            self._folder.is_dir() and last_checkpoint(self._table_folder) >= self.version
+        is_there = self._log.find(entry_name(self.version)) is not None or (
+            any(self._log.list()) and last_checkpoint(self._folder) >= self.version
         )
         if not is_there:
-            raise DeltaLogGoneError(self._application, str(self._folder))
+            raise DeltaLogGoneError(self._application, self._log.uri)
 
-    def _entry(self, version: int) -> Path:
-        return _entry(self._folder, version)
-
-    def _read(self, entry: Path) -> bool:
-        """Apply the next entry; False if it was cleaned up, or if it changes the table, which is then reopened."""
-        try:
-            actions = _decoded(entry)
-        except FileNotFoundError:
-            return False
+    def _apply(self, actions: Sequence[_Action]) -> bool:
+        """Apply the next entry; False if it changes the table, which is then reopened."""
         if any(action.meta_data is not None or action.protocol is not None for action in actions):
             self._open()
             return False
@@ -148,14 +135,14 @@ class DeltaLog:
         return True
 
     def _open(self) -> None:
-        with naming_damage(self._table_folder):
-            table = opened(self._table_folder)
+        with naming_damage(self._folder):
+            table = opened(self._folder)
         protocol = table.protocol()
         features = set(protocol.writer_features or ())
         if not features <= _FEATURES or (protocol.min_writer_version > _PLAIN_WRITER_VERSION and not features):
             raise TableFeatureError(
                 self._application,
-                str(self._table_folder),
+                self._folder.uri,
                 sorted(features - _FEATURES) or [f"writer version {protocol.min_writer_version}"],
             )
         self.version, self.schema, self._is_append_only = table.version(), table.schema(), is_append_only(table)
@@ -172,7 +159,7 @@ def _forbids_changes(configuration: Mapping[str, str | None]) -> bool:
 
 
 def replace_files(
-    folder: Path,
+    place: Place,
     removed: pl.DataFrame,
     added: Sequence[FileEntry],
     *,
@@ -190,36 +177,29 @@ def replace_files(
         AppendOnlyError: Data would change, and the table is append-only, perhaps since a moment ago; nothing was
             written.
     """
-    table, log, paths = DeltaTable(folder), folder / "_delta_log", set(removed["path"])
+    folder = folder_at(place)
+    table, log, paths = table_at(folder), folder / LOG, set(removed["path"])
     version = table.version() + 1
     if not paths <= _live(table):
         return False
     if is_data_changed and is_append_only(table):
-        raise AppendOnlyError(str(folder))
-    with _scratch(log, _replace_actions(removed, added, is_data_changed, transaction)) as scratch:
-        while True:
-            try:
-                os.link(scratch, _entry(log, version))
-                break
-            except FileExistsError:
-                there = _decoded(_entry(log, version))
-                if any(action.remove is not None and unquote(action.remove.path) in paths for action in there):
-                    return False
-                if is_data_changed and any(
-                    action.meta_data is not None and _forbids_changes(action.meta_data["configuration"])
-                    for action in there
-                ):
-                    raise AppendOnlyError(str(folder)) from None
-                version += 1
-    for written in (_entry(log, number) for number in range(table.version() + 1, version + 1)):
-        if written.exists():
-            sync_file(written)
-    sync_folder(log)
-    return last_checkpoint(folder) <= version or {entry.path for entry in added} <= _live(DeltaTable(folder))
+        raise AppendOnlyError(folder.uri)
+    entry = _encoded(_replace_actions(removed, added, is_data_changed, transaction))
+    while not log.put_if_absent(entry_name(version), entry):
+        there = _actions(log, version) or []
+        if any(action.remove is not None and unquote(action.remove.path) in paths for action in there):
+            return False
+        if is_data_changed and any(
+            action.meta_data is not None and _forbids_changes(action.meta_data["configuration"]) for action in there
+        ):
+            raise AppendOnlyError(folder.uri)
+        version += 1
+    _sync(log, range(table.version() + 1, version))
+    return last_checkpoint(folder) <= version or {entry.path for entry in added} <= _live(table_at(folder))
 
 
 def rewrite(
-    folder: Path,
+    place: Place,
     table: DeltaTable,
     schema: Schema,
     properties: Mapping[str, str],
@@ -228,7 +208,7 @@ def rewrite(
 ) -> bool:
     """Replace all files of a table, its schema and its properties in the Delta commit after ``table``'s; False, with
     nothing changed, if another writer was quicker. ``removed`` has the columns that ``replace_files`` takes."""
-    metadata, log, now_ms = table.metadata(), folder / "_delta_log", time.time_ns() // 1_000_000
+    metadata, log, now_ms = table.metadata(), folder_at(place) / LOG, time.time_ns() // 1_000_000
     actions = [
         {"commitInfo": {"timestamp": now_ms, "operation": "CHANGE COLUMN", "operationParameters": {}, **_ENGINE}},
         {
@@ -244,37 +224,17 @@ def rewrite(
         *_removes(removed, now_ms, is_data_changed=True),
         *(_add(entry, now_ms, is_data_changed=True) for entry in added),
     ]
-    entry = _entry(log, table.version() + 1)
-    with _scratch(log, actions) as scratch:
-        try:
-            os.link(scratch, entry)
-        except FileExistsError:
-            return False
-    sync_file(entry)
-    sync_folder(log)
-    return True
+    return log.put_if_absent(entry_name(table.version() + 1), _encoded(actions))
 
 
-def remove_scratch(folder: Path) -> None:
-    """Remove half-written log entries that a crash left behind."""
-    for scratch in (folder / "_delta_log").glob(f".*{_SCRATCH_SUFFIX}"):
-        with suppress(FileNotFoundError):  # its writer was quicker
-            if time.time() - scratch.stat().st_mtime > _SCRATCH_LIFE_S:
-                scratch.unlink()
+def _encoded(actions: Iterable[dict[str, Any]]) -> bytes:
+    return b"".join(msgspec.json.encode(action) + b"\n" for action in actions)
 
 
-@contextmanager
-def _scratch(log: Path, actions: Iterable[dict[str, Any]]) -> Iterator[Path]:
-    """An entry on disk that joins the log once it is linked there, so that no reader sees half of it."""
-    scratch = log / f".{uuid.uuid4().hex}{_SCRATCH_SUFFIX}"
-    try:
-        with scratch.open("wb") as file:
-            file.writelines(msgspec.json.encode(action) + b"\n" for action in actions)
-            file.flush()
-            os.fsync(file.fileno())
-        yield scratch
-    finally:
-        scratch.unlink(missing_ok=True)
+def _sync(log: Folder, versions: Iterable[int]) -> None:
+    """Make entries that others wrote durable, of those that were not cleaned up."""
+    if names := [name for name in map(entry_name, versions) if log.find(name) is not None]:
+        log.sync(names)
 
 
 def _append_actions(
@@ -349,13 +309,15 @@ def _add(entry: FileEntry, now_ms: int, *, is_data_changed: bool) -> dict[str, A
     }
 
 
-def _decoded(entry: Path) -> list[_Action]:
-    require_content(entry)
-    return [msgspec.json.decode(line, type=_Action) for line in entry.read_bytes().splitlines() if line]
-
-
-def _entry(log: Path, version: int) -> Path:
-    return log / f"{version:020}.json"
+def _actions(log: Folder, version: int) -> list[_Action] | None:
+    """What the entry of a version says; None if there is none."""
+    name = entry_name(version)
+    try:
+        content = log.get(name)
+    except FileNotFoundError:
+        return None
+    require_content(log, name, content)
+    return [msgspec.json.decode(line, type=_Action) for line in content.splitlines() if line]
 
 
 def _live(table: DeltaTable) -> set[str]:

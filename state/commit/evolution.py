@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import unquote
 
 import polars as pl
@@ -20,9 +19,10 @@ from deltalake.exceptions import CommitFailedError
 
 from weir.state.commit.columns import Difference, differences, fitted, merged
 from weir.state.commit.delta_log import is_append_only, rewrite
-from weir.state.commit.files import partition_text, stored_schema, write_file
+from weir.state.commit.files import partition_text, scan_as_written, stored_schema, write_file
 from weir.state.commit.upserts import shown_name, upserts_of
 from weir.state.errors import AppendOnlyError, TableModeError, TableSchemaError
+from weir.state.storage.places import Place, is_table, table_at
 from weir.state.types import FileEntry, TableSpec
 
 KEYS_PROPERTY = "weir.keys"
@@ -67,7 +67,7 @@ def is_upserts(table: DeltaTable) -> bool:
     return UPDATES_PROPERTY in table.metadata().configuration
 
 
-def evolution(app_folder: Path, spec: TableSpec) -> Evolution | None:
+def evolution(app_folder: Place, spec: TableSpec) -> Evolution | None:
     """What the table needs; None if it does not exist. The table of upserts that shows it, if one does, is checked too.
 
     Raises:
@@ -79,13 +79,13 @@ def evolution(app_folder: Path, spec: TableSpec) -> Evolution | None:
     return _evolution(app_folder, spec, is_shown=False)
 
 
-def _evolution(app_folder: Path, spec: TableSpec, *, is_shown: bool) -> Evolution | None:
-    if not DeltaTable.is_deltatable(str(app_folder / spec.name)):
+def _evolution(app_folder: Place, spec: TableSpec, *, is_shown: bool) -> Evolution | None:
+    if not is_table(app_folder / spec.name):
         return None
-    return _needed(app_folder, DeltaTable(app_folder / spec.name), spec, is_shown=is_shown)
+    return _needed(app_folder, table_at(app_folder / spec.name), spec, is_shown=is_shown)
 
 
-def _needed(app_folder: Path, table: DeltaTable, spec: TableSpec, *, is_shown: bool) -> Evolution:
+def _needed(app_folder: Place, table: DeltaTable, spec: TableSpec, *, is_shown: bool) -> Evolution:
     if is_upserts(table) != is_shown:
         raise TableModeError(app_folder.name, shown_name(spec.name), "upsert" if is_shown else "append")
     keys = table.metadata().configuration.get(KEYS_PROPERTY, "")
@@ -113,7 +113,7 @@ def _needed(app_folder: Path, table: DeltaTable, spec: TableSpec, *, is_shown: b
 
 
 def evolve(
-    app_folder: Path,
+    app_folder: Place,
     spec: TableSpec,
     *,
     is_shown: bool = False,
@@ -131,7 +131,7 @@ def evolve(
     """
     failures = 0
     while True:
-        table = DeltaTable(app_folder / spec.name)
+        table = table_at(app_folder / spec.name)
         needed = _needed(app_folder, table, spec, is_shown=is_shown)
         if not needed:
             return
@@ -153,7 +153,7 @@ def delta_schema(columns: Mapping[str, pl.DataType]) -> Schema:
     return Schema.from_arrow(pl.DataFrame(schema=dict(columns)).to_arrow().schema)
 
 
-def _write_anew(app_folder: Path, table: DeltaTable, spec: TableSpec, needed: Evolution, epoch: int) -> None:
+def _write_anew(app_folder: Place, table: DeltaTable, spec: TableSpec, needed: Evolution, epoch: int) -> None:
     """Replace all files by ones with the new types, and the schema, in one Delta commit; does nothing if another writer
     was quicker. Where keys are others, files without them and older ones go."""
     if is_append_only(table):
@@ -165,7 +165,7 @@ def _write_anew(app_folder: Path, table: DeltaTable, spec: TableSpec, needed: Ev
     columns = {name: dtype for name, dtype in needed.schema.items() if name not in spec.partition_by}
     written: list[FileEntry] = []
     for file in files.iter_rows(named=True):
-        rows = pl.read_parquet(folder / file["path"], hive_partitioning=False)
+        rows = scan_as_written(folder, [file["path"]]).collect()
         if needed.keys is not None:
             has_keys = all(rows.schema.get(name) == columns[name] for name in needed.keys)
             if not has_keys or file["min._epoch"] < epoch:

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
-from functools import cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import polars as pl
 
-from weir.state.engine.environment import make_folders, sync_file, sync_folder
 from weir.state.frames import framed, without
-from weir.state.full_disk import writing
+from weir.state.storage.places import Place, folder_at, storage_options
+from weir.state.storage.syncs import Syncs
 from weir.state.types import FileEntry, TableSpec
 
 MERGED = "merged-"
@@ -34,7 +31,6 @@ NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 """The folder of a partition whose value is null, as Hive and Spark name it; some readers take the value from there, and
 not from Delta's log."""
 _STATS_TEXT_CHARACTERS = 32
-_SYNC_THREADS = 4
 
 
 def stored_schema(spec: TableSpec) -> pl.Schema:
@@ -43,58 +39,46 @@ def stored_schema(spec: TableSpec) -> pl.Schema:
     return pl.Schema({name: stored_type(dtype) for name, dtype in spec.schema.items()})
 
 
-def read_files(paths: Sequence[Path], schema: pl.Schema) -> pl.DataFrame:
-    """The rows of a table's files with the columns of ``schema``, as stored: null where a file was written before its
-    table had the column or the field of a struct, and wider where its type was narrower then."""
-    return scan_files(paths, schema).collect()
+def read_files(place: Place, names: Iterable[str], schema: pl.Schema) -> pl.DataFrame:
+    """The rows of a table's files, named below the table's folder, with the columns of ``schema``, as stored: null
+    where a file was written before its table had the column or the field of a struct, and wider where its type was
+    narrower then."""
+    return scan_files(place, names, schema).collect()
 
 
-def scan_files(paths: Sequence[Path], schema: pl.Schema) -> pl.LazyFrame:
+def scan_files(place: Place, names: Iterable[str], schema: pl.Schema) -> pl.LazyFrame:
     """The same, for a query that needs only some of it."""
-    if not paths:
+    if not (uris := _uris(place, names)):
         return pl.LazyFrame(schema=schema)
     return pl.scan_parquet(
-        list(paths),
+        uris,
         schema=schema,
         missing_columns="insert",
         extra_columns="ignore",
         cast_options=WIDER,
         hive_partitioning=False,
+        storage_options=storage_options(place),
     )
 
 
-class Syncs:
-    """Files that are synced to disk while others are still being written."""
-
-    def __init__(self) -> None:
-        self.paths: list[Path] = []
-        """All of them, in the order in which they were begun."""
-        self._begun: list[Future[None]] = []
-        self._folders: set[Path] = set()
-
-    def begin(self, path: Path) -> None:
-        """Sync a file that is complete; its folder is synced by ``wait``."""
-        self.paths.append(path)
-        self._begun.append(_syncing().submit(sync_file, path))
-        self._folders.add(path.parent)
-
-    def wait(self) -> None:
-        """Return once all files and their folders are on disk; raises the error of one that is not."""
-        # 1. Files written and synced
-        for begun in self._begun:
-            begun.result()
-        for _ in _syncing().map(sync_folder, self._folders):
-            pass
-        self._begun, self._folders = [], set()
+def scan_as_written(place: Place, names: Iterable[str], *, name_in: str | None = None) -> pl.LazyFrame:
+    """The rows of files of a folder with the columns that they have there, and ``name_in``, a column for their URI."""
+    return pl.scan_parquet(
+        _uris(place, names),
+        glob=False,
+        hive_partitioning=False,
+        include_file_paths=name_in,
+        storage_options=storage_options(place),
+    )
 
 
-@cache
-def _syncing() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_SYNC_THREADS, "sync")
+def _uris(place: Place, names: Iterable[str]) -> list[str]:
+    uri = folder_at(place).uri
+    return [f"{uri}/{name}" for name in names]
 
 
 def write_file(
-    app_folder: Path,
+    app_folder: Place,
     spec: TableSpec,
     frame: pl.DataFrame,
     partition_values: Mapping[str, str | None] | None = None,
@@ -121,23 +105,24 @@ def write_file(
     if missing := columns.keys() - set(frame.columns):
         raise ValueError(f"table {spec.name!r}: the rows to be written lack the columns {sorted(missing)}")
     rows = framed([frame.get_column(name).cast(spec.schema[name]).cast(dtype) for name, dtype in columns.items()])
-    table = app_folder / spec.name
     apart = {name: values[name] for name in spec.partition_by if not spec.has_partition_columns}
-    folder = table.joinpath(*(f"{name}={_folder_name(value)}" for name, value in apart.items()))
-    path = folder / f"{MERGED if is_merged else ''}{uuid.uuid4().hex}.parquet"
-    with writing(path, f"a file of table {spec.name!r}", int(rows.estimated_size())):
-        make_folders(folder)
-        # 1. Files written and synced
-        rows.write_parquet(path, compression="zstd", compression_level=1)
-        if syncs is None:
-            sync_file(path)
-            sync_folder(folder)
+    parts = [f"{name}={_folder_name(value)}" for name, value in apart.items()]
+    folder = folder_at(app_folder) / "/".join([spec.name, *parts])
+    name = f"{MERGED if is_merged else ''}{uuid.uuid4().hex}.parquet"
+    # 1. Files written and synced
+    size_bytes = folder.add(
+        name,
+        lambda target: rows.write_parquet(target, compression="zstd", compression_level=1),
+        what=f"a file of table {spec.name!r}",
+        needed=int(rows.estimated_size()),
+        is_durable=syncs is None,
+    )
     if syncs is not None:
-        syncs.begin(path)
+        syncs.begin(folder, name)
     return FileEntry(
         table=spec.name,
-        path=path.relative_to(table).as_posix(),
-        size_bytes=path.stat().st_size,
+        path="/".join([*parts, name]),
+        size_bytes=size_bytes,
         rows=rows.height,
         partition_values=values,
         stats=_stats(without(rows, *values)),
@@ -145,7 +130,7 @@ def write_file(
 
 
 def write_files(
-    app_folder: Path, spec: TableSpec, frame: pl.DataFrame, *, is_merged: bool = False, syncs: Syncs | None = None
+    app_folder: Place, spec: TableSpec, frame: pl.DataFrame, *, is_merged: bool = False, syncs: Syncs | None = None
 ) -> list[FileEntry]:
     """Write rows as ``write_file``, into a file for each partition that they belong to.
 

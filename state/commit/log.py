@@ -5,14 +5,13 @@ columns for listing. The order of writing, and fencing, belong to ``weir.state.c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.commit.damage import naming_damage
-from weir.state.commit.files import write_file
+from weir.state.commit.files import scan_as_written, write_file
 from weir.state.commit.record import (
     FORMAT_VERSION,
     KEYED_FORMAT_VERSION,
@@ -22,6 +21,8 @@ from weir.state.commit.record import (
 )
 from weir.state.commit.tables import file_actions, scan_table
 from weir.state.errors import DamagedFileError, FormatVersionError
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import Place, folder_at, is_table, table_at
 from weir.state.types import FileEntry, TableSpec
 
 COMMITS = TableSpec(
@@ -43,7 +44,7 @@ FORMATS = (FORMAT_VERSION, SWAP_FORMAT_VERSION, KEYED_FORMAT_VERSION, UNLOGGED_F
 """The row formats that this version reads."""
 
 
-def write_row(app_folder: Path, record: CommitRecord) -> FileEntry:
+def write_row(app_folder: Place, record: CommitRecord) -> FileEntry:
     """Write a record into a file in the log's folder; it counts once the log names that file."""
     row = pl.DataFrame(
         {
@@ -60,27 +61,27 @@ def write_row(app_folder: Path, record: CommitRecord) -> FileEntry:
     return write_file(app_folder, COMMITS, row)
 
 
-def newest_commit(warehouse: Path, application: str) -> CommitRecord | None:
+def newest_commit(warehouse: Place, application: str) -> CommitRecord | None:
     """The newest commit (claims aside), or None before the first.
 
     Found by file statistics, without reading the whole log (PROTOCOL 16).
     """
-    folder = warehouse / application / COMMITS.name
-    if not DeltaTable.is_deltatable(str(folder)):
+    folder = folder_at(warehouse) / application / COMMITS.name
+    if not is_table(folder):
         return None
     with naming_damage(folder):
-        return newest_of(folder, file_actions(DeltaTable(folder)))
+        return newest_of(folder, file_actions(table_at(folder)))
 
 
-def newest_generation(warehouse: Path, application: str) -> int:
+def newest_generation(warehouse: Place, application: str) -> int:
     """The generation of the newest driver that has claimed the application; 0 before the first."""
-    folder = warehouse / application / COMMITS.name
-    if not DeltaTable.is_deltatable(str(folder)):
+    folder = folder_at(warehouse) / application / COMMITS.name
+    if not is_table(folder):
         return 0
-    return (DeltaTable(folder).transaction_version(application) or 0) >> 32
+    return (table_at(folder).transaction_version(application) or 0) >> 32
 
 
-def newest_of(folder: Path, files: pl.DataFrame) -> CommitRecord | None:
+def newest_of(place: Place, files: pl.DataFrame) -> CommitRecord | None:
     """Same as ``newest_commit``, given the log's files."""
     if files.is_empty():
         return None
@@ -88,14 +89,14 @@ def newest_of(folder: Path, files: pl.DataFrame) -> CommitRecord | None:
     if with_commits.is_empty():
         return None
     newest = with_commits.sort("max.generation", "max.epoch").tail(1)
-    *_, record = _commits_in(folder, newest)
+    *_, record = _commits_in(folder_at(place), newest)
     return record
 
 
-def commits_above(folder: Path, files: pl.DataFrame, version: int) -> Iterator[CommitRecord]:
+def commits_above(place: Place, files: pl.DataFrame, version: int) -> Iterator[CommitRecord]:
     """All commits whose transaction version is above ``version``, oldest first, given the log's files."""
     above = files.filter((pl.col("max.kind") == "commit") & (file_version() > version))
-    for record in _commits_in(folder, above):
+    for record in _commits_in(folder_at(place), above):
         if record.state_id.version > version:
             yield record
 
@@ -110,13 +111,12 @@ def file_version() -> pl.Expr:
     return pl.col("max.generation") * (1 << 32) + pl.col("max.epoch")
 
 
-def _commits_in(folder: Path, files: pl.DataFrame) -> Iterator[CommitRecord]:
+def _commits_in(folder: Folder, files: pl.DataFrame) -> Iterator[CommitRecord]:
     if files.is_empty():
         return
-    paths = [folder / path for path in files["path"]]
-    with naming_damage(folder, paths):
+    with naming_damage(folder, files["path"]):
         rows = (
-            pl.scan_parquet(paths, hive_partitioning=False, include_file_paths="path")
+            scan_as_written(folder, files["path"], name_in="path")
             .filter(pl.col("kind") == "commit")
             .select("generation", "epoch", "record", "path")
             .collect()
@@ -129,7 +129,7 @@ def _commits_in(folder: Path, files: pl.DataFrame) -> Iterator[CommitRecord]:
             reason = f"its row of commit {generation}.{epoch} cannot be decoded ({error})"
             raise DamagedFileError(path, reason) from error
         if record is None:
-            raise FormatVersionError(folder.parent.name, f"the commit log {folder}", max(FORMATS), version)
+            raise FormatVersionError(folder.parent.name, f"the commit log {folder.uri}", max(FORMATS), version)
         yield record
 
 

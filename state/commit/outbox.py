@@ -11,16 +11,15 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
-from deltalake import DeltaTable
 
-from weir.state.commit.checkpoints import last_checkpoint
+from weir.state.commit.checkpoints import LOG, entry_name, last_checkpoint
 from weir.state.commit.delta_log import replace_files
 from weir.state.commit.files import read_files
 from weir.state.commit.tables import file_actions
+from weir.state.storage.places import Place, folder_at, table_at
 
 OUTBOX_FOLDER, REFUSED_FOLDER = "_outbox", "_refused"
 """Below an application's folder: one table for each sink, and one for each whose rows have been refused."""
@@ -56,16 +55,16 @@ class Waiting:
 class Outbox:
     """One sink's outbox, as its publisher sees it. Nothing is read anew before ``refresh``."""
 
-    def __init__(self, app_folder: Path, sink: str, application: str, *, is_of_refused: bool = False) -> None:
+    def __init__(self, app_folder: Place, sink: str, application: str, *, is_of_refused: bool = False) -> None:
         """Open an outbox that exists: the claim of a run creates it; or that of the sink's refused rows.
 
         Raises:
             TableNotFoundError: It does not exist.
         """
-        self.folder = app_folder / (refused_name(sink) if is_of_refused else outbox_name(sink))
+        self.folder = folder_at(app_folder) / (refused_name(sink) if is_of_refused else outbox_name(sink))
         self.sink, self.is_of_refused = sink, is_of_refused
-        self._committed_in = app_folder / outbox_name(sink)
-        self._table, self._published = DeltaTable(self.folder), f"{application}/published"
+        self._committed_in = folder_at(app_folder) / outbox_name(sink)
+        self._table, self._published = table_at(self.folder), f"{application}/published"
         self._live: tuple[int, pl.DataFrame] | None = None
         """The files of a version, which are asked for with each batch."""
         self._waiting: tuple[int, Mark, pl.DataFrame] | None = None
@@ -74,7 +73,7 @@ class Outbox:
     def another(self) -> Outbox:
         """The same outbox, for another thread: nothing is shared."""
         found = copy.copy(self)
-        found._table, found._live, found._waiting = DeltaTable(self.folder), None, None
+        found._table, found._live, found._waiting = table_at(self.folder), None, None
         return found
 
     @property
@@ -85,7 +84,7 @@ class Outbox:
     @cached_property
     def committed_id(self) -> str:
         """That of the outbox that the rows were committed to: refused rows lie in another table."""
-        return str(DeltaTable(self._committed_in).metadata().id) if self.is_of_refused else self.id
+        return str(table_at(self._committed_in).metadata().id) if self.is_of_refused else self.id
 
     @property
     def floor(self) -> int:
@@ -95,8 +94,8 @@ class Outbox:
     def refresh(self) -> bool:
         """Read what has been added to the table since it was last read; False if nothing has."""
         version = self._table.version()
-        next_entry = self.folder / "_delta_log" / f"{version + 1:020}.json"
-        if not next_entry.exists() and last_checkpoint(self.folder) <= version:
+        next_entry = (self.folder / LOG).find(entry_name(version + 1))
+        if next_entry is None and last_checkpoint(self.folder) <= version:
             return False
         self._table.update_incremental()
         return True
@@ -135,7 +134,7 @@ class Outbox:
                 yield pl.concat(held), mark
                 held, held_rows, held_bytes = [], 0, 0
             number = read.rows if epoch == read.epoch else 0
-            rows = read_files([self.folder / path for path in paths], schema)
+            rows = read_files(self.folder, paths, schema)
             start = min(max(0, after.rows - number), rows.height) if epoch == after.epoch else 0
             ends = _sizes(rows).cum_sum()
             while start < rows.height:
@@ -175,8 +174,7 @@ class Outbox:
             return
         floor = (self._published, int(files["epoch"].max()))  # type: ignore[arg-type]
         if replace_files(self.folder, files.select("path", "size_bytes"), [], is_data_changed=True, transaction=floor):
-            for path in files["path"]:  # nobody else reads them
-                (self.folder / path).unlink(missing_ok=True)
+            self.folder.delete(files["path"])  # nobody else reads them
 
     def _after(self, mark: Mark) -> pl.DataFrame:
         """The files with rows after ``mark``, and those of its epoch if that has such rows."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
@@ -16,6 +15,7 @@ from deltalake import DeltaTable
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.log import COMMITS, commits_above, newest_of
 from weir.state.commit.tables import file_actions
+from weir.state.storage.places import Place, is_table, table_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Pinned:
     """By the path below the application's folder, at the version that belongs to the commit."""
 
 
-def pinned(warehouse: Path, application: str, names: Iterable[str]) -> Pinned | None:
+def pinned(warehouse: Place, application: str, names: Iterable[str]) -> Pinned | None:
     """The tables ``names`` as of the newest commit that all of them have; None before the first commit.
 
     That is the newest of all, unless a driver has yet to append it to one of them, or has died before. A table of
@@ -36,17 +36,17 @@ def pinned(warehouse: Path, application: str, names: Iterable[str]) -> Pinned | 
     """
     app_folder = warehouse / application
     log = app_folder / COMMITS.name
-    if not DeltaTable.is_deltatable(str(log)):
+    if not is_table(log):
         return None
     with naming_damage(log):
-        log_files = file_actions(DeltaTable(log))
+        log_files = file_actions(table_at(log))
         newest = newest_of(log, log_files)
     if newest is None:
         return None
     tables, epoch, through = dict[str, DeltaTable](), newest.epoch, newest.state_id.version
     for name in names:
         with naming_damage(app_folder / name):
-            tables[name] = DeltaTable(app_folder / name)
+            tables[name] = table_at(app_folder / name)
         held = _transaction(tables[name], application)
         if held < newest.table_versions.get(name, 0):
             epoch, through = min((epoch, through), _before_missing(log, log_files, name, held))
@@ -56,7 +56,7 @@ def pinned(warehouse: Path, application: str, names: Iterable[str]) -> Pinned | 
     )
 
 
-def _before_missing(log: Path, log_files: pl.DataFrame, name: str, held: int) -> tuple[int, int]:
+def _before_missing(log: Place, log_files: pl.DataFrame, name: str, held: int) -> tuple[int, int]:
     """Epoch and transaction version of the newest commit of which a table that has ``held`` lacks nothing."""
     epoch, version = held & 0xFFFF_FFFF, held
     for record in commits_above(log, log_files, held):
@@ -66,15 +66,15 @@ def _before_missing(log: Path, log_files: pl.DataFrame, name: str, held: int) ->
     return epoch, version
 
 
-def as_of(folder: Path, table: DeltaTable, application: str, version: int) -> DeltaTable:
+def as_of(folder: Place, table: DeltaTable, application: str, version: int) -> DeltaTable:
     """The table before the first commit after the transaction ``version``."""
     step, too_new = 1, table.version() + 1
     while _transaction(table, application) > version:
         too_new = table.version()
-        table = DeltaTable(folder, version=max(too_new - step, 0))
+        table = table_at(folder, max(too_new - step, 0))
         step *= 2
     while (between := (table.version() + too_new) // 2) > table.version():
-        found = DeltaTable(folder, version=between)
+        found = table_at(folder, between)
         if _transaction(found, application) > version:
             too_new = between
         else:

@@ -12,10 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.state.commit.delta_log import is_append_only
 from weir.state.commit.evolution import evolve
@@ -36,6 +34,7 @@ from weir.state.errors import (
     TableLostError,
 )
 from weir.state.full_disk import is_disk_full
+from weir.state.storage.places import Place, is_table, table_at
 from weir.state.types import FileEntry, TableSpec
 
 __all__ = ["Claim", "Committer", "newest_commit", "redo_appends"]
@@ -64,7 +63,7 @@ class Committer:
 
     def __init__(
         self,
-        warehouse: Path,
+        warehouse: Place,
         application: str,
         tables: Sequence[TableSpec],
         *,
@@ -211,7 +210,7 @@ class Committer:
                     f"the running program has no {what}; run the backfill's program first",
                 )
         for swap in swaps:
-            live = DeltaTable(self._app_folder / swap.table)
+            live = table_at(self._app_folder / swap.table)
             if is_append_only(live):
                 raise SwapRefusedError(
                     self._application,
@@ -267,7 +266,7 @@ class Committer:
                 raise FencedError(self._application, version_text(self._last), version_text(log.version))
             if failure is not None and attempt == _ATTEMPTS - 1:
                 if is_disk_full(failure):
-                    (log.folder / entry.path).unlink(missing_ok=True)  # the next try needs the room
+                    log.folder.delete([entry.path])  # the next try needs the room
                 raise failure
         self._last = version
         self._rows_to_roll_up += 1
@@ -299,14 +298,14 @@ class Committer:
         shown = {spec.name: upserts_of(spec) for spec in self._specs}
         specs = {spec.name: spec for spec in self._specs}
         for name in specs.keys() | self._table_versions.keys():
-            if DeltaTable.is_deltatable(str(self._app_folder / name)):
+            if is_table(self._app_folder / name):
                 self._tables[name] = AppendTable(self._app_folder / name, name, self._application)
             elif name in specs and name in self._table_versions:
                 self._tables[name] = AppendTable.create(self._app_folder, specs[name], self._application)
         self._upserts = {
             name: AppendTable(self._app_folder / spec.name, spec.name, self._application)
             for name, spec in shown.items()
-            if spec is not None and DeltaTable.is_deltatable(str(self._app_folder / spec.name))
+            if spec is not None and is_table(self._app_folder / spec.name)
         }
 
     def _create_tables(self) -> None:
@@ -372,7 +371,7 @@ class Committer:
 def redo_appends(
     table: AppendTable,
     promised: int,
-    log_folder: Path,
+    log_folder: Place,
     log_files: pl.DataFrame,
     on_append: Callable[[], None] = lambda: None,
 ) -> None:

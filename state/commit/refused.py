@@ -7,9 +7,8 @@ again opens it as ``Outbox(..., is_of_refused=True)`` and removes them once the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
@@ -19,6 +18,7 @@ from weir.state.commit.delta_log import replace_files
 from weir.state.commit.files import scan_files, write_file
 from weir.state.commit.outbox import Mark, outbox_name, refused_mark, refused_name, refused_number
 from weir.state.commit.tables import AppendTable, file_actions
+from weir.state.storage.places import Place, folder_at, is_table, table_at
 from weir.state.types import TableSpec
 
 T = TypeVar("T")
@@ -41,24 +41,24 @@ class RefusedRows:
 class Refused:
     """One sink's refused rows, for the publisher that puts them aside. The table is made with the first of them."""
 
-    def __init__(self, app_folder: Path, sink: str, application: str) -> None:
+    def __init__(self, app_folder: Place, sink: str, application: str) -> None:
         self._app_folder, self._sink = app_folder, sink
-        self._folder, self._transaction = app_folder / refused_name(sink), f"{application}/refused"
+        self._folder, self._transaction = folder_at(app_folder) / refused_name(sink), f"{application}/refused"
         self._first: tuple[int, int, list[RefusedRows]] = -1, 0, []
         """The version, how many were asked for, and what was found: publishers ask every few seconds."""
 
     @property
     def mark(self) -> Mark:
         """How far the rows have come that were put aside last: a publisher never goes back behind them."""
-        if not DeltaTable.is_deltatable(str(self._folder)):
+        if not is_table(self._folder):
             return Mark()
-        return refused_mark(DeltaTable(self._folder).transaction_version(self._transaction) or 0)
+        return refused_mark(table_at(self._folder).transaction_version(self._transaction) or 0)
 
     def count(self) -> int:
         """How many rows are aside."""
-        if not DeltaTable.is_deltatable(str(self._folder)):
+        if not is_table(self._folder):
             return 0
-        files = file_actions(DeltaTable(self._folder))
+        files = file_actions(table_at(self._folder))
         return 0 if files.is_empty() else int(files["num_records"].sum())
 
     def all(self) -> pl.DataFrame:
@@ -80,7 +80,7 @@ class Refused:
     def discard(self, numbers: Collection[int]) -> int:
         """Delete what was put aside with these numbers, as in ``all``; returns how many rows there were."""
         while True:
-            files = file_actions(DeltaTable(self._folder)).filter(pl.col("min._epoch").is_in(list(numbers)))
+            files = file_actions(table_at(self._folder)).filter(pl.col("min._epoch").is_in(list(numbers)))
             if files.is_empty():
                 return 0
             if replace_files(self._folder, files, [], is_data_changed=True):
@@ -88,19 +88,19 @@ class Refused:
 
     def _read(self, query: Callable[[pl.LazyFrame], pl.LazyFrame]) -> pl.DataFrame:
         """What a query finds."""
-        if not DeltaTable.is_deltatable(str(self._folder)):
+        if not is_table(self._folder):
             return query(pl.LazyFrame(schema={"_epoch": pl.Int64(), **REASON})).collect()
 
         def read(table: DeltaTable) -> pl.DataFrame:
             files = file_actions(table)
-            paths = [] if files.is_empty() else [self._folder / path for path in files["path"]]
-            return query(scan_files(paths, pl.scan_delta(table).collect_schema())).collect()
+            names: Iterable[str] = [] if files.is_empty() else files["path"]
+            return query(scan_files(self._folder, names, pl.scan_delta(table).collect_schema())).collect()
 
         return self._at_newest(read)
 
     def first(self, at_most: int) -> list[RefusedRows]:
         """The earliest of what is aside. One row of each is read, however many there are."""
-        if not DeltaTable.is_deltatable(str(self._folder)):
+        if not is_table(self._folder):
             return []
 
         def read(table: DeltaTable) -> tuple[int, int, list[RefusedRows]]:
@@ -115,11 +115,11 @@ class Refused:
         """What is read of the newest version. Files are deleted once their rows have been sent again, perhaps before
         they have been read: then it is read of the version that no longer has them."""
         while True:
-            table = DeltaTable(self._folder)
+            table = table_at(self._folder)
             try:
                 return read(table)
             except FileNotFoundError:
-                if DeltaTable(self._folder).version() == table.version():
+                if table_at(self._folder).version() == table.version():
                     raise
 
     def _read_first(self, table: DeltaTable, at_most: int) -> list[RefusedRows]:
@@ -129,14 +129,14 @@ class Refused:
         schema, found = pl.scan_delta(table).collect_schema(), list[RefusedRows]()
         earliest = files.sort("min._epoch").head(at_most)
         for path, rows, number in earliest.select("path", "num_records", "min._epoch").rows():
-            row = scan_files([self._folder / path], schema).head(1).collect()
+            row = scan_files(self._folder, [path], schema).head(1).collect()
             through, reason = refused_mark(number), row["_reason"].item()
             found.append(RefusedRows(through=through, rows=rows, first=row.drop(list(REASON)), reason=reason))
         return found
 
     def add(self, rows: pl.DataFrame, reached: Mark, reason: str) -> None:
         """Put rows of the outbox aside, which end at ``reached``, unless they are aside already."""
-        outbox = pl.scan_delta(str(self._app_folder / outbox_name(self._sink))).collect_schema()
+        outbox = pl.scan_delta(table_at(self._app_folder / outbox_name(self._sink))).collect_schema()
         spec = TableSpec(name=refused_name(self._sink), schema=pl.Schema({**outbox, **REASON}))
         number = refused_number(reached)
         now = pl.lit(time.time_ns() // 1_000_000).cast(REASON["_refused_at"])

@@ -6,25 +6,21 @@ that a commit names: no other table ever has it.
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections.abc import Mapping
-from pathlib import Path
 
-from deltalake import DeltaTable
-
-
-def table_id(folder: Path) -> str | None:
-    """The id of the table in a folder; None if there is none."""
-    return str(DeltaTable(folder).metadata().id) if DeltaTable.is_deltatable(str(folder)) else None
+from weir.state.storage.places import Place, folder_at, is_table, table_at
 
 
-def remove_tables(app_folder: Path, ids: Mapping[str, str]) -> None:
+def table_id(place: Place) -> str | None:
+    """The id of the table at a place; None if there is none."""
+    return str(table_at(place).metadata().id) if is_table(place) else None
+
+
+def remove_tables(app_folder: Place, ids: Mapping[str, str]) -> None:
     """Delete tables, given by name and id, that are still there; a kill leaves the rest to the next call."""
     for name, wanted in ids.items():
-        folder = app_folder / name
-        aside = folder.parent / ".removed"
+        folder = folder_at(app_folder) / name
         if table_id(folder) == wanted:
-            aside.mkdir(exist_ok=True)
-            folder.rename(aside / uuid.uuid4().hex)  # in one step, so that no half of a table is left
-        shutil.rmtree(aside, ignore_errors=True)
+            folder.parent.delete_folder(folder.name)
+        else:
+            folder.parent.remove_leftovers()

@@ -8,17 +8,16 @@ read: if two run at the same time, one does nothing. The caller knows which rows
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.state.commit.delta_log import is_append_only, replace_files
-from weir.state.commit.files import write_file
+from weir.state.commit.files import scan_as_written, write_file
 from weir.state.commit.log import COMMITS, file_version
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import file_actions
+from weir.state.storage.places import Place, table_at
 
 ROLL_UP_EVERY_ROWS = 500
 ROWS_A_FILE = 10_000
@@ -30,14 +29,14 @@ def rows_to_roll_up(files: pl.DataFrame) -> int:
     return files.filter(pl.col("num_records") == 1).height if files.height else 0
 
 
-def roll_up(app_folder: Path, through: int) -> int:
+def roll_up(app_folder: Place, through: int) -> int:
     """Gather the rows up to the transaction version ``through``, which all tables must have reached.
 
     The newest commit keeps its own file. Returns how many rows were gathered: 0 when there was nothing to gather or
     another roll-up was quicker. Killed at any point, it leaves the log either as it was or rolled up.
     """
     folder = app_folder / COMMITS.name
-    log = DeltaTable(folder)
+    log = table_at(folder)
     files = file_actions(log)
     if files.is_empty() or is_append_only(log):
         return 0
@@ -54,8 +53,8 @@ def roll_up(app_folder: Path, through: int) -> int:
     return singles.height if is_done else 0
 
 
-def _read(folder: Path, files: pl.DataFrame) -> pl.DataFrame:
-    return pl.read_parquet([folder / path for path in files["path"]], hive_partitioning=False)
+def _read(folder: Place, files: pl.DataFrame) -> pl.DataFrame:
+    return scan_as_written(folder, files["path"]).collect()
 
 
 def _without_files(rows: pl.DataFrame) -> pl.DataFrame:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
-from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
@@ -19,6 +18,7 @@ from deltalake import DeltaTable
 from weir.state.commit.files import read_files, write_files
 from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
 from weir.state.errors import SwapRefusedError
+from weir.state.storage.contract import Folder
 from weir.state.types import FileEntry, TableSpec
 
 NOTES_KEPT = 50
@@ -29,7 +29,7 @@ _HELD_ROWS = 1_000_000
 
 
 def taken_out(
-    folder: Path, name: str, table: DeltaTable, files: pl.DataFrame, swaps: Sequence[TableSwap]
+    folder: Folder, name: str, table: DeltaTable, files: pl.DataFrame, swaps: Sequence[TableSwap]
 ) -> tuple[pl.DataFrame, list[FileEntry]]:
     """The files of ``table`` with rows that the swaps replace, and new files with the other rows of those files.
 
@@ -42,12 +42,14 @@ def taken_out(
     goes_whole = reduce(or_, (_lies_within(files, swap) for swap in swaps))
     removed = [files.filter(goes_whole)]
     spec = output_spec(name, table)
-    app_folder = folder.parents[len(Path(name).parts) - 1]
+    app_folder = folder
+    for _ in name.split("/"):
+        app_folder = app_folder.parent
     are_replaced = reduce(or_, map(replaced, swaps))
     kept: list[FileEntry] = []
     held: list[pl.DataFrame] = []
     for file in files.filter(may_touch & ~goes_whole).iter_slices(1):
-        rows = read_files([folder / file["path"].item()], spec.schema)
+        rows = read_files(folder, [file["path"].item()], spec.schema)
         stay = rows.filter(~are_replaced)
         if stay.height == rows.height:
             continue

@@ -7,14 +7,14 @@ Delta's libraries open a table whose files are gone, and find out when somebody 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
 from weir.state.commit.damage import naming_damage, unreadable
 from weir.state.commit.tables import file_actions
 from weir.state.errors import TableFileError
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import Place, folder_at, table_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class TableFiles:
     size_bytes: int
 
 
-def check_table(app_folder: Path, application: str, table: str, *, reads: bool) -> TableFiles:
+def check_table(app_folder: Place, application: str, table: str, *, reads: bool) -> TableFiles:
     """Look at every file that the newest state of ``table`` names; ``reads`` also reads all of their rows.
 
     The table may change meanwhile: a file counts as missing only if the table still names it then.
@@ -35,26 +35,25 @@ def check_table(app_folder: Path, application: str, table: str, *, reads: bool) 
         TableFileError: The first file that is gone, of another size, or not readable.
         DamagedFileError: The table's Delta log cannot be read.
     """
-    folder = app_folder / table
+    folder = folder_at(app_folder) / table
     files = _named(folder)
     for path, size_bytes, rows in files.iter_rows():
-        reason = _fault(folder / path, size_bytes, rows if reads else None)
+        reason = _fault(folder, path, size_bytes, rows if reads else None)
         if reason and path in _named(folder)["path"]:
-            raise TableFileError(application, table, str(folder / path), reason)
+            raise TableFileError(application, table, f"{folder.uri}/{path}", reason)
     return TableFiles(table=table, files=files.height, size_bytes=int(files["size_bytes"].sum()))
 
 
-def _named(folder: Path) -> pl.DataFrame:
+def _named(folder: Folder) -> pl.DataFrame:
     with naming_damage(folder):
-        return file_actions(DeltaTable(folder)).select("path", "size_bytes", "num_records")
+        return file_actions(table_at(folder)).select("path", "size_bytes", "num_records")
 
 
-def _fault(path: Path, size_bytes: int, rows: int | None) -> str:
+def _fault(folder: Folder, name: str, size_bytes: int, rows: int | None) -> str:
     """What is wrong with a file; "" for nothing. With ``rows``, they are read, and must be as many."""
-    try:
-        found_bytes = path.stat().st_size
-    except FileNotFoundError:
+    found = folder.find(name)
+    if found is None:
         return "it is gone"
-    if found_bytes != size_bytes:
-        return f"it has {found_bytes} bytes, and had {size_bytes}"
-    return "" if rows is None else unreadable(path, rows)
+    if found.size_bytes != size_bytes:
+        return f"it has {found.size_bytes} bytes, and had {size_bytes}"
+    return "" if rows is None else unreadable(folder, name, rows)

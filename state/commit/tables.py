@@ -8,15 +8,14 @@ commits to append, and in what order, is up to ``weir.state.commit.protocol``; w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.commit.checkpoints import last_checkpoint, opened, write_checkpoint
+from weir.state.commit.checkpoints import LOG, entry_name, last_checkpoint, opened, write_checkpoint
 from weir.state.commit.damage import naming_damage
-from weir.state.commit.delta_log import DeltaLog, is_append_only, remove_scratch
+from weir.state.commit.delta_log import DeltaLog, is_append_only
 from weir.state.commit.evolution import (
     KEYS_PROPERTY,
     TOMBSTONE_HORIZON,
@@ -29,8 +28,8 @@ from weir.state.commit.files import WIDER, stored_schema
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import taken_out
 from weir.state.commit.upserts import upserts_of
-from weir.state.engine.environment import sync_file, sync_folder
 from weir.state.errors import AppendOnlyError, TableBehindError
+from weir.state.storage.places import Place, folder_at, is_table, storage_options, table_at
 from weir.state.types import FileEntry, StateId, TableSpec
 
 REPLACED_RETENTION = {"delta.deletedFileRetentionDuration": "interval 10 minutes"}
@@ -49,42 +48,42 @@ _ATTEMPTS = 3
 class AppendTable:
     """One Delta table and the application's transaction in it. Between appends it keeps what it has read of the log."""
 
-    def __init__(self, folder: Path, name: str, application: str) -> None:
+    def __init__(self, place: Place, name: str, application: str) -> None:
         """Open a table that exists."""
-        self.folder, self.name, self.application = folder, name, application
-        self._log = DeltaLog(folder, application)
-        self._checkpointed = last_checkpoint(folder)
+        self.folder, self.name, self.application = folder_at(place), name, application
+        self._log = DeltaLog(self.folder, application)
+        self._checkpointed = last_checkpoint(self.folder)
 
     @classmethod
     def create(
-        cls, app_folder: Path, spec: TableSpec, application: str, properties: Mapping[str, str] | None = None
+        cls, app_folder: Place, spec: TableSpec, application: str, properties: Mapping[str, str] | None = None
     ) -> AppendTable:
         """Open a table, creating it first, with ``properties``, if it is missing, and adding columns that are.
 
         Raises:
             TableSchemaError: It exists with columns that cannot become those of ``spec``.
         """
-        folder = app_folder / spec.name
-        if not DeltaTable.is_deltatable(str(folder)):
+        folder = folder_at(app_folder) / spec.name
+        if not is_table(folder):
             keys = {KEYS_PROPERTY: ",".join(spec.keys)} if spec.keys else {}
             DeltaTable.create(
-                folder,
+                folder.uri,
                 delta_schema(stored_schema(spec)),
                 mode="ignore",
                 partition_by=list(spec.partition_by),
                 configuration={**LOG_RETENTION, **keys, **(properties or {})},
                 raise_if_key_not_exists=False,
+                storage_options=storage_options(folder),
             )
-            sync_file(folder / "_delta_log" / f"{0:020}.json")
-            sync_folder(folder / "_delta_log")
-            sync_folder(folder)
+            (folder / LOG).sync([entry_name(0)])
+            folder.sync()
         with naming_damage(folder):
             opened(folder)
             evolve(app_folder, spec, is_shown=UPDATES_PROPERTY in (properties or {}))
         return cls(folder, spec.name, application)
 
     @classmethod
-    def create_upserts(cls, app_folder: Path, updates: TableSpec, application: str) -> AppendTable | None:
+    def create_upserts(cls, app_folder: Place, updates: TableSpec, application: str) -> AppendTable | None:
         """Open the table that shows the standing rows of ``updates``, creating it first if it is missing; None if there
         is to be none.
 
@@ -97,8 +96,8 @@ class AppendTable:
             return None
         evolution(app_folder, updates)
         table = cls.create(app_folder, shown, application, {**REPLACED_RETENTION, UPDATES_PROPERTY: updates.name})
-        if is_append_only(DeltaTable(table.folder)):
-            raise AppendOnlyError(str(table.folder))
+        if is_append_only(table_at(table.folder)):
+            raise AppendOnlyError(table.folder.uri)
         return table
 
     @property
@@ -147,13 +146,13 @@ class AppendTable:
 
     def snapshot(self) -> DeltaTable:
         """The table as it was when its log was last read."""
-        return DeltaTable(self.folder, version=self._log.version)
+        return table_at(self.folder, self._log.version)
 
     def _swap(self, version: int, added: Sequence[FileEntry], swaps: Sequence[TableSwap]) -> None:
         """Like ``write``, also removing what the swaps replace; does nothing if another writer was quicker."""
         # 4. The table read as it is
         self._log.refresh()
-        table = DeltaTable(self.folder)
+        table = table_at(self.folder)
         if self._log.transaction < version and table.version() == self._log.version:
             removed, kept = taken_out(self.folder, self.name, table, file_actions(table), swaps)
             # 6. One Delta entry
@@ -162,7 +161,7 @@ class AppendTable:
     def files(self) -> pl.DataFrame:
         """The table's files as of now, as ``file_actions`` has them."""
         with naming_damage(self.folder):
-            return file_actions(DeltaTable(self.folder))
+            return file_actions(table_at(self.folder))
 
     def is_checkpoint_due(self) -> bool:
         """Whether enough versions have passed since the last one to make opening the table slow."""
@@ -171,14 +170,13 @@ class AppendTable:
     def checkpoint(self) -> None:
         """Write a Delta checkpoint and drop expired log entries; uses its own handle, so any thread may call it."""
         self._checkpointed = write_checkpoint(self.folder)
-        remove_scratch(self.folder)
+        (self.folder / LOG).remove_leftovers()
 
 
-def check_files(application: str, folder: Path, table: str, version: int, files: Sequence[FileEntry]) -> None:
+def check_files(application: str, place: Place, table: str, version: int, files: Sequence[FileEntry]) -> None:
     """Raise ``TableBehindError`` unless all files are in the table's folder (Delta would not notice)."""
-    for entry in files:
-        path = folder / entry.path
-        if not path.is_file() or path.stat().st_size != entry.size_bytes:
+    for entry, found in zip(files, folder_at(place).find_all([entry.path for entry in files]), strict=True):
+        if found is None or found.size_bytes != entry.size_bytes:
             raise TableBehindError(application, table, version_text(version), entry.path)
 
 
@@ -202,8 +200,11 @@ def scan_table(table: DeltaTable) -> pl.LazyFrame:
     folder's path, such as spaces. It also fails where files of other writers, such as Spark's OPTIMIZE, have the
     partition in their path, and those written here have it as a column. Then the files are scanned by their real paths.
     """
-    escaped, partitions = urlsplit(table.table_uri).path, table.metadata().partition_columns
-    if (root := unquote(escaped)) == escaped and not partitions:
+    uri, partitions = table.table_uri, table.metadata().partition_columns
+    is_on_disk = urlsplit(uri).scheme in ("", "file")
+    escaped = urlsplit(uri).path if is_on_disk else uri
+    root = unquote(escaped) if is_on_disk else uri
+    if root == escaped and not partitions:
         return pl.scan_delta(table)
     paths = [path.removeprefix(escaped) for path in table.file_uris()]
     apart = [bool(partitions) and path.lstrip("/").startswith(f"{partitions[0]}=") for path in paths]
@@ -223,20 +224,22 @@ def scan_table(table: DeltaTable) -> pl.LazyFrame:
             missing_columns="insert",
             extra_columns="ignore",
             cast_options=WIDER,
+            storage_options=None if is_on_disk else storage_options(folder_at(uri)),
         ).select(list(schema))
         for is_apart in sorted(set(apart))
     ]
     return pl.concat(scans) if scans else pl.LazyFrame(schema=schema)
 
 
-def read_rows(folder: Path, version: int | None = None) -> pl.DataFrame:
+def read_rows(folder: Place, version: int | None = None) -> pl.DataFrame:
     """All rows of a table as stored, at a Delta version or the newest one."""
     with naming_damage(folder):
-        return scan_table(DeltaTable(folder, version=version)).collect()
+        return scan_table(table_at(folder, version)).collect()
 
 
-def read_table(folder: Path, version: int | None = None) -> pl.DataFrame:
-    """The current rows of an output table, now or at a Delta version.
+def read_table(folder: Place | str, version: int | None = None) -> pl.DataFrame:
+    """The current rows of an output table, now or at a Delta version; ``folder`` may be the URI of one on an object
+    store.
 
     A table of facts gives all its rows. A table of updates gives the newest row of each key, by ``_epoch`` and then
     ``_seq`` where there is one, without the deleted ones.
@@ -246,18 +249,19 @@ def read_table(folder: Path, version: int | None = None) -> pl.DataFrame:
         >>> customers.sort("customer").select("customer", "orders", "cents").rows()
         [('ann', 2, 1200), ('bob', 1, 200)]
     """
-    rows, keys = read_rows(folder, version), key_columns(DeltaTable(folder, version=version))
+    place = folder_at(folder)
+    rows, keys = read_rows(place, version), key_columns(table_at(place, version))
     return standing_rows(rows, keys)
 
 
-def count_rows(folder: Path, *, read_at_most: int) -> int | None:
+def count_rows(folder: Place, *, read_at_most: int) -> int | None:
     """How many rows ``read_table`` would return.
 
     For a table of facts the Delta log knows. For a table of updates every row's key has to be read: None if there are
     more rows than ``read_at_most``.
     """
     with naming_damage(folder):
-        table = DeltaTable(folder)
+        table = table_at(folder)
         files, keys = file_actions(table), key_columns(table)
     stored = 0 if files.is_empty() else int(files["num_records"].sum())
     if not keys or not stored:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -169,3 +170,31 @@ def test_a_umask_that_would_close_files_to_their_user_or_is_none_is_refused(monk
 def test_a_level_of_metrics_may_be_in_capitals(monkeypatch):
     monkeypatch.setenv("WEIR_METRICS_LEVEL", "DEBUG")
     assert Settings.load().metrics_level == "debug"
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("s3://bucket/path", "s3://bucket/path"),
+        ("s3://bucket/a/b/", "s3://bucket/a/b"),
+        ("gs://bucket/path", "gs://bucket/path"),
+        ("az://container/path", "az://container/path"),
+        ("/mnt/warehouse", Path("/mnt/warehouse")),
+    ],
+)
+def test_the_warehouse_is_a_path_or_the_uri_of_a_folder_of_an_object_store(value, found):
+    assert Settings.load(overrides={"warehouse": value}).warehouse == found
+
+
+def test_the_warehouse_is_in_the_folder_unless_it_is_set(tmp_path):
+    assert Settings.load(tmp_path).warehouse == tmp_path / "warehouse"
+    assert Settings.load(tmp_path, {"warehouse": "there"}).warehouse == Path.cwd() / "there"
+
+
+@pytest.mark.parametrize("value", ["s3://bucket", "s3://bucket/", "ftp://host/path", "s3://key:secret@bucket/path"])
+def test_a_uri_that_names_no_folder_of_an_object_store_is_refused(value):
+    with pytest.raises(
+        SettingsError, match=r"'warehouse' in a flag cannot be .*write a path or s3://bucket/path"
+    ) as found:
+        Settings.load(overrides={"warehouse": value})
+    assert "secret" not in str(found.value)

@@ -47,6 +47,18 @@ in_memory, in_memory_unlogged = (
 """The same in memory, with a changelog and without one."""
 
 
+def _distant() -> Application:
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks-distant", key=String("user"), value=String("page"))
+    clicks.group_by_key().agg("users", n=Count()).to_delta("by_user")
+    clicks.group_by("page").agg("pages", n=Count()).to_delta("by_page")
+    return Application("distant", builder, commit_interval=timedelta(milliseconds=100))
+
+
+distant = _distant()
+"""Counts before and after a repartition, for a warehouse on an object store."""
+
+
 def _is_kept(user: str, order: str) -> bool:
     if order == "leave":
         sys.exit("gone")

@@ -245,7 +245,7 @@ def test_the_wall_clock_passes_in_a_run_that_asks_for_it(place):
         [shadow] = shadows(settings.warehouse, settings.state_dir, "clocked")
         assert read_rows(shadow.folder / "all_ticks").height == 20
         calls = shadow.folder / "calls"
-        called[wall_clock] = read_rows(calls).height if DeltaTable.is_deltatable(calls) else 0
+        called[wall_clock] = read_rows(calls).height if DeltaTable.is_deltatable(calls.path) else 0
         discard(settings, "clocked", shadow.backfill.id)
     assert called[False] == 0 < called[True]
 

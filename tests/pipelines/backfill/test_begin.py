@@ -237,7 +237,8 @@ def test_compaction_removes_shadows_that_broke_off_a_day_ago_and_nothing_else(se
     complete.complete(Completion(records_in=5, seconds=0.1))
     long_ago = time.time() - ABANDONED_AFTER_S - 60
     for shadow in (old, complete):
-        os.utime(shadow.folder, (long_ago, long_ago))
+        for file in shadow.folder.list():
+            os.utime(shadow.folder.path / file.name, (long_ago, long_ago))
     old.state_folder.mkdir(parents=True)
     compact_application(settings, "clicking", is_dry_run=True)
     assert len(states(settings)) == 3

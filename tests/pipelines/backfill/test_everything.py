@@ -157,7 +157,7 @@ def test_a_swap_that_dies_after_its_pivot_is_carried_out(place, shadow, results,
     place.run()
     assert_same(contents(place), results[0])
     assert_stores_are_the_changelogs(place)
-    assert not shadow.folder.exists()
+    assert not shadow.folder.path.exists()
     epoch = newest_commit(place.warehouse, "sensors").epoch
     assert swap(place, shadow) < epoch, "swapping again changes nothing"
     assert_same(contents(place), results[0])

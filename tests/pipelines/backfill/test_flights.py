@@ -70,7 +70,7 @@ def test_three_days_equal_those_of_the_live_run_while_it_continues(place, record
     assert rows.filter(IN_DAYS)["_epoch"].unique().to_list() == [cut], "they come from the backfill"
     assert rows.filter(~IN_DAYS)["_epoch"].n_unique() > 3
     assert 500 < rows.filter(IN_DAYS).height < rows.height
-    assert not shadow.folder.exists()
+    assert not shadow.folder.path.exists()
 
 
 def test_days_that_are_not_over_keep_what_the_live_run_will_still_emit(place, records):

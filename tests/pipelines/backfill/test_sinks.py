@@ -220,7 +220,7 @@ def test_killed_with_sinks_alone_it_is_published_once_and_leaves_no_folder(tmp_p
     with pytest.raises(Killed):
         swap_at_rest(place.warehouse, changed, shadow.id, die)
     swap_at_rest(place.warehouse, changed, shadow.id)
-    assert not shadow.folder.exists()
+    assert not shadow.folder.path.exists()
     assert_waiting(place, (orders(0, 3), 1), (orders(1, 1), 5))
 
 
@@ -232,7 +232,7 @@ def test_the_next_run_removes_a_backfill_that_was_only_published(tmp_path):
     with pytest.raises(Killed):
         swap_at_rest(place.warehouse, changed, shadow.id, die)
     place.run()
-    assert not shadow.folder.exists()
+    assert not shadow.folder.path.exists()
     assert_waiting(place, (orders(0, 3), 1), (orders(1, 1), 5))
 
 
@@ -378,7 +378,7 @@ def test_a_sink_that_the_live_application_lacks_is_refused(place):
     shadow = made(place, days(0, 1), Application("shop", builder))
     with pytest.raises(SwapRefusedError, match="has no sink 'others'; run this program first"):
         prepare(shadow, publish=True)
-    assert json.loads((shadow.folder / "backfill.json").read_bytes())["published"] == ["others"]
+    assert json.loads(shadow.folder.get("backfill.json"))["published"] == ["others"]
 
 
 def test_midnights():

@@ -25,6 +25,7 @@ from weir.state.commit.swap import PREPARED_LIFE_S
 from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.errors import DiskFullError, FencedError, SwapRefusedError
 from weir.state.full_disk import telling
+from weir.state.storage.local import Local
 
 pytestmark = pytest.mark.faults
 
@@ -150,7 +151,7 @@ def test_after_a_crash_at_any_step_all_or_nothing_is_swapped_in(place, shadow, r
         assert_outputs(place, before)
         swap_by_command(place, shadow)
     assert_outputs(place, after)
-    assert not shadow.folder.exists()
+    assert not shadow.folder.path.exists()
     assert len(newest_commit(place.warehouse, "sensors").swapped) == 1
     assert all(answer.startswith("swapped in already") for answer, _ in place.desk.answers.values())
 
@@ -165,7 +166,7 @@ def test_a_backfill_that_dies_leaves_the_outputs_as_they_were_and_does_not_count
     with pytest.raises(Exception, match="is not complete"):
         prepare(shadow)
     shadow.remove()
-    assert not shadow.folder.exists()
+    assert not shadow.folder.path.exists()
     assert not shadow.state_folder.exists()
     assert_outputs(place, results[0])
 
@@ -173,12 +174,12 @@ def test_a_backfill_that_dies_leaves_the_outputs_as_they_were_and_does_not_count
 def test_a_complete_backfill_leaves_no_local_stores(place, monkeypatch):
     shadow = begun(place, DAYS)
 
-    def die(path, content):
-        assert path.name == "complete.json"
+    def die(folder, name, content):
+        assert name == "complete.json"
         assert not shadow.state_folder.exists()
-        raise KilledError(path.name)
+        raise KilledError(name)
 
-    monkeypatch.setattr("weir.pipelines.backfill.shadow.replace_file", die)
+    monkeypatch.setattr(Local, "put", die)
     shadow.state_folder.mkdir(parents=True)
     with pytest.raises(KilledError):
         shadow.complete(Completion(records_in=0, seconds=0.0))
@@ -241,9 +242,9 @@ def test_compaction_and_vacuum_leave_a_shadow_alone(place, results):
     compact(place)
     run_shadow(place, shadow, build(MENDED))
     prepare(shadow)
-    before = {path: path.stat().st_mtime_ns for path in shadow.folder.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in shadow.folder.path.rglob("*")}
     compact(place)
-    assert {path: path.stat().st_mtime_ns for path in shadow.folder.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in shadow.folder.path.rglob("*")} == before
     swap_at_rest(place.warehouse, place.application, shadow.id)
     assert_outputs(place, results[1])
 
@@ -300,7 +301,7 @@ def test_a_backfill_that_another_has_overtaken_is_refused(place, shadow, results
 
 def test_a_swap_prepared_long_ago_or_gone_or_never_prepared_is_refused(place, shadow, results):
     prepared = prepare(shadow)
-    path = shadow.folder / "swap.json"
+    path = shadow.folder.path / "swap.json"
     old = json.loads(path.read_text())
     path.write_text(json.dumps({**old, "at_s": time.time() - PREPARED_LIFE_S - 1}))
     with pytest.raises(SwapRefusedError, match="more than 12 hours ago; swap it again"):
@@ -381,7 +382,7 @@ def test_a_swap_for_which_there_is_no_room_is_repeated_once_there_is(template, t
             if name == step:
                 disk.fill()
 
-        with pytest.raises(DiskFullError, match="free some space there"), telling("the swap", place.warehouse):
+        with pytest.raises(DiskFullError, match="free some space there"), telling("the swap", [place.warehouse]):
             swap_by_command(place, shadow, on_step)
         if step != "pivot appended":
             assert_outputs(place, before)

@@ -77,6 +77,10 @@ class Orders:
     def outbox(self) -> Outbox:
         return Outbox(self.folder, SINK, APP)
 
+    def files(self) -> list[str]:
+        """The files with rows that are in the outbox's folder."""
+        return [file.name for file in self.outbox().folder.list() if file.name.endswith(".parquet")]
+
     def publisher(self, **more: Any) -> Publisher:
         outbox = self.outbox()
         return Publisher(

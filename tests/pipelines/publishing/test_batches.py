@@ -11,11 +11,13 @@ import pytest
 from tests.pipelines.publishing.batches import APP, BATCH, SINK, Orders, drain, own_node
 from tests.waiting import wait_for
 from weir import Batch, RefusedError, Sink
-from weir.pipelines.publishing import mark_file, publisher
-from weir.pipelines.publishing.connection import SinkError, SinkFencedError
-from weir.pipelines.publishing.mark_file import NAME
+from weir.pipelines.publishing import publisher
+from weir.pipelines.publishing.connection import Published, SinkError, SinkFencedError
+from weir.pipelines.publishing.mark_file import FOLDER, MarkFile
 from weir.pipelines.publishing.publisher import MarkLostError, Publisher
+from weir.state.commit.outbox import Mark
 from weir.state.commit.refused import Refused
+from weir.state.storage.local import Local
 
 
 @pytest.fixture(autouse=True)
@@ -270,7 +272,8 @@ def test_a_mark_that_is_lost_stops_the_sink_until_somebody_decides(tmp_path):
     orders = Orders(tmp_path, own_node(sink))
     orders.commit(30)
     drain(orders.publisher())
-    (orders.outbox().folder / NAME).write_bytes(b"{")
+    marks = orders.outbox().folder / FOLDER
+    marks.put(max(file.name for file in marks.list()), b"{")
     orders.commit(2)
     with pytest.raises(MarkLostError, match="rows up to epoch 1 have been published"):
         drain(orders.publisher())
@@ -280,20 +283,45 @@ def test_a_mark_that_is_lost_stops_the_sink_until_somebody_decides(tmp_path):
     assert sent(sink) == orders.sent
 
 
+def test_the_mark_that_an_earlier_version_kept_in_one_file_counts(tmp_path):
+    sink = Kept()
+    orders = Orders(tmp_path, own_node(sink))
+    orders.commit(BATCH)
+    orders.commit(7)
+    outbox = orders.outbox()
+    outbox.folder.put(
+        "_published.json", f'{{"owner":"a","outbox":"{outbox.id}","epoch":1,"rows":{BATCH},"refusals":0}}'.encode()
+    )
+    drain(orders.publisher())
+    assert sent(sink) == orders.sent[BATCH:]
+
+
+def test_one_who_slept_until_the_number_of_its_next_mark_was_cleaned_up_is_fenced_and_changes_nothing(tmp_path):
+    outbox = Orders(tmp_path, own_node(Kept())).outbox()
+    older, newer = MarkFile(outbox.folder), MarkFile(outbox.folder)
+    for epoch in (1, 2, 3):
+        newer.write(Published(outbox.id, Mark(epoch, epoch)))
+    assert len([*(outbox.folder / FOLDER).list()]) == 1
+    for call in (older.read, older.refusals, older.count_refusal, lambda: older.write(Published(outbox.id, Mark(9)))):
+        with pytest.raises(SinkFencedError, match="another publisher has taken over"):
+            call()
+    assert newer.read() == MarkFile(outbox.folder).read() == Published(outbox.id, Mark(3, 3))
+
+
 @pytest.mark.parametrize(("failing_write", "is_repeated"), [(1, False), (2, True)])
 def test_a_mark_that_cannot_be_written_is_tried_again(tmp_path, monkeypatch, failing_write, is_repeated):
     """At the connection's first write nothing has been sent yet; at its second the batch has."""
-    sink, writes, write = Kept(), [], mark_file.replace_file
+    sink, writes, write = Kept(), [], Local.put_if_absent
     orders = Orders(tmp_path, own_node(sink))
     orders.commit(3)
 
-    def full_disk(path, content):
-        writes.append(path)
+    def full_disk(folder, name, content):
+        writes.append(name)
         if len(writes) == failing_write:
             raise OSError(28, "No space left on device")
-        write(path, content)
+        return write(folder, name, content)
 
-    monkeypatch.setattr(mark_file, "replace_file", full_disk)
+    monkeypatch.setattr(Local, "put_if_absent", full_disk)
     drain(orders.publisher())
     assert sent(sink) == orders.sent * (1 + is_repeated)
     assert len({batch.idempotency_key for batch in sink.batches}) == 1

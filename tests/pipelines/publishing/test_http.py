@@ -11,7 +11,6 @@ from datetime import timedelta
 from threading import Event, Thread
 
 import pytest
-from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +28,7 @@ from weir.pipelines.publishing.http import SinkHeaderError, retry_after_s
 from weir.pipelines.publishing.publisher import Publisher
 from weir.state.commit.outbox import Outbox
 from weir.state.commit.refused import Refused
+from weir.state.storage.places import table_at
 
 STEPS = ("mark read", "rows read", "request answered", "rows published", "outbox emptied")
 
@@ -72,7 +72,7 @@ def test_a_request_has_one_batch_with_its_key_over_one_connection(server, orders
         "_deleted": False,
     }
     assert len({request.port for request in server.requests}) == 1
-    assert not list(orders.outbox().folder.glob("*.parquet"))
+    assert not orders.files()
     drain(orders.publisher())
     assert len(server.requests) == 4
 
@@ -158,18 +158,18 @@ def test_what_may_pass_is_tried_again_with_the_same_request(server, orders, stat
 
 def test_an_outbox_that_is_append_only_keeps_what_is_published_and_nothing_comes_twice(server, orders, caplog):
     orders.commit(30)
-    table = DeltaTable(orders.outbox().folder)
+    table = table_at(orders.outbox().folder)
     table.alter.set_table_properties({"delta.appendOnly": "true"}, raise_if_not_exists=False)
     for _ in range(2):
         drain(orders.publisher())
         orders.commit(5)
     assert found(server) == orders.sent[:35]
     assert "append-only (delta.appendOnly)" in caplog.text
-    assert len(list(orders.outbox().folder.glob("*.parquet"))) == 3
+    assert len(orders.files()) == 3
     table.alter.set_table_properties({"delta.appendOnly": "false"})
     drain(orders.publisher())
     assert found(server) == orders.sent
-    assert not list(orders.outbox().folder.glob("*.parquet"))
+    assert not orders.files()
 
 
 def test_a_server_that_is_away_is_waited_for(tmp_path, server):

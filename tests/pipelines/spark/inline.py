@@ -31,6 +31,8 @@ from weir.pipelines.tasks.run_metrics import MetricsLevel
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import folder_at
 from weir.state.types import TaskId, TopicPartition
 
 
@@ -246,10 +248,12 @@ class Place:
     publishing: Publishing = NOTHING_TO_PUBLISH
     wait_for_disk: Callable[[Exception], bool] = lambda error: False
     outbox_max_bytes: int | None = None
+    bucket: str = ""
+    """The URI of the bucket with the warehouse, if it is not in the folder."""
 
     @property
-    def warehouse(self) -> Path:
-        return self.folder / "warehouse"
+    def warehouse(self) -> Folder | Path:
+        return folder_at(f"{self.bucket}/warehouse") if self.bucket else self.folder / "warehouse"
 
     @property
     def state_folder(self) -> Path:

@@ -11,12 +11,12 @@ import pytest
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
 from weir.pipelines.spark import restore_jobs
-from weir.state.changelog import snapshot as snapshot_module
 from weir.state.changelog.snapshot import SNAPSHOT_FOLDER
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import SnapshotRef
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.task_store import TaskStore
+from weir.state.storage import local
 
 
 class Shop(Place):
@@ -169,7 +169,7 @@ def test_snapshots_can_be_requested(shop):
 
 @pytest.mark.slow
 def test_a_snapshot_that_fails_is_logged_and_has_no_other_effect(shop, monkeypatch, caplog):
-    monkeypatch.setattr(snapshot_module, "_copy", lambda *arguments: (_ for _ in ()).throw(OSError(28, "no space")))
+    monkeypatch.setattr(local, "copy", lambda *arguments: (_ for _ in ()).throw(OSError(28, "no space")))
     shop.run()
     assert "no snapshot: the snapshot of task sales_0: the disk of " in caplog.text
     assert totals(shop) == expected(shop)
@@ -182,7 +182,7 @@ def test_a_driver_that_dies_around_a_snapshot_leaves_nothing_wrong(shop, monkeyp
     class Killed(BaseException):
         pass
 
-    copies, copy = [], snapshot_module._copy
+    copies, copy = [], local.copy
 
     def die(*arguments):
         copies.append(arguments)
@@ -199,7 +199,7 @@ def test_a_driver_that_dies_around_a_snapshot_leaves_nothing_wrong(shop, monkeyp
         ):
             raise Killed
 
-    monkeypatch.setattr(snapshot_module, "_copy", die)
+    monkeypatch.setattr(local, "copy", die)
     for partition in (0, 1):
         shop.topics.rows["sales", partition] += sales(400, partition)
     driver = shop.driver(on_step)

@@ -131,9 +131,9 @@ def test_a_list_reads_the_files_of_the_newest_letters_only(tmp_path, monkeypatch
         letters.put()
     real = dead_letter_files.scan_files
 
-    def scan(paths, schema):
-        read.extend(paths)
-        return real(paths, schema)
+    def scan(folder, names, schema):
+        read.extend(names)
+        return real(folder, names, schema)
 
     monkeypatch.setattr(dead_letter_files, "scan_files", scan)
     found = DeadLetterFiles(tmp_path)

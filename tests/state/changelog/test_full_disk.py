@@ -22,7 +22,7 @@ def test_a_compaction_for_which_there_is_no_room_leaves_the_rows_and_is_repeated
                 disk.fill()
 
         on_step("begun")
-        with pytest.raises(DiskFullError, match=r"bytes free.*free some space there"), telling("it", twins.app):
+        with pytest.raises(DiskFullError, match=r"bytes free.*free some space there"), telling("it", [twins.app]):
             twins.compact(on_step=on_step, tombstone_retention_ms=0)
         disk.clear()
         twins.compact(tombstone_retention_ms=0)

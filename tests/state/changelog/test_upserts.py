@@ -128,7 +128,7 @@ def test_a_refresh_that_has_read_older_updates_than_the_table_shows_does_nothing
     before = DeltaTable(there.app / UPDATES.name)
     there.commit([(("ad", 2000), 2)])
     there.upserts().refresh()
-    monkeypatch.setattr("weir.state.changelog.upserts.DeltaTable", lambda folder: before)
+    monkeypatch.setattr("weir.state.changelog.upserts.table_at", lambda folder: before)
     monkeypatch.setattr(older, "_clean", lambda: None)
     assert older.refresh() is None
     assert there.shown() == {("ad", 2000): 2}

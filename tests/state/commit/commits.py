@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import polars as pl
 
 from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.commit.tables import read_rows
+from weir.state.storage.places import Place
 from weir.state.types import StateId, TableSpec
 
 FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
@@ -48,11 +47,11 @@ class Crash(BaseException):
     """Stands for a kill, seen from inside the process."""
 
 
-def committer(warehouse: Path, tables=TABLES, on_step=lambda step: None) -> Committer:
+def committer(warehouse: Place, tables=TABLES, on_step=lambda step: None) -> Committer:
     return Committer(warehouse, "app", tables, fingerprint="f", on_step=on_step)
 
 
-def record(warehouse: Path, generation: int, epoch: int) -> CommitRecord:
+def record(warehouse: Place, generation: int, epoch: int) -> CommitRecord:
     """A commit with one file for each table; every number is written once."""
     app, key = warehouse / "app", f"k{epoch % 3}"
     files = (
@@ -91,24 +90,24 @@ def record(warehouse: Path, generation: int, epoch: int) -> CommitRecord:
     )
 
 
-def facts(warehouse: Path) -> list[int]:
+def facts(warehouse: Place) -> list[int]:
     return sorted(read_rows(warehouse / "app" / "facts")["n"])
 
 
-def all_counts(warehouse: Path) -> list[int]:
+def all_counts(warehouse: Place) -> list[int]:
     return [read_rows(warehouse / "app" / spec.name).height for spec in TABLES]
 
 
 FIGHTER = """
 import sys, time
-from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from tests.state.commit.test_protocol import FACTS, committer
 from weir.state.commit.files import write_file
 from weir.state.commit.record import CommitRecord
 from weir.state.errors import FencedError
+from weir.state.storage.places import folder_at
 import polars as pl
-warehouse, end = Path(sys.argv[1]), time.monotonic() + float(sys.argv[3])
+warehouse, end = folder_at(sys.argv[1]), time.monotonic() + float(sys.argv[3])
 while time.monotonic() < end:
     driver = committer(warehouse, tables=(FACTS,))
     try:

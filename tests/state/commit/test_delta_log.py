@@ -122,7 +122,7 @@ def test_an_append_costs_the_same_with_a_long_history_and_with_thousands_of_file
 
     for entry_path in sorted((tmp_path / "t" / "_delta_log").glob("*.json"))[:-1]:
         entry_path.unlink()
-    monkeypatch.setattr("weir.state.commit.delta_log.DeltaTable", refuse)
+    monkeypatch.setattr("weir.state.storage.places.DeltaTable", refuse)
     table.append(4, [entry(tmp_path, 4)])
     left = sorted(path.name for path in (tmp_path / "t" / "_delta_log").iterdir())
     assert left == [f"{3:020}.json", f"{4:020}.json"]

@@ -11,8 +11,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from weir.state.commit.files import Syncs, write_file
+from weir.state.commit.files import write_file
 from weir.state.commit.tables import AppendTable, read_rows
+from weir.state.storage.syncs import Syncs
 from weir.state.types import TableSpec
 
 SPEC = TableSpec(

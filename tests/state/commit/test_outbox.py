@@ -83,7 +83,7 @@ def test_rows_come_in_order_from_any_mark_in_pieces_and_go_once_published(
             assert outbox.floor <= mark.epoch
             gone = [value for epoch, _, value in writer.rows if epoch <= outbox.floor]
             assert published[: len(gone)] == gone
-            assert len(list(outbox.folder.glob("*.parquet"))) == outbox._files().height
+            assert len(list(outbox.folder.list())) == outbox._files().height
     assert [value for rows, _ in outbox.rows(mark, at_most=99, size_bytes=9999) for value in rows["n"]] == after(
         writer.rows, mark
     )
@@ -142,10 +142,10 @@ def test_files_of_an_epoch_that_fit_into_a_piece_are_read_in_one_pass(tmp_path, 
     writer.commit([[2] * 7, [9], [3, 3]])
     outbox = Outbox(tmp_path, "orders", "app")
 
-    def counted(paths, schema):
-        frame = read_files(paths, schema)
-        passes.append(len(paths))
-        sizes.update({path.name: path.stat().st_size for path in paths})
+    def counted(folder, names, schema):
+        frame = read_files(folder, names, schema)
+        passes.append(len(names))
+        sizes.update({name: folder.find(name).size_bytes for name in names})
         return frame
 
     monkeypatch.setattr(outbox_module, "read_files", counted)
@@ -190,7 +190,7 @@ def test_what_waits_is_counted_with_its_age(tmp_path):
     waiting = outbox.waiting(Mark(1, 4))
     assert (waiting.rows, waiting.size_bytes) == (
         1,
-        sum(path.stat().st_size for path in outbox.folder.glob("*.parquet")),
+        sum(file.size_bytes for file in outbox.folder.list()),
     )
     assert before - 0.001 <= waiting.since_s <= time.time()
     assert outbox.waiting(Mark(1, 5)) == Waiting(rows=0, size_bytes=0, since_s=None)

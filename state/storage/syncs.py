@@ -1,0 +1,40 @@
+"""Files that become durable together, while others are still being written."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+
+from weir.state.storage.contract import Folder
+
+_THREADS = 4
+
+
+class Syncs:
+    """Files that are synced while others are still being written."""
+
+    def __init__(self) -> None:
+        self.added: list[tuple[Folder, str]] = []
+        """All of them, by folder and name, in the order in which they were begun."""
+        self._begun: list[Future[None]] = []
+        self._folders: set[Folder] = set()
+
+    def begin(self, folder: Folder, name: str) -> None:
+        """Sync a file of a folder that is complete; the folder is synced by ``wait``."""
+        self.added.append((folder, name))
+        self._begun.append(_syncing().submit(folder.sync_content, name))
+        self._folders.add(folder)
+
+    def wait(self) -> None:
+        """Return once all files and their folders are durable; raises the error of one that is not."""
+        # 1. Files written and synced
+        for begun in self._begun:
+            begun.result()
+        for _ in _syncing().map(lambda folder: folder.sync(), self._folders):
+            pass
+        self._begun, self._folders = [], set()
+
+
+@cache
+def _syncing() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, "sync")

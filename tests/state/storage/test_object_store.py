@@ -1,0 +1,128 @@
+"""What only object stores have: answers that get lost, and stores that let a second writer win."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import obstore
+import polars as pl
+import pytest
+from obstore.store import MemoryStore
+
+from tests.s3_proxy import Proxy, s3_proxy
+from tests.state.commit.commits import FACTS, TABLES, record
+from weir.state.commit.files import write_file
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord
+from weir.state.commit.tables import read_rows
+from weir.state.errors import ConditionalPutError, ObjectStoreError
+from weir.state.storage import object_store
+from weir.state.storage.object_store import ObjectFolder, require_conditional_puts
+from weir.state.storage.places import folder_at
+
+
+@pytest.fixture
+def folder() -> ObjectFolder:
+    return ObjectFolder("memory://", "app", MemoryStore())
+
+
+def test_a_put_whose_answer_was_lost_finds_its_own_file_when_it_is_repeated(folder, monkeypatch):
+    def put_twice(*arguments, put=obstore.put, **options):
+        put(*arguments, **options)
+        return put(*arguments, **options)
+
+    monkeypatch.setattr(object_store.obstore, "put", put_twice)
+    assert folder.put_if_absent("1.json", b"mine")
+    assert not folder.put_if_absent("1.json", b"mine"), "the same content is no sign of the same writer"
+
+
+def test_a_store_that_refuses_a_second_put_is_taken_and_nothing_is_left_there(folder, s3_bucket):
+    for each in (folder, folder_at(f"{s3_bucket}/app")):
+        require_conditional_puts(each)
+        assert [part for part in obstore.list(each.store)] == []
+
+
+def test_a_store_that_lets_a_second_writer_win_is_refused(folder, monkeypatch):
+    def put(*arguments, put=obstore.put, mode="overwrite", **options):
+        return put(*arguments, **options)
+
+    monkeypatch.setattr(object_store.obstore, "put", put)
+    with pytest.raises(ConditionalPutError, match=r"does not refuse a second put .* or a folder of a local disk"):
+        require_conditional_puts(folder)
+    assert list(obstore.list(folder.store)) == []
+
+
+@pytest.fixture
+def proxy(s3_url, s3_bucket, monkeypatch) -> Iterator[Proxy]:
+    with s3_proxy(s3_url) as found:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", found.url)
+        yield found
+
+
+def test_a_put_whose_answer_the_network_loses_is_known_as_ones_own_and_nobody_elses(proxy, s3_bucket):
+    folder = folder_at(f"{s3_bucket}/app")
+    proxy.losing = 1
+    assert folder.put_if_absent("1.json", b"mine")
+    assert proxy.losing == 0
+    assert folder.get("1.json") == b"mine"
+    proxy.losing = 1
+    assert not folder.put_if_absent("1.json", b"mine")
+
+
+def test_a_server_that_asks_for_time_is_asked_again(proxy, s3_bucket):
+    folder = folder_at(f"{s3_bucket}/app")
+    for call in (
+        lambda: folder.put("1", b"x"),
+        lambda: folder.put_if_absent("2", b"x"),
+        lambda: folder.get("1"),
+        lambda: folder.find("1"),
+        lambda: list(folder.list()),
+        lambda: folder.delete(["1"]),
+    ):
+        proxy.refusing = 2
+        call()
+        assert proxy.refusing == 0
+    assert [file.name for file in folder.list()] == ["2"]
+
+
+def test_commits_lose_and_double_nothing_though_answers_get_lost_and_the_server_asks_for_time(proxy, s3_bucket):
+    warehouse = folder_at(f"{s3_bucket}/warehouse")
+    driver = Committer(warehouse, "app", [FACTS], fingerprint="f")
+    driver.claim()
+    for epoch in range(1, 7):
+        rows = pl.DataFrame({"n": [epoch], "_epoch": [epoch]})
+        files = (write_file(warehouse / "app", FACTS, rows),)
+        proxy.losing, proxy.refusing = epoch % 3, epoch % 2
+        driver.commit(CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=0, fingerprint="f", files=files))
+    driver.close()
+    proxy.losing = proxy.refusing = 0
+    assert sorted(read_rows(warehouse / "app" / FACTS.name)["n"]) == [1, 2, 3, 4, 5, 6]
+    log = read_rows(warehouse / "app" / "_commits")
+    assert sorted(log["epoch"]) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_errors_are_those_of_the_contract_and_leave_out_what_obstore_adds(monkeypatch, s3_bucket):
+    with pytest.raises(ObjectStoreError, match=r"The specified bucket does not exist; check") as found:
+        folder_at(f"{s3_bucket}-2/app").put("1", b"x")
+    assert "\n" not in str(found.value)
+    assert isinstance(found.value, OSError)
+    assert str(pickle.loads(pickle.dumps(found.value))) == str(found.value)
+    with pytest.raises(FileNotFoundError):
+        folder_at(f"{s3_bucket}/app").get("1")
+    with pytest.raises(ObjectStoreError, match="Account must be specified"):
+        folder_at("az://container/app")
+
+
+def test_a_commit_asks_as_often_as_the_page_says(proxy, s3_bucket):
+    """Of three tables with a file each; the fewer requests, the sooner a commit is done far from the store."""
+    warehouse = folder_at(f"{s3_bucket}/warehouse")
+    driver = Committer(warehouse, "app", TABLES, fingerprint="f")
+    driver.claim()
+    driver.commit(record(warehouse, 1, 1))
+    proxy.requests.clear()
+    second = record(warehouse, 1, 2)
+    assert proxy.requests == {"PUT": 3}
+    driver.commit(second)
+    driver.close()
+    assert proxy.requests == {"PUT": 8, "HEAD": 10, "GET": 8}
