@@ -244,6 +244,7 @@ class Place:
     desk: Desk = field(default_factory=Desk)
     publishing: Publishing = NOTHING_TO_PUBLISH
     wait_for_disk: Callable[[Exception], bool] = lambda error: False
+    wait_for_brokers: Callable[[Exception], bool] = lambda error: False
     outbox_max_bytes: int | None = None
 
     @property
@@ -318,6 +319,7 @@ class Place:
             on_progress=on_progress,
             publishing=self.publishing,
             wait_for_disk=self.wait_for_disk,
+            wait_for_brokers=self.wait_for_brokers,
         )
         return started_driver(spec, spec.committer(on_step), executors, listeners)
 
