@@ -8,6 +8,7 @@ it through ``weir.infra.control.guard``, which logs that and continues.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sqlite3
 import time
@@ -55,6 +56,8 @@ _VERSION = "PRAGMA data_version"
 """A number that changes, on one connection, when another one commits."""
 _REQUESTS_READ_AT = "weir_requests_read_at"
 _PRUNE_EVERY_MS = 60_000
+_ROOM_BYTES = 1 << 20
+"""What SQLite may need for its log and that log's index."""
 _TABLES_LOCK = 0x77656972
 """PostgreSQL's advisory lock for creating the tables: "weir"."""
 
@@ -510,7 +513,21 @@ class ControlDatabase:
 
     def _translated(self, error: SQLAlchemyError | sqlite3.Error | OSError) -> ControlDatabaseError:
         cause = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()
-        return ControlDatabaseError(f"control database {self._shown_url}: {cause[0] if cause else error!r}")
+        why = cause[0] if cause else repr(error)
+        return ControlDatabaseError(f"control database {self._shown_url}: {why}{self._full_disk()}")
+
+    def _full_disk(self) -> str:
+        """What a disk without room means for SQLite, which then fails at reads as well; empty if there is room."""
+        if self._file is None or not self._file.parent.exists():
+            return ""
+        disk = os.statvfs(self._file.parent)
+        free = disk.f_bavail * disk.f_frsize
+        if free >= _ROOM_BYTES:
+            return ""
+        return (
+            f"; the disk of {self._file.parent} has {free:,} bytes free, but {_ROOM_BYTES:,} may be needed: free some "
+            "space there, and a run goes on by itself, while a command is given again"
+        )
 
 
 def this_host() -> str:

@@ -71,19 +71,26 @@ class DriverControl:
             )
 
     @contextmanager
-    def starting(self) -> Iterator[None]:
+    def starting(self) -> Iterator[Callable[[str], None]]:
         """Keep the lease while the driver starts, which may take longer than the lease lasts. Inside the block, nothing
-        else may be called."""
-        has_started = Event()
+        else may be called but what it yields: with the reason why the start waits, or an empty text once it does not.
+        """
+        has_started, reason = Event(), ""
+
+        def tell(why: str) -> None:
+            nonlocal reason
+            reason = why
 
         def beat() -> None:
+            self.report_waiting(reason)
             while not has_started.wait(HEARTBEAT_EVERY_S):
                 self.heartbeat("starting")
+                self.report_waiting(reason)
 
         thread = Thread(target=beat, name="heartbeats of a start", daemon=True)
         thread.start()
         try:
-            yield
+            yield tell
         finally:
             has_started.set()
             thread.join()

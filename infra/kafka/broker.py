@@ -19,7 +19,7 @@ from pathlib import Path
 from weir.infra.jars import jars
 from weir.infra.java import java_executable
 from weir.infra.kafka.files import BrokerFiles, can_lock
-from weir.infra.kafka.login import read_properties
+from weir.infra.kafka.login import password_of, read_properties, write_logins
 from weir.infra.settings import Settings
 
 START_LIMIT_S = 60.0
@@ -81,7 +81,9 @@ class EmbeddedBroker:
         """
         with open(self.files.starters, "a") as starters:
             fcntl.flock(starters, fcntl.LOCK_EX)
-            return self._wait_until_ready()
+            bootstrap_servers = self._wait_until_ready()
+            self._replace_deleted_logins(bootstrap_servers)
+            return bootstrap_servers
 
     def keep(self) -> str:
         """``kafka start``: start the broker and leave it up after its users are gone."""
@@ -118,6 +120,14 @@ class EmbeddedBroker:
                 return False
             time.sleep(_POLL_S)
         return True
+
+    def _replace_deleted_logins(self, bootstrap_servers: str) -> None:
+        """Write those of the clients' files anew that were deleted while the broker runs."""
+        if self.files.client.exists() and self.files.java_client.exists():
+            return
+        password = password_of(read_properties(self.files.properties))
+        if password is not None:  # None: an earlier version has started it
+            write_logins(self.files, bootstrap_servers, password)
 
     def _start_supervisor(self) -> None:
         jars("kafka")

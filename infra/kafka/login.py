@@ -8,9 +8,12 @@ no ``sasl.password``.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+
+from weir.infra.kafka.files import BrokerFiles
 
 USER = "weir"
 MECHANISM = "PLAIN"
@@ -40,6 +43,19 @@ def client_properties(bootstrap_servers: str, password: str) -> dict[str, str]:
 def java_client_properties(bootstrap_servers: str, password: str) -> dict[str, str]:
     """What Java's clients need."""
     return {**_common(bootstrap_servers), "sasl.jaas.config": jaas_config(password)}
+
+
+def write_logins(files: BrokerFiles, bootstrap_servers: str, password: str) -> None:
+    """Write both files."""
+    write_properties(files.client, client_properties(bootstrap_servers, password))
+    write_properties(files.java_client, java_client_properties(bootstrap_servers, password))
+
+
+def password_of(broker_properties: Mapping[str, str]) -> str | None:
+    """The password that a broker with these properties asks for; None if it asks for none."""
+    module = next((value for name, value in broker_properties.items() if name.endswith("sasl.jaas.config")), "")
+    found = re.search(r'password="([^"]+)"', module)
+    return found and found[1]
 
 
 def _common(bootstrap_servers: str) -> dict[str, str]:

@@ -31,9 +31,9 @@ from weir.infra.kafka.files import BrokerFiles, write_json
 from weir.infra.kafka.login import (
     PASSWORD,
     client_properties,
-    java_client_properties,
     new_password,
     read_properties,
+    write_logins,
     write_properties,
 )
 from weir.infra.kafka.properties import broker_properties
@@ -59,6 +59,8 @@ class Supervisor:
     def __init__(self, folder: Path) -> None:
         self.files = BrokerFiles(folder)
         self.kafka: subprocess.Popen[bytes] | None = None
+        self.password: str | None = None
+        """The same for each Kafka of this life: its clients go on."""
         self.is_asked_to_end = False
 
     def run(self) -> int:
@@ -110,11 +112,10 @@ class Supervisor:
                 os.truncate(self.files.log, 0)
         port, controller_port = self._ports()
         bootstrap_servers = f"127.0.0.1:{port}"
-        password = read_properties(self.files.client).get(PASSWORD) or new_password()
-        client = client_properties(bootstrap_servers, password)
-        write_properties(self.files.client, client)
-        write_properties(self.files.java_client, java_client_properties(bootstrap_servers, password))
-        write_properties(self.files.properties, broker_properties(self.files.data, port, controller_port, password))
+        self.password = self.password or read_properties(self.files.client).get(PASSWORD) or new_password()
+        write_logins(self.files, bootstrap_servers, self.password)
+        broker = broker_properties(self.files.data, port, controller_port, self.password)
+        write_properties(self.files.properties, broker)
         if not (self.files.data / "meta.properties").exists():
             self._format()
         self.kafka = subprocess.Popen(
@@ -122,7 +123,7 @@ class Supervisor:
             stdin=subprocess.DEVNULL,
             preexec_fn=end_with_parent(),
         )
-        self._wait_until_it_answers(client)
+        self._wait_until_it_answers(client_properties(bootstrap_servers, self.password))
         self._publish(state="ready", bootstrap_servers=bootstrap_servers, pid=os.getpid(), kafka_pid=self.kafka.pid)
 
     def _format(self) -> None:

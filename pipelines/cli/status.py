@@ -67,6 +67,8 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
         console.print(f"  error: {advised(entry['error'], context)}", markup=False, soft_wrap=True)
     if entry["waits_for"]:
         console.print(f"  waits: {entry['waits_for']}", markup=False, soft_wrap=True)
+    if entry["full_disk"] and entry["full_disk"] not in (entry["waits_for"] or ""):
+        console.print(f"  disk: {entry['full_disk']}", markup=False, soft_wrap=True)
     if entry["quarantine"]["folders"]:
         _print_quarantine(entry["quarantine"])
     if entry["committed_epoch"] is None:

@@ -36,6 +36,7 @@ from weir.pipelines.spark.backfill import run_shadow
 from weir.pipelines.spark.errors import PartitionCountError
 from weir.pipelines.spark.progress import Progress
 from weir.state.commit.log import newest_commit
+from weir.state.engine.environment import FREE_DISK_RESERVE_BYTES
 from weir.state.errors import SwapRefusedError
 from weir.state.full_disk import telling
 from weir.state.storage.places import disks, folder_at
@@ -75,7 +76,8 @@ def make_backfill(
     application = load_reference(reference)
     application = application.over(newest_commit(warehouse, application.id))
     surroundings = _surroundings(settings, application.id, console, needs_broker=not source.paths)
-    with surroundings as (stop, bootstrap_servers, settings):
+    room = telling("the backfill", [settings.dir], FREE_DISK_RESERVE_BYTES)
+    with room, surroundings as (stop, bootstrap_servers, settings):
         if source.paths:
             shadow = begin_from_files(
                 application,

@@ -24,10 +24,12 @@ from weir.pipelines.operations.sinks import known_sinks
 from weir.pipelines.tasks.run_metrics import THREAD
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
+from weir.state.engine.environment import FREE_DISK_RESERVE_BYTES
 from weir.state.engine.instances import current_instance, task_folder
 from weir.state.engine.views import StoreSize, store_sizes
-from weir.state.errors import TaskCorruptedError
-from weir.state.storage.places import folder_at
+from weir.state.errors import DiskFullError, TaskCorruptedError
+from weir.state.full_disk import require_room
+from weir.state.storage.places import disks, folder_at
 
 
 def application_status(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
@@ -41,6 +43,7 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "state": life.state if life else "unknown",
         "is_running": bool(life and life.is_running),
         "waits_for": life.waits_for or None if life else None,
+        "full_disk": _full_disk(settings, application),
         "generation": newest.generation if newest else None,
         "committed_epoch": newest.epoch if newest else None,
         "committed_at": _time(newest.at_ms) if newest else None,
@@ -72,6 +75,17 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "sinks": list(life.sinks) if life else [],
         "metrics": list(life.readings) if life else [],
     }
+
+
+def _full_disk(settings: Settings, application: str) -> str | None:
+    """That a run would wait for space now, or does: while the disk of the control database is full, it cannot say so
+    there."""
+    try:
+        for folder in disks(folder_at(settings.warehouse), settings.state_dir):
+            require_room(folder / application, f"application {application!r}", FREE_DISK_RESERVE_BYTES)
+    except DiskFullError as error:
+        return str(error)
+    return None
 
 
 def _freshness(readings: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

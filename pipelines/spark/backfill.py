@@ -32,7 +32,14 @@ from weir.pipelines.spark.control import ControlPanel, lease
 from weir.pipelines.spark.errors import OffsetsLostError
 from weir.pipelines.spark.parts import Listeners, RunSpec
 from weir.pipelines.spark.progress import Progress
-from weir.pipelines.spark.runner import limits_of, spark_context, spark_driver, starting_report, waiting_for_disk
+from weir.pipelines.spark.runner import (
+    limits_of,
+    spark_context,
+    spark_driver,
+    starting_report,
+    waiting_for_brokers,
+    waiting_for_disk,
+)
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.upserts import refresh_at_rest
@@ -170,10 +177,15 @@ def run_shadow(
             backfill=shadow.id,
         )
         panel = ControlPanel(control)
+
+        def say(message: str) -> None:
+            on_progress(starting_report(application, message))
+
         listeners = Listeners(
             control=panel,
             on_progress=on_progress,
-            wait_for_disk=waiting_for_disk(lambda message: on_progress(starting_report(application, message)), stop),
+            wait_for_disk=waiting_for_disk(say, stop),
+            wait_for_brokers=waiting_for_brokers(say, stop),
         )
         with spark_driver(context, worker, spec, listeners) as driver, panel.serving():
             try:

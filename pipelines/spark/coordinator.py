@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
@@ -131,6 +132,8 @@ class Coordinator:
         """Tasks whose stores the program's start has changed, and how: they are restored before they run."""
         self.wait_for_disk: Callable[[Exception], bool] = lambda error: False
         """Called when the disk has no room for a commit; False to give up."""
+        self.wait_for_brokers: Callable[[Exception], bool] = lambda error: False
+        """Called when no broker answers a question of the start; False to give up."""
         self._form = application.topology.committed_form
         self._changelogs = {
             store.name: changelog_spec(store)
@@ -151,6 +154,7 @@ class Coordinator:
             TopologyChangedError, PartitionCountError: Committed state would be lost, and that was not accepted.
             PendingRowsError, TableSchemaError: What is committed does not fit this program.
             FencedError: Another driver claimed at the same moment.
+            BrokerUnreachableError: No broker answered, and ``wait_for_brokers`` waits no longer.
         """
         self._source = source
         application, topology = self.application, self.application.topology
@@ -210,10 +214,11 @@ class Coordinator:
             for topic in task.topics
             if task.id.partition not in task.positions.get(topic, {})
         ]
-        offsets = dict(source.start_offsets(unknown)) if unknown else {}
+        offsets = dict(self._asked(source.start_offsets, unknown)) if unknown else {}
         if change is not None and not change.is_other_topology:  # what matches a pattern now was not there before
             later = set(topology.matched(topic for topic, _ in unknown))
-            offsets |= source.beginning_offsets([place for place in unknown if place[0] in later]) if later else {}
+            added = [place for place in unknown if place[0] in later]
+            offsets |= self._asked(source.beginning_offsets, added) if added else {}
         for (topic, partition), offset in offsets.items():
             for task in self.tasks.values():
                 if topic in task.topics and task.id.partition == partition:
@@ -222,11 +227,8 @@ class Coordinator:
             self._begin_rebuilt(task, {name for name in task.unlogged if change is None or name in empty})
         global_topics = [table.source.topic for table in topology.global_tables]
         if global_topics:
-            self.global_beginnings = dict(
-                source.beginning_offsets(
-                    [(topic, partition) for topic in global_topics for partition in range(source_counts[topic])]
-                )
-            )
+            partitions = [(topic, partition) for topic in global_topics for partition in range(source_counts[topic])]
+            self.global_beginnings = dict(self._asked(source.beginning_offsets, partitions))
         pending = list(beginnings.pending()) if beginnings is not None else []
         self._listed = {blob.path for _, blob in pending}
         for task_id, blob in pending:
@@ -259,6 +261,18 @@ class Coordinator:
                 _reason(change, is_first_of_lineages),
                 forget_stores(folder, self._forgotten(change), self.epoch),
             )
+
+    def _asked(
+        self,
+        question: Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]],
+        partitions: Sequence[TopicPartition],
+    ) -> Mapping[TopicPartition, int]:
+        while True:
+            try:
+                return question(partitions)
+            except BrokerUnreachableError as error:
+                if not self.wait_for_brokers(error):
+                    raise
 
     def _begin_rebuilt(self, task: Task, empty: Collection[str]) -> None:
         """Note where the stores begin that are computed again if they are lost; ``empty`` are those that begin now."""

@@ -115,7 +115,7 @@ def _started(spec: RunSpec, committer: Committer, executors: Executors, listener
     coordinator = Coordinator(
         spec.application, spec.warehouse, committer, executors.slots, listeners.on_commit, spec.metrics_level
     )
-    coordinator.wait_for_disk = listeners.wait_for_disk
+    coordinator.wait_for_disk, coordinator.wait_for_brokers = listeners.wait_for_disk, listeners.wait_for_brokers
     coordinator.start(spec.source_counts, spec.source, accept_state_loss=spec.accept_state_loss)
     name_of = spec.application.topology.task_name
     named = {

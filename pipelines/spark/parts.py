@@ -256,3 +256,5 @@ class Listeners:
     publishing: Publishing = NOTHING_TO_PUBLISH
     wait_for_disk: Callable[[Exception], bool] = lambda error: False
     """Waits a moment with a start for which a disk has no room; False once the run is to end."""
+    wait_for_brokers: Callable[[Exception], bool] = lambda error: False
+    """The same with a start whose question no broker answers."""

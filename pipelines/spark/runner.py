@@ -28,7 +28,7 @@ from weir.pipelines.publishing.process import PublishingSettings
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.spark.admission import admit, require_commit_log, require_matches, require_topics_read
 from weir.pipelines.spark.afterwards import Afterwards
-from weir.pipelines.spark.brokers import ANSWER_LIMIT_S, Brokers
+from weir.pipelines.spark.brokers import ANSWER_LIMIT_S, RETRY_S, Brokers
 from weir.pipelines.spark.control import ControlPanel, lease
 from weir.pipelines.spark.driver import TOPICS_EVERY_S, Driver, started_driver
 from weir.pipelines.spark.errors import NoMatchingTopicError
@@ -45,7 +45,9 @@ from weir.pipelines.spark.upserts import refreshing
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.run_metrics import MetricsLevel
 from weir.state.commit.protocol import newest_commit
-from weir.state.full_disk import DISK_FULL_WAIT_S
+from weir.state.engine.environment import FREE_DISK_RESERVE_BYTES
+from weir.state.errors import DiskFullError
+from weir.state.full_disk import DISK_FULL_WAIT_S, require_room
 from weir.state.storage.places import folder_at, require_one_winner
 from weir.state.types import TopicPartition
 
@@ -141,14 +143,16 @@ class _Generations:
 
     def __post_init__(self) -> None:
         self._brokers = Brokers(self.settings, self.bootstrap_servers, self.application)
+        self._tell_waiting: Callable[[str], None] = lambda reason: None
 
     def run(self) -> RunSummary:
         """One generation."""
         with ExitStack() as starting, ExitStack() as stack:
-            starting.enter_context(self.control.starting())
+            self._tell_waiting = starting.enter_context(self.control.starting())
             settings, known = self.settings, self._topics()
             if known is None:
                 return _stopped_early(self.application)
+            self._tell_waiting("")
             # Both are checked again before and under the claim; Spark need not start for what is refused already.
             warehouse, state_folder = folder_at(settings.warehouse), settings.state_dir / self.application.id
             app_folder = warehouse / self.application.id
@@ -161,6 +165,8 @@ class _Generations:
             counts = self._brokers.source_counts(application.topology, known)
             admit(application, app_folder, newest, counts, self.accept_state_loss)
             check_sinks(application.topology.outside_sinks, settings.sql_url)
+            if not self._has_room():
+                return _stopped_early(application)
             self._say("starting Spark")
             arrivals = Arrivals({**settings.kafka, "bootstrap.servers": self.bootstrap_servers})
             stack.callback(arrivals.close)
@@ -185,14 +191,14 @@ class _Generations:
     def _topics(self) -> Mapping[str, int] | None:
         """All topics of the cluster, once there is one for each pattern; None when told to stop before."""
         limit_s = FIRST_ANSWER_LIMIT_S if self.until_caught_up else None
-        while (known := self._brokers.topics_once_there(self.stop, self._say, limit_s)) is not None:
+        while (known := self._brokers.topics_once_there(self.stop, self._wait, limit_s)) is not None:
             try:
                 require_matches(self.application.over(None, known))
                 return known
             except NoMatchingTopicError as error:
                 if self.until_caught_up:
                     raise
-                self._say(f"{error}; looking again until stopped")
+                self._wait(f"{error}; looking again until stopped")
                 self.stop.wait(TOPICS_EVERY_S)
         return None
 
@@ -217,7 +223,8 @@ class _Generations:
             on_progress=self.report,
             on_commit=stack.enter_context(_afterwards(application, settings, self.bootstrap_servers, upserts)),
             publishing=publishers,
-            wait_for_disk=waiting_for_disk(self._say, self.stop),
+            wait_for_disk=waiting_for_disk(self._wait, self.stop),
+            wait_for_brokers=waiting_for_brokers(self._wait, self.stop),
         )
         with spark_driver(self.spark, worker, spec, listeners) as driver, closing(publishers):
             starting.close()
@@ -242,8 +249,24 @@ class _Generations:
             waited_s = time.monotonic() - driver.last_commit_end_s if application.topology.outside_sinks else 0.0
             return replace(summary, publishing_s=waited_s if summary.commits else 0.0)
 
+    def _has_room(self) -> bool:
+        """Wait while the folder's disk has no room for what Spark writes there; False when told to stop."""
+        wait = waiting_for_disk(self._wait, self.stop)
+        while True:
+            try:
+                require_room(self.settings.dir, f"application {self.application.id!r}", FREE_DISK_RESERVE_BYTES)
+                return True
+            except DiskFullError as error:
+                if not wait(error):
+                    return False
+
     def _say(self, message: str) -> None:
         self.report(starting_report(self.application, message))
+
+    def _wait(self, reason: str) -> None:
+        """Say why the start waits, here and in the control database."""
+        self._tell_waiting(reason)
+        self._say(reason)
 
 
 def waiting_for_disk(say: Callable[[str], None], stop: Event) -> Callable[[Exception], bool]:
@@ -254,6 +277,18 @@ def waiting_for_disk(say: Callable[[str], None], stop: Event) -> Callable[[Excep
         log.warning(message)
         say(message)
         return not stop.wait(DISK_FULL_WAIT_S)
+
+    return wait
+
+
+def waiting_for_brokers(say: Callable[[str], None], stop: Event) -> Callable[[Exception], bool]:
+    """What a start does while brokers that have answered before are away, until ``stop``."""
+
+    def wait(error: Exception) -> bool:
+        message = f"{error}; trying again until stopped"
+        log.warning(message)
+        say(message)
+        return not stop.wait(RETRY_S)
 
     return wait
 

@@ -20,8 +20,10 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import TypeVar, cast
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD, SparkContext
 
+from weir.pipelines.spark.errors import RunError
 from weir.pipelines.spark.signs import SIGN_EVERY_S, Asks, Sign
 from weir.pipelines.spark.under_way import FRESH_S, Given, PlansUnderWay
 from weir.pipelines.spark.worker import (
@@ -45,6 +47,8 @@ SLOT_VARIABLE = "_WEIR_SLOT"
 TRIES = 4
 """How often a slot is asked the same before a lost worker is an error."""
 LOOPBACK = "127.0.0.1"
+_BELOW = ("at ", "Driver stacktrace", "SQLSTATE")
+"""How the lines begin that stand below the reason in a message of Spark's."""
 WORK_LIMIT_S = 0.5
 """How long a slot may still be at work at the end of the run; then its worker is killed."""
 END_LIMIT_S = 5.0
@@ -67,6 +71,17 @@ class SlotFailedError(SlotError):
 
     def __init__(self, slot: int, reason: str) -> None:
         super().__init__(f"slot {slot}: {reason}")
+
+
+class WorkerStartError(RunError):
+    """Spark cannot start the worker of a slot, or it fails before it connects."""
+
+    def __init__(self, slot: int, reason: str) -> None:
+        super().__init__(slot, reason)
+        self.slot, self.reason = slot, reason
+
+    def __str__(self) -> str:
+        return f"the worker of slot {self.slot} does not start: {self.reason}; a new start begins at the last commit"
 
 
 class SlotPool(PlansUnderWay):
@@ -270,7 +285,7 @@ class _Slot:
 
         Raises:
             SlotLostError: The slots are closed.
-            Py4JJavaError: The worker fails before it connects, as when the application cannot be imported.
+            WorkerStartError: The worker fails before it connects, as when the application cannot be imported.
         """
         with self._changed:
             while self._connection is None:
@@ -284,7 +299,7 @@ class _Slot:
                 elif self._connection is None:
                     job, self.job = self.job, None
                     if not self._has_connected:  # otherwise Spark has seen it lost as often as it tries
-                        job.result()
+                        _require_started(self._number, job)
             return self._connection
 
     def _lost(self, connection: Connection) -> None:
@@ -296,6 +311,23 @@ class _Slot:
     def _job_ended(self, job: Future[list[object]]) -> None:
         with self._changed:
             self._changed.notify_all()
+
+
+def _require_started(slot: int, job: Future[list[object]]) -> None:
+    try:
+        job.result()
+    except (Py4JError, OSError) as error:
+        raise WorkerStartError(slot, _reason(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    """The last line of Spark's message, without the traces below it; only a Java that is there can tell it."""
+    try:
+        text = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+    except (Py4JError, OSError):
+        text = ""
+    lines = [line.strip() for line in (text or "").splitlines()]
+    return next((line for line in reversed(lines) if line and not line.startswith(_BELOW)), "Spark has ended")
 
 
 def hang_up(connection: Connection) -> None:

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from tests.small_disk import small_disk
+from tests.waiting import wait_for
 from weir.infra.control import (
     ControlDatabase,
     ControlDatabaseError,
@@ -387,6 +388,25 @@ def test_a_start_that_takes_longer_than_the_lease_keeps_it(tmp_path, monkeypatch
     control.release()
 
 
+def test_why_a_start_waits_is_told_until_it_goes_on_and_not_what_its_predecessor_waited_for(tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path / 'control.sqlite'}"
+    monkeypatch.setattr(guard, "HEARTBEAT_EVERY_S", 0.05)
+    earlier, database = DriverControl(url, "app", owner="weir run"), ControlDatabase(url)
+
+    def waits_for() -> str:
+        return database.application_status("app").waits_for
+
+    earlier.report_waiting("rows wait for sinks")  # and dies
+    control = DriverControl(url, "app", owner="weir run", take_over=True)
+    with control.starting() as tell:
+        wait_for(lambda: waits_for() == "", "the reason of the one before is gone")
+        tell("the start waits for space")
+        wait_for(lambda: waits_for() == "the start waits for space", "the reason is told")
+        tell("")
+        wait_for(lambda: waits_for() == "", "it is over")
+    control.release()
+
+
 def test_a_driver_continues_without_its_database_but_not_against_a_held_lease(tmp_path, caplog):
     folder = tmp_path / "folder"
     folder.write_text("a file where the folder should be")
@@ -454,6 +474,10 @@ def test_a_driver_goes_on_without_a_database_whose_disk_is_full_and_with_it_once
     with small_disk(tmp_path / "disk", 4) as disk:
         url = f"sqlite:///{disk.folder / 'control.sqlite'}"
         disk.fill()
+        with pytest.raises(
+            ControlDatabaseError, match=rf"the disk of {disk.folder} has 0 bytes free, but 1,048,576 .* free some space"
+        ):
+            ControlDatabase(url).application_status("app")
         control = DriverControl(url, "app", owner="weir run")
         control.report([], METRIC)
         control.finish(1, "an answer that is kept")

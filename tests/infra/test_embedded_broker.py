@@ -129,6 +129,21 @@ def test_a_taken_port_is_replaced_by_another_and_a_deleted_login_too(settings, e
     assert f"127.0.0.1:{json.loads(embedded.files.ports.read_text())['port']}" == second
 
 
+@pytest.mark.parametrize("kills_kafka", [False, True])
+def test_a_login_that_is_deleted_under_a_running_broker_is_written_anew(settings, embedded, kills_kafka):
+    """The same one: whoever uses the broker at the moment goes on."""
+    with broker_for(settings) as (address, with_login):
+        known = {path: path.read_text() for path in (embedded.files.client, embedded.files.java_client)}
+        for path in known:
+            path.unlink()
+        if kills_kafka:
+            os.kill(processes_of(embedded)[1], signal.SIGKILL)
+        with broker_for(settings) as again:
+            assert again == (address, with_login)
+            KafkaAdmin(address, with_login.kafka).check_reachable(30)
+        assert {path: path.read_text() for path in known} == known
+
+
 def test_a_deleted_folder_ends_its_broker(settings, embedded):
     embedded.keep()
     pids = processes_of(embedded)

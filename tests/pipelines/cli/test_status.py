@@ -23,6 +23,7 @@ from weir.pipelines.cli.app import app
 from weir.pipelines.operations.registry import register
 from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.spark.errors import BadRecordError
+from weir.state import full_disk
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.instances import current_instance
 from weir.state.types import StateId
@@ -101,6 +102,15 @@ def test_one_application_in_detail(place, database):
         place.name_of("0_0"),
     ):
         assert fact in text
+
+
+def test_a_full_disk_shows_whether_or_not_a_run_could_say_so(place, monkeypatch):
+    assert json.loads(status("sales", "--json").stdout)["full_disk"] is None
+    monkeypatch.setattr(full_disk, "free_bytes", lambda where: 1_000)
+    shown = flat(status().stdout)
+    assert (
+        f"disk: application 'sales': the disk of {place.warehouse}/sales has 1,000 bytes free, but 33,554,432" in shown
+    )
 
 
 def test_without_its_program_or_its_state_it_shows_what_is_left(place, database):

@@ -247,6 +247,7 @@ class Place:
     desk: Desk = field(default_factory=Desk)
     publishing: Publishing = NOTHING_TO_PUBLISH
     wait_for_disk: Callable[[Exception], bool] = lambda error: False
+    wait_for_brokers: Callable[[Exception], bool] = lambda error: False
     outbox_max_bytes: int | None = None
     bucket: str = ""
     """The URI of the bucket with the warehouse, if it is not in the folder."""
@@ -327,6 +328,7 @@ class Place:
             on_progress=on_progress,
             publishing=self.publishing,
             wait_for_disk=self.wait_for_disk,
+            wait_for_brokers=self.wait_for_brokers,
         )
         return started_driver(spec, spec.committer(on_step), executors, listeners)
 

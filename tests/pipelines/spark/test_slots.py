@@ -9,10 +9,12 @@ from contextlib import closing
 
 import psutil
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark import RDD
 
 from tests.pipelines.spark import slot_work
 from weir.pipelines.spark.signs import LONG_CALL_S, SIGN_EVERY_S
-from weir.pipelines.spark.slots import TRIES, SlotFailedError, SlotLostError, SlotPool
+from weir.pipelines.spark.slots import TRIES, SlotFailedError, SlotLostError, SlotPool, WorkerStartError
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.state.types import TaskId
@@ -109,8 +111,19 @@ def test_a_worker_that_dies_of_what_it_is_asked_is_an_error_and_the_slot_goes_on
 
 
 def test_an_application_that_cannot_be_imported_is_an_error_at_once(make, spark):
-    with pytest.raises(Exception, match="no_such_module"):
+    with pytest.raises(WorkerStartError, match=r"^the worker of slot \d does not start: .*no_such_module[^\n]*$"):
         make("no_such_module:app")
+
+
+def test_a_worker_that_is_lost_once_spark_has_ended_is_an_error_that_says_so(spark, make, monkeypatch):
+    """Java cannot be asked for its message any more."""
+
+    def collect(_):
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr(RDD, "collect", collect)
+    with pytest.raises(WorkerStartError, match="slot 0 does not start: Answer from Java side is empty; a new start"):
+        make()
 
 
 def test_after_the_end_no_worker_is_busy(make):

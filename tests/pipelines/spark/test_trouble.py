@@ -32,6 +32,28 @@ def place(tmp_path, monkeypatch):
     return Place(application(), topics, tmp_path, max_records=30)
 
 
+def test_brokers_that_go_away_between_the_topics_and_the_first_positions_are_waited_for(place, monkeypatch):
+    """A start asks them for the topics, and again where each begins: an answer to the first promises none to both."""
+    said, answer = list[str](), place.topics.beginning_offsets
+
+    def wait(error: Exception) -> bool:
+        said.append(str(error))
+        return len(said) < 10
+
+    def start_offsets(wanted):
+        if len(said) < 3:
+            raise BrokerUnreachableError("nowhere:1", "no answer")
+        return answer(wanted)
+
+    monkeypatch.setattr(place.topics, "start_offsets", start_offsets)
+    with pytest.raises(BrokerUnreachableError, match="nowhere:1"):
+        place.run()  # told to stop
+    place.wait_for_brokers = wait
+    place.run()
+    assert len(said) == 3
+    assert totals(place) == expected(place)
+
+
 def away(place: Place, monkeypatch, times: int) -> list[int]:
     """Let the brokers fail to answer ``times`` times; returns the list of calls."""
     answer, calls = place.topics.end_offsets, []
