@@ -1,0 +1,45 @@
+"""What goes wrong in a world, and how often: each seed draws its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """Chances that are taken at each point that a process passes, and what happens between drivers."""
+
+    kills: float
+    """A driver or a worker dies."""
+    replacements: float
+    """A worker is given up and another one gets its plans, while it lives on."""
+    sleeps: float
+    """A process stops for a while."""
+    jumps: float
+    """The clocks jump forward."""
+    most: int
+    """How many of these happen to one driver and its workers."""
+    drivers: int
+    """How many drivers there are before faults cease."""
+    overlaps: float
+    """The chance that a driver begins while the one before it is still alive."""
+    moves: float
+    """The chance that a driver begins on another host."""
+    wipes: float
+    """The chance that local state is lost between two drivers."""
+
+    @classmethod
+    def drawn(cls, rng: Random) -> Faults:
+        """Those of one seed; some seeds have many of one kind, and some have none."""
+        return cls(
+            kills=rng.choice([0.0, 0.005, 0.02, 0.05]),
+            replacements=rng.choice([0.0, 0.0, 0.02]),
+            sleeps=rng.choice([0.0, 0.005, 0.02]),
+            jumps=rng.choice([0.0, 0.0, 0.002]),
+            most=rng.choice([1, 2, 4]),
+            drivers=rng.choice([1, 1, 2, 3]),
+            overlaps=rng.choice([0.0, 0.3, 0.8]),
+            moves=rng.choice([0.0, 0.0, 0.5]),
+            wipes=rng.choice([0.0, 0.0, 0.5]),
+        )

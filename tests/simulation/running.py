@@ -1,0 +1,47 @@
+"""One world after another: what became of a seed."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.simulation.mutants import mutated
+from tests.simulation.world import World
+
+MEMORY = Path("/dev/shm")
+"""A file system in memory, where syncing costs nothing."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a seed."""
+
+    seed: int
+    seconds: float
+    error: str = ""
+    """What broke; empty if everything held."""
+    history: list[str] = field(default_factory=list, repr=False)
+
+    @property
+    def is_broken(self) -> bool:
+        return bool(self.error)
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.error or 'holds'}"
+
+
+def live_through(seed: int, *, mutant: str | None = None, until_s: float | None = None) -> Outcome:
+    """Live through the world of ``seed``, with the code under test broken by ``mutant``; not if it is too late."""
+    if until_s is not None and time.monotonic() > until_s:
+        return Outcome(seed, 0.0)
+    began_s, error = time.monotonic(), ""
+    with tempfile.TemporaryDirectory(prefix="weir-world-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        world = World(seed, Path(folder))
+        try:
+            with mutated(mutant):
+                world.run()
+        except Exception as broken:
+            error = f"{type(broken).__name__}: {broken}"
+    return Outcome(seed, time.monotonic() - began_s, error, world.history)

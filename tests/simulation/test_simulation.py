@@ -1,0 +1,34 @@
+"""Worlds that live through faults, one a seed; ``make simulate`` tries more of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SECONDS = float(os.environ.get("SIMULATE_SECONDS", "60"))
+"""How long new worlds are begun."""
+
+
+def simulate(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command behind ``make simulate``."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *map(str, arguments)], capture_output=True, text=True
+    )
+
+
+@pytest.mark.slow
+def test_worlds_with_faults_end_as_the_model_says_and_break_no_rule():
+    found = simulate("--seconds", SECONDS, "--seeds", 100_000, "--jobs", 1)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.slow
+def test_a_seed_has_the_same_history_each_time_to_the_byte():
+    """Seed 21 has kills, sleeping processes, restores and a compaction."""
+    first, second = simulate("--seed", 21), simulate("--seed", 21)
+    assert first.stdout == second.stdout
+    assert "kill " in first.stdout
+    assert len(first.stdout.splitlines()) > 500
