@@ -17,7 +17,7 @@ from weir.pipelines.spark.driver import Driver
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.task import Task
 from weir.pipelines.tasks.blobs import remove_blobs
-from weir.pipelines.tasks.epoch import EpochRunner
+from weir.pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, EpochRunner
 from weir.state.commit.delta_log import DeltaLog
 from weir.state.commit.protocol import Committer, _by_table
 from weir.state.commit.record import CommitRecord, TaskCommit
@@ -143,7 +143,8 @@ def _without_images(keep: Any) -> Any:
 def _newest_image(keep: Any) -> Any:
     def keeping(txn: Any, undo: Any, store: int, keys: Any, before: Any) -> None:
         for key in keys:
-            txn.delete(task_store.undo_prefix(store) + key, db=undo)
+            if key not in (POSITIONS_KEY, CLOCKS_KEY):  # else the plan's positions are not the store's: it restores
+                txn.delete(task_store.undo_prefix(store) + key, db=undo)
         keep(txn, undo, store, keys, before)
 
     return keeping
@@ -153,16 +154,16 @@ def _nothing(original: Any) -> Any:
     return lambda *arguments, **options: None
 
 
+def _no_marks(marks: Any) -> Any:
+    return lambda *arguments, **options: ()
+
+
 def _unless_for_a_restore(commit: Any) -> Any:
     def committing(driver: Driver, reason: str, *arguments: Any) -> None:
         if reason != "restore":
             commit(driver, reason, *arguments)
 
     return committing
-
-
-def _everything(takeable: Any) -> Any:
-    return lambda frontiers, task, marks: tuple(task.pending)
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -187,7 +188,7 @@ MUTANTS: dict[str, Mutant] = {
     "uncommitted restore": Mutant(
         20, "a restore begins before what was accepted is committed", Driver, "_commit", _unless_for_a_restore
     ),
-    "no frontiers": Mutant(31, "rows are taken as they come", Frontiers, "takeable", _everything),
+    "no frontiers": Mutant(31, "rows are taken as they come", Frontiers, "marks", _no_marks),
 }
 
 

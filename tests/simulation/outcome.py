@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import polars as pl
 from deltalake import DeltaTable
 
 from tests.pipelines.order.description import Program
 from tests.pipelines.order.running import Result, rows_of
 from tests.simulation.place import SimulatedPlace
-from weir.state.changelog.as_of import state_as_of
+from weir.state.changelog.reading import TaskChangelog, encoded
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.instances import current_instance
 from weir.state.engine.views import open_reader
@@ -40,16 +39,22 @@ def require_equal(wanted: Result, program: Program, place: SimulatedPlace) -> No
 
 
 def _require_stores(place: SimulatedPlace, epoch: int) -> None:
-    """Each store has as many rows of each task as its changelog."""
+    """Each store has the rows of its changelog, byte by byte."""
     topology, folder = place.application.topology, place.warehouse / place.application.id
     for task in place.spec().tasks:
         name = topology.task_name(task)
         with open_reader(current_instance(place.state_folder / name), IsolationLevel.READ_COMMITTED) as reader:
             for store in topology.sub_topology(task.sub_topology).stores:
-                rows = state_as_of(folder, store, epoch).filter(pl.col("task") == name).height
-                _same(f"rows of store {store.name} of task {name}", reader.count(store.name), rows)
+                rows = TaskChangelog.of(folder, store, name, through=epoch).newest_rows()
+                wanted = {
+                    key: value
+                    for part in encoded(store, rows)
+                    for key, value in zip(part.keys, part.values, strict=True)
+                    if value is not None
+                }
+                _same(f"store {store.name} of task {name}", dict(reader.scan(store.name)), wanted)
 
 
 def _same(what: str, found: object, wanted: object) -> None:
     if found != wanted:
-        raise DifferenceError(f"{what}: {found}, but the model has {wanted}")
+        raise DifferenceError(f"{what}: {found}, and not {wanted}")

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.scheduler import Process, Scheduler
 
 BEGIN_S = 1_750_000_000.0
 """The wall clock when a world begins."""
@@ -65,21 +65,28 @@ class Event:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler, self._is_set = scheduler, False
+        self._waiting: list[Process] = []
 
     def is_set(self) -> bool:
         return self._is_set
 
     def set(self) -> None:
         self._is_set = True
+        for process in self._waiting:
+            process.wakes_s = self._scheduler.now_s
+        self._waiting.clear()
 
     def clear(self) -> None:
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Looks at the end of the time, or after a few looks in between."""
-        end_s = self._scheduler.now_s + (3600.0 if timeout is None else timeout)
-        while not self._is_set and (left_s := end_s - self._scheduler.now_s) > 0:
-            self._scheduler.sleep(min(left_s, 0.05))
+        if not self._is_set:
+            process = self._scheduler.current
+            if process is not None:
+                self._waiting.append(process)
+            self._scheduler.sleep(3600.0 if timeout is None else timeout)
+            if process in self._waiting:
+                self._waiting.remove(process)
         return self._is_set
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.simulation.mutants import MUTANTS
 
 SECONDS = float(os.environ.get("SIMULATE_SECONDS", "60"))
 """How long new worlds are begun."""
@@ -32,3 +36,17 @@ def test_a_seed_has_the_same_history_each_time_to_the_byte():
     assert first.stdout == second.stdout
     assert "kill " in first.stdout
     assert len(first.stdout.splitlines()) > 500
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_found(mutant):
+    found = simulate("--mutant", mutant, "--seeds", 2_000)
+    assert found.returncode == 1, f"no seed notices that {MUTANTS[mutant].what}"
+
+
+def test_the_page_of_the_protocol_lists_all_mutants():
+    page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    section = page.partition("## Simulated worlds")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| (.+?) \| (\d+) \| (.+?) \|$", section, re.MULTILINE)
+    assert listed == [(name, str(mutant.rule), mutant.what) for name, mutant in MUTANTS.items()]

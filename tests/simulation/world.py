@@ -11,6 +11,7 @@ import shutil
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -56,12 +57,12 @@ class World:
         self.place = SimulatedPlace(
             building.application(
                 self.program,
-                commit_interval=timedelta(milliseconds=self.rng.choice([1, 100, 1_000])),
+                commit_interval=timedelta(milliseconds=self.rng.choice([1, 100, 1_000, 10_000])),
                 max_skew=self.rng.choice([None, None, timedelta(milliseconds=10)]),
             ),
             brokers,
             folder,
-            max_records=self.rng.choice([3, 7, 20, 1_000]),
+            max_records=self.rng.choice([2, 4, 8, 1_000]),
             snapshot_rows=self.rng.choice([0, 0, 5]),
             slots_count=self.rng.choice([1, 1, 2]),
             scheduler=self.scheduler,
@@ -93,14 +94,14 @@ class World:
         records = self.scheduler.spawn("topics", self._fill)
         if self.rng.random() < 0.3:
             self.scheduler.spawn("compaction", self._compact)
-        if self.rng.random() < 0.4:
+        if self.rng.random() < 0.5:
             self.scheduler.spawn("requests", self._ask)
         for _ in range(self.faults.drivers):
             self._left = self.faults.most
             driver = self._begin_driver(is_last=False)
             overlaps = self.rng.random() < self.faults.overlaps
             steps = self.scheduler.steps + (self.rng.randrange(300) if overlaps else FAULTY_STEPS)
-            self._until(lambda: not driver.is_alive or self.scheduler.steps > steps)  # noqa: B023
+            self._until(partial(self._may_go_on, driver, steps, overlaps=overlaps))
             self._between()
         self._left = 0
         self._until(lambda: not records.is_alive)
@@ -111,6 +112,11 @@ class World:
                 self._until(lambda: not self._others())
                 return
         raise WorldError("no driver has caught up although faults have ceased")
+
+    def _may_go_on(self, driver: Process, steps: int, *, overlaps: bool) -> bool:
+        """Whether the next driver may begin: this one has ended, or it is taken for dead."""
+        is_asleep = driver.wakes_s - self.scheduler.now_s > 1.0
+        return not driver.is_alive or self.scheduler.steps > steps or (overlaps and is_asleep)
 
     def _others(self) -> list[Process]:
         return [process for process in self.scheduler.processes if process.is_alive]
@@ -179,9 +185,9 @@ class World:
 
     def _ask(self) -> None:
         tasks = [str(task) for task in self.place.spec().tasks]
-        for _ in range(self.rng.randrange(1, 4)):
-            self.scheduler.sleep(self.rng.uniform(0.0, 0.5))
-            kind = self.rng.choice(["commit", "commit", "snapshot", "restore"])
+        for _ in range(self.rng.randrange(1, 5)):
+            self.scheduler.sleep(self.rng.uniform(0.0, 0.3))
+            kind = self.rng.choice(["commit", "snapshot", "restore", "restore"])
             self.scheduler.note(f"asks for {kind}")
             self.place.desk.ask(kind, **({"task": self.rng.choice(tasks)} if kind == "restore" else {}))
 
