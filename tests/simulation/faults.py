@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from random import Random
+
+NEED_ROOM = ("write_files", "write_blob", "sync_blobs", "DeltaLog.append")
+"""What fails if the disk is full."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +22,8 @@ class Faults:
     """A process stops for a while."""
     jumps: float
     """The clocks jump forward."""
+    errors: float
+    """A write fails: the disk is full, or it has succeeded and its answer is lost."""
     most: int
     """How many of these happen to one driver and its workers."""
     drivers: int
@@ -37,9 +43,19 @@ class Faults:
             replacements=rng.choice([0.0, 0.0, 0.02]),
             sleeps=rng.choice([0.0, 0.005, 0.02]),
             jumps=rng.choice([0.0, 0.0, 0.002]),
+            errors=rng.choice([0.0, 0.0, 0.01, 0.05]),
             most=rng.choice([1, 2, 4]),
             drivers=rng.choice([1, 1, 2, 3]),
             overlaps=rng.choice([0.0, 0.3, 0.8]),
             moves=rng.choice([0.0, 0.0, 0.5]),
             wipes=rng.choice([0.0, 0.0, 0.5]),
         )
+
+
+def error_at(label: str) -> OSError | None:
+    """How a call may fail at a point; None where none does."""
+    if label.startswith("linked "):
+        return OSError(errno.EIO, "its answer was lost")
+    if label.removeprefix("before ") in NEED_ROOM:
+        return OSError(errno.ENOSPC, "No space left on device")
+    return None

@@ -191,7 +191,13 @@ class SimulatedPlace(Place):
             ),
             snapshots=SimulatedSnapshots(scheduler, lambda request: publish(application, settings, request)),
         )
-        return started_driver(spec, spec.committer(on_step), executors, Listeners(control=self.desk))
+        listeners = Listeners(control=self.desk, wait_for_disk=self._waits)
+        return started_driver(spec, spec.committer(on_step), executors, listeners)
+
+    def _waits(self, error: Exception) -> bool:
+        self.scheduler.note(f"waits for room: {error}")
+        self.scheduler.sleep(1.0)
+        return True
 
     def _runner(self, application: Application, settings: TaskSettings, on_step: Callable[[str], None]) -> EpochRunner:
         readers = cache(self.topics.reader)

@@ -18,7 +18,7 @@ from random import Random
 from tests.pipelines.order import building
 from tests.pipelines.order.running import of_model
 from tests.simulation.brokers import Brokers
-from tests.simulation.faults import Faults
+from tests.simulation.faults import Faults, error_at
 from tests.simulation.invariants import Invariants
 from tests.simulation.outcome import require_equal
 from tests.simulation.place import SimulatedPlace
@@ -92,10 +92,11 @@ class World:
 
     def _run(self) -> None:
         records = self.scheduler.spawn("topics", self._fill)
+        beside = [records]
         if self.rng.random() < 0.3:
-            self.scheduler.spawn("compaction", self._compact)
+            beside.append(self.scheduler.spawn("compaction", self._compact))
         if self.rng.random() < 0.5:
-            self.scheduler.spawn("requests", self._ask)
+            beside.append(self.scheduler.spawn("requests", self._ask))
         for _ in range(self.faults.drivers):
             self._left = self.faults.most
             driver = self._begin_driver(is_last=False)
@@ -110,6 +111,7 @@ class World:
             self._until(lambda: not any(each.is_alive for each in self._drivers))
             if driver.error is None and driver.result.reason == "caught_up":
                 self._until(lambda: not self._others())
+                self._require_no_error(beside)
                 return
         raise WorldError("no driver has caught up although faults have ceased")
 
@@ -125,6 +127,12 @@ class World:
         self.scheduler.run(is_so, MOST_STEPS)
         for driver in self._drivers:
             self._judge(driver)
+
+    @staticmethod
+    def _require_no_error(processes: list[Process]) -> None:
+        for process in processes:
+            if process.error is not None:
+                raise WorldError(f"{process.name} has failed: {process.error!r}") from process.error
 
     def _judge(self, driver: Process) -> None:
         """A driver may end in an error only if a newer one has claimed, or is about to."""
@@ -219,10 +227,14 @@ class World:
         elif (chance := chance - faults.replacements) < faults.sleeps:
             self._left -= 1
             self._sleep(process)
-        elif chance - faults.sleeps < faults.jumps:
+        elif (chance := chance - faults.sleeps) < faults.jumps:
             self._left -= 1
             self.scheduler.now_s += self.rng.choice([2.0, 30.0])
             self.scheduler.note("clocks jump")
+        elif chance - faults.jumps < faults.errors and (error := error_at(label)) is not None:
+            self._left -= 1
+            self.scheduler.note(f"fails: {error}")
+            raise error
 
     def _sleep(self, process: Process) -> None:
         seconds = self.rng.choice([0.05, 0.5, 3.0, 20.0])
