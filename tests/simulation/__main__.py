@@ -6,22 +6,23 @@ Run by ``make simulate``; with ``--seed`` one world is replayed and its whole hi
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from multiprocessing import get_context
 from statistics import median
 
-from tests.simulation.running import Outcome, live_through
+from tests.simulation.running import Outcome, live_through, live_through_in_time
 
 HASHES = "PYTHONHASHSEED"
 """Sets of texts are walked in an order that depends on it, and so does what a seed does."""
-AT_ONCE = 64
-"""How many seeds are handed out at a time, so that a run that is out of time ends soon."""
+AT_ONCE = 8
+"""How many seeds each process gets at a time."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,11 +56,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _outcomes(first: int, count: int, jobs: int, seconds: float | None, mutant: str | None) -> Iterator[Outcome]:
-    end_s = time.monotonic() + (seconds if seconds is not None else float("inf"))
+    end_s = time.monotonic() + (math.inf if seconds is None else seconds)
+    work = partial(live_through_in_time, mutant=mutant, until_s=end_s)
     seeds = iter(range(first, first + count))
-    with ProcessPoolExecutor(jobs, get_context("forkserver")) as pool:
-        while time.monotonic() < end_s and (some := list(islice(seeds, AT_ONCE))):
-            yield from pool.map(partial(live_through, mutant=mutant, until_s=end_s), some)
+    if jobs == 1:
+        yield from takewhile(bool, map(work, seeds))
+        return
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["tests.simulation.running"])
+    with ProcessPoolExecutor(jobs, context) as pool:
+        while time.monotonic() < end_s and (some := list(islice(seeds, AT_ONCE * jobs))):
+            yield from filter(None, pool.map(work, some))
 
 
 if __name__ == "__main__":

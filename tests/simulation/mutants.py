@@ -13,17 +13,13 @@ from typing import Any
 from unittest.mock import patch
 
 from weir.pipelines.spark.coordinator import Coordinator
-from weir.pipelines.spark.driver import Driver
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.task import Task
-from weir.pipelines.tasks.blobs import remove_blobs
-from weir.pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, EpochRunner
+from weir.pipelines.tasks.epoch import EpochRunner
 from weir.state.commit.delta_log import DeltaLog
 from weir.state.commit.protocol import Committer, _by_table
 from weir.state.commit.record import CommitRecord, TaskCommit
-from weir.state.commit.tables import AppendTable
 from weir.state.engine import task_store
-from weir.state.engine.contract import Settlement
 from weir.state.engine.task_store import TaskStore
 
 Change = Callable[[Any], Any]
@@ -67,25 +63,10 @@ def _unfenced(append: Any) -> Any:
     return appending
 
 
-def _always_ready(settle: Any) -> Any:
-    def settling(store: TaskStore, **wanted: Any) -> Settlement:
-        found = settle(store, **wanted)
-        return Settlement.READY if found is Settlement.NEEDS_RESTORE else found
-
-    return settling
-
-
 def _without_compare(apply: Any) -> Any:
     def applying(store: TaskStore, session: Any, **options: Any) -> Any:
         session.state = store.current
         return apply(store, session, **{**options, "expected": store.current})
-
-    return applying
-
-
-def _of_any_generation(apply: Any) -> Any:
-    def applying(store: TaskStore, session: Any, *, generation: int, **options: Any) -> Any:
-        return apply(store, session, generation=max(generation, store._databases.meta().generation), **options)
 
     return applying
 
@@ -120,34 +101,8 @@ def _tables_first(append_row: Any) -> Any:
     return appending
 
 
-def _blobs_first(make_durable: Any) -> Any:
-    def making(coordinator: Coordinator, *arguments: Any) -> None:
-        remove_blobs(coordinator._blobs, [blob for task in coordinator.tasks.values() for blob in task.consumed])
-        make_durable(coordinator, *arguments)
-
-    return making
-
-
-def _again(append: Any) -> Any:
-    def appending(table: AppendTable, version: int, files: Any, swaps: Any = ()) -> None:
-        table.refresh()
-        table._log.append(version, files)
-
-    return appending
-
-
 def _without_images(keep: Any) -> Any:
     return lambda *arguments: None
-
-
-def _newest_image(keep: Any) -> Any:
-    def keeping(txn: Any, undo: Any, store: int, keys: Any, before: Any) -> None:
-        for key in keys:
-            if key not in (POSITIONS_KEY, CLOCKS_KEY):  # else the plan's positions are not the store's: it restores
-                txn.delete(task_store.undo_prefix(store) + key, db=undo)
-        keep(txn, undo, store, keys, before)
-
-    return keeping
 
 
 def _nothing(original: Any) -> Any:
@@ -158,36 +113,20 @@ def _no_marks(marks: Any) -> Any:
     return lambda *arguments, **options: ()
 
 
-def _unless_for_a_restore(commit: Any) -> Any:
-    def committing(driver: Driver, reason: str, *arguments: Any) -> None:
-        if reason != "restore":
-            commit(driver, reason, *arguments)
-
-    return committing
-
-
 MUTANTS: dict[str, Mutant] = {
     "epochs from one": Mutant(1, "epochs of a new generation begin at 1", Coordinator, "start", _epochs_from_one),
     "same generation": Mutant(
         2, "a claim takes the newest generation again", Committer, "_append_row", _old_generation
     ),
     "unfenced": Mutant(3, "a driver appends behind rows that it has not read", DeltaLog, "append", _unfenced),
-    "always ready": Mutant(5, "a store in another state is used as it is", TaskStore, "settle", _always_ready),
     "no rollback": Mutant(5, "a rollback leaves the rows", task_store, "put_images_back", _nothing),
     "no compare": Mutant(6, "an epoch is applied to whatever state there is", TaskStore, "apply", _without_compare),
-    "any generation": Mutant(6, "an older driver's epoch is applied", TaskStore, "apply", _of_any_generation),
     "any receipt": Mutant(7, "any plan is answered with the newest receipt", TaskStore, "stored_receipt", _any_receipt),
     "to the end": Mutant(9, "a position is where reading was to end", EpochRunner, "_read_topic", _to_the_end),
     "busy tasks": Mutant(12, "a commit has no idle tasks", Task, "to_commit", _only_busy_tasks),
     "tables first": Mutant(13, "tables are appended before the pivot", Committer, "_append_row", _tables_first),
-    "blobs first": Mutant(13, "blobs are deleted before the pivot", Coordinator, "_make_durable", _blobs_first),
     "no redo": Mutant(14, "a claim redoes no appends", Committer, "_redo", _nothing),
-    "appended again": Mutant(14, "an append does not ask for the transaction", AppendTable, "append", _again),
     "no images": Mutant(17, "nothing is kept to be undone", task_store, "keep_images", _without_images),
-    "newest images": Mutant(17, "a newer image replaces an older one", task_store, "keep_images", _newest_image),
-    "uncommitted restore": Mutant(
-        20, "a restore begins before what was accepted is committed", Driver, "_commit", _unless_for_a_restore
-    ),
     "no frontiers": Mutant(31, "rows are taken as they come", Frontiers, "marks", _no_marks),
 }
 

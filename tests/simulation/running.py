@@ -32,10 +32,13 @@ class Outcome:
         return f"seed {self.seed}: {self.error or 'holds'}"
 
 
-def live_through(seed: int, *, mutant: str | None = None, until_s: float | None = None) -> Outcome:
-    """Live through the world of ``seed``, with the code under test broken by ``mutant``; not if it is too late."""
-    if until_s is not None and time.monotonic() > until_s:
-        return Outcome(seed, 0.0)
+def live_through_in_time(seed: int, *, mutant: str | None, until_s: float) -> Outcome | None:
+    """``live_through``; None once ``until_s`` has passed, by the monotonic clock."""
+    return None if time.monotonic() > until_s else live_through(seed, mutant=mutant)
+
+
+def live_through(seed: int, *, mutant: str | None = None) -> Outcome:
+    """Live through the world of ``seed``, with the code under test broken by ``mutant``."""
     began_s, error = time.monotonic(), ""
     with tempfile.TemporaryDirectory(prefix="weir-world-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         world = World(seed, Path(folder))
