@@ -13,7 +13,6 @@ from typing import Any
 from unittest.mock import patch
 
 from weir.pipelines.spark.coordinator import Coordinator
-from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.task import Task
 from weir.pipelines.tasks.epoch import EpochRunner
 from weir.state.commit.delta_log import DeltaLog
@@ -109,10 +108,6 @@ def _nothing(original: Any) -> Any:
     return lambda *arguments, **options: None
 
 
-def _no_marks(marks: Any) -> Any:
-    return lambda *arguments, **options: ()
-
-
 MUTANTS: dict[str, Mutant] = {
     "epochs from one": Mutant(1, "epochs of a new generation begin at 1", Coordinator, "start", _epochs_from_one),
     "same generation": Mutant(
@@ -127,7 +122,6 @@ MUTANTS: dict[str, Mutant] = {
     "tables first": Mutant(13, "tables are appended before the pivot", Committer, "_append_row", _tables_first),
     "no redo": Mutant(14, "a claim redoes no appends", Committer, "_redo", _nothing),
     "no images": Mutant(17, "nothing is kept to be undone", task_store, "keep_images", _without_images),
-    "no frontiers": Mutant(31, "rows are taken as they come", Frontiers, "marks", _no_marks),
 }
 
 

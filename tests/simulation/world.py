@@ -25,6 +25,7 @@ from tests.simulation.place import SimulatedPlace
 from tests.simulation.programs import case_of
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.substitutes import Event, substitutes
+from weir.pipelines.spark.errors import CommitOutOfSpaceError
 from weir.state.changelog.compaction import Compaction
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.errors import FencedError
@@ -135,9 +136,10 @@ class World:
                 raise WorldError(f"{process.name} has failed: {process.error!r}") from process.error
 
     def _judge(self, driver: Process) -> None:
-        """A driver may end in an error only if a newer one has claimed, or is about to."""
-        error, driver.error_was_seen = driver.error, True
-        if error is None or isinstance(error, FencedError):
+        """A driver may end in an error only if a newer one has claimed, or is about to, or if it was told to stop while
+        the disk was full."""
+        error = driver.error
+        if error is None or isinstance(error, FencedError | CommitOutOfSpaceError):
             return
         newest = max(self.invariants.generations, default=0)
         if getattr(driver, "generation", newest) < newest or driver is not self._drivers[-1]:
