@@ -46,5 +46,5 @@ def live_through(seed: int, *, mutant: str | None = None) -> Outcome:
             with mutated(mutant):
                 world.run()
         except Exception as broken:
-            error = f"{type(broken).__name__}: {broken}"
+            error = world.without_chance(f"{type(broken).__name__}: {broken}")
     return Outcome(seed, time.monotonic() - began_s, error, world.history)
