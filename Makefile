@@ -10,7 +10,7 @@ BY_MODULE := -n 2 --dist loadscope --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check quick test faults fuzz bench wheels lock clean
+.PHONY: help setup demo check quick test faults fuzz simulate bench wheels lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ faults: setup ## Soak 20 minutes (SOAK=1200), kill 300 times, try 300 random pro
 
 fuzz: setup ## Fuzz serdes and C by coverage, and keep new inputs; SECONDS=60 for each target, ARGS="json columns"
 	$(PYTHON) -m tests.fuzz --seconds $(or $(SECONDS),60) $(ARGS)
+
+simulate: setup ## Live through SEEDS=1000 simulated worlds with faults; SEED=n replays one, ARGS="--mutant NAME" breaks a rule
+	$(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
 
 bench: setup ## Measure against Kafka Streams on the same broker; ARGS="--quick" for a short run
 	$(PYTHON) -m bench $(ARGS)

@@ -548,6 +548,8 @@ class Driver:
 
     def _next_s(self, soonest_s: float) -> float:
         """When there may be something to do again: to look for records, or, not before ``soonest_s``, anything else."""
+        if not self._is_live:  # it does not look for records
+            return soonest_s
         coordinator = self._coordinator
         look_s = self._beat.next_look_s(has_uncommitted=coordinator.has_uncommitted)
         tasks = coordinator.tasks.values()

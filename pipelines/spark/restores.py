@@ -22,7 +22,7 @@ from weir.pipelines.spark.errors import (
 from weir.pipelines.spark.parts import RestoreExecutor
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest
 from weir.pipelines.spark.task import TaskState
-from weir.pipelines.tasks.plan import Receipt
+from weir.pipelines.tasks.plan import Receipt, ReceiptStatus
 from weir.state.commit.record import TaskCommit
 from weir.state.engine.instances import new_instance
 from weir.state.full_disk import DISK_FULL_WAIT_S
@@ -114,6 +114,10 @@ class Restores:
         """
         for receipt in receipts:
             task = self._coordinator.tasks[receipt.task]
+            if (
+                receipt.status is not ReceiptStatus.NEEDS_RESTORE
+            ):  # it wrote too late, which says nothing of its restore
+                continue
             if task.is_restored and task.is_from_snapshot:
                 task.distrust_snapshot()  # the changelog may know better
             elif task.is_restored:

@@ -66,8 +66,15 @@ TABLE_STEPS = ("stream", "group", "join", "join", "suppress", "foreign", "stream
 
 
 @st.composite
-def programs(draw: st.DrawFn, most_topics: int = 3, most_partitions: int = 5, repartitions: bool = True) -> Program:
-    """A program of random steps; every stream and table that leads nowhere else is written out.
+def programs(
+    draw: st.DrawFn,
+    most_topics: int = 3,
+    most_partitions: int = 5,
+    repartitions: bool = True,
+    most_steps: int = 8,
+) -> Program:
+    """A program of random steps, drawn one or a few at a time; every stream and table that leads nowhere else is
+    written out.
 
     Without ``repartitions`` nothing moves to another task.
     """
@@ -76,7 +83,7 @@ def programs(draw: st.DrawFn, most_topics: int = 3, most_partitions: int = 5, re
     partitions = [draw(st.sampled_from([common, common, draw(st.integers(1, most_partitions))])) for _ in range(count)]
     topics = tuple((f"t{number}", partitions[number]) for number in range(count))
     steps: list[Step] = [Source(topic, draw(st.sampled_from([False, False, True]))) for topic, _ in topics]
-    for _ in range(draw(st.integers(2, 8))):
+    for _ in range(draw(st.integers(min(2, most_steps), most_steps))):
         parent = draw(st.integers(0, len(steps) - 1))
         more = draw(_next_steps(Program(topics, tuple(steps)), parent))
         if most_partitions == 1:

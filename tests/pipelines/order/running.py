@@ -10,8 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from tests.faults.dying import KilledError
 from tests.pipelines.order import building
 from tests.pipelines.order.description import Data, Program
@@ -95,10 +93,9 @@ def of_driver(program: Program, data: Data, cuts: Cuts, folder: Path) -> Result:
     summary = place.run()
     TaskStoreCache.close_all()
     warehouse = place.warehouse / place.application.id
-    facts = {sink: Counter(_rows(_read(warehouse / f"out{sink}"))) for sink in program.facts()}
+    facts = {sink: Counter(rows_of(warehouse / f"out{sink}")) for sink in program.facts()}
     standing = {
-        sink: {key: (value, ts) for key, value, ts in _rows(_read(warehouse / f"out{sink}"))}
-        for sink in program.updates()
+        sink: {key: (value, ts) for key, value, ts in rows_of(warehouse / f"out{sink}")} for sink in program.updates()
     }
     return Result(facts, standing, summary.totals.get("late_records", 0))
 
@@ -135,12 +132,9 @@ def _killing_after(count: int) -> Any:
     return on_step
 
 
-def _read(folder: Path) -> pl.DataFrame | None:
-    return read_table(folder) if folder.exists() else None
-
-
-def _rows(frame: pl.DataFrame | None) -> list[tuple[Key, Value, int]]:
-    return [] if frame is None else [(*_row(row), _ms(row["_ts"])) for row in frame.to_dicts()]
+def rows_of(table: Path) -> list[tuple[Key, Value, int]]:
+    """The rows of an output table as the model has them; none if there is no table."""
+    return [(*_row(row), _ms(row["_ts"])) for row in read_table(table).to_dicts()] if table.exists() else []
 
 
 def _row(row: Mapping[str, Any]) -> tuple[Key, Value]:

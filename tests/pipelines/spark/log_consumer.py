@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import polars as pl
 from confluent_kafka import KafkaError
@@ -17,13 +17,16 @@ Row = tuple[bytes | None, bytes | None, int] | tuple[bytes | None, bytes | None,
 
 
 class LogConsumer:
-    """What ``PartitionConsumer`` is to a broker's partition, to a list of rows whose index is the offset."""
+    """What ``PartitionConsumer`` is to a broker's partition, to a list of rows whose index is the offset.
+
+    In place of a row there may be None: a transaction's marker, or a record of one that was aborted.
+    """
 
     error: KafkaError | None = None
 
     def __init__(
         self,
-        rows: Callable[[], list[Row] | None],
+        rows: Callable[[], Sequence[Row | None] | None],
         oldest: Callable[[], int] = lambda: 0,
         *,
         with_headers: bool = False,
@@ -47,7 +50,11 @@ class LogConsumer:
             return False
         size = sum(len(key or b"") + len(value or b"") for key, value, _, _ in self._collected)
         while self.next_offset < min(end, len(rows)):
-            key, value, time_ms, *headers = rows[self.next_offset]
+            row = rows[self.next_offset]
+            if row is None:
+                self.next_offset += 1
+                continue
+            key, value, time_ms, *headers = row
             if self._headers is not None:
                 pairs: Headers = headers[0] if headers else []
                 self._headers.append([{"key": name, "value": content} for name, content in pairs])
@@ -80,7 +87,7 @@ class LogConsumer:
 def log_reader(
     topic: str,
     partition: int,
-    rows: Callable[[], list[Row] | None],
+    rows: Callable[[], Sequence[Row | None] | None],
     oldest: Callable[[], int] = lambda: 0,
     *,
     with_headers: bool = False,

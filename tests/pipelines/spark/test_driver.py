@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 from threading import Event
 
 import pytest
 
-from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.inline import InlineRestores, InlineSlots, Place, Topics
 from tests.pipelines.spark.sales import Sale, application, expected, sales, totals
 from weir import Application, Json, StreamsBuilder, String
 from weir.pipelines.publishing.state import SinkState
@@ -254,3 +255,55 @@ def test_a_run_that_has_nothing_to_do_rests_and_is_there_when_a_punctuation_is_d
     assert all(0.1 < rest <= 0.25 for rest in rests[5:10])
     assert all(0 < rest <= 0.02 for rest in rests[10:15])
     assert 0.02 <= rests[15] <= 0.06
+
+
+def test_a_run_until_caught_up_rests_while_a_restore_takes_long(place, monkeypatch):
+    """It used to loop without rest for as long as a restore took, on a core of its own."""
+    finished, looks, rests = InlineRestores.finished, [], []
+
+    class Stop(Event):
+        def wait(self, timeout=None):
+            rests.append(timeout)
+            return super().wait(0)
+
+    def after_a_while(restores):
+        if restores.waiting:
+            looks.append(len(rests))
+            driver._beat._looked_s -= 60.0  # as it is after a minute
+            if len(looks) < 20:
+                return []
+        return finished(restores)
+
+    place.run()
+    monkeypatch.setattr(InlineRestores, "finished", after_a_while)
+    place.desk.ask("restore", task="0_0")
+    driver = place.driver()
+    driver.run(Stop(), until_caught_up=True)
+    assert len(looks) == 20
+    assert len(set(looks[2:])) == 18, "it rests between two looks"
+
+
+def test_a_task_that_has_just_been_restored_and_writes_too_late_is_restored_once_more(place, monkeypatch):
+    """A worker that is frozen as it begins to write does so under an epoch that was committed meanwhile. That used to
+    count as a restore that is no good, and ended the run."""
+    run, late = InlineSlots.run, []
+
+    def one_too_late(slots, plans):
+        receipts = run(slots, plans)
+        for number, receipt in enumerate(receipts):
+            task = coordinator.tasks[receipt.task]
+            if str(receipt.task) == "0_0" and task.is_restored and not late:
+                late.append(receipt)
+                receipts[number] = replace(receipt, state=coordinator.committed_id)
+        return receipts
+
+    place.run()
+    for partition in (0, 1):
+        place.topics.rows["sales", partition] += sales(100, partition)
+    place.desk.ask("restore", task="0_0")
+    driver = place.driver()
+    coordinator = driver._coordinator
+    monkeypatch.setattr(InlineSlots, "run", one_too_late)
+    driver.run(Event(), until_caught_up=True)
+    assert [str(done.request.task) for done in place.restores.done] == ["0_0", "0_0"]
+    assert totals(place) == expected(place)

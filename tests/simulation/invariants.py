@@ -1,0 +1,143 @@
+"""What has to hold at every step of a world, by the rules of docs/protocol.md: checked as it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from tests.simulation.place import SimulatedPlace
+from weir.pipelines.tasks.blobs import BLOBS
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.engine.task_store import TaskStore
+from weir.state.types import StateId, TopicPartition
+
+
+class BrokenInvariantError(AssertionError):
+    """A rule of the protocol was broken; the message begins with its number."""
+
+
+class Invariants:
+    """Watches the commit log and the stores of a place."""
+
+    def __init__(self, place: SimulatedPlace) -> None:
+        self._place = place
+        self.commits: list[CommitRecord] = []
+        """The rows of the commit log that are commits, in its order."""
+        self.generations: list[int] = []
+        """Those that were claimed, in the order of the log."""
+        self.positions: dict[TopicPartition, int] = {}
+        """The committed ones."""
+        self.are_files_replaced = False
+        self._files: set[tuple[str, str]] = set()
+        self._applied: dict[tuple[str, StateId], str] = {}
+        self.broken: BrokenInvariantError | None = None
+        """The first that was broken; processes catch errors, so it is raised at the end too."""
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within the block everything that is written is checked."""
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(Committer, "_append_row", self._watched(Committer._append_row)))
+            stack.enter_context(patch.object(TaskStore, "apply", self._applying(TaskStore.apply)))
+            yield
+
+    def require_whole(self) -> None:
+        """After the last commit: raise what was broken."""
+        if self.broken is not None:
+            raise self.broken
+        self._require(bool(self.commits), "13: nothing was committed")
+
+    def _require(self, holds: bool, message: str) -> None:
+        if not holds:
+            self.broken = self.broken or BrokenInvariantError(message)
+            self._place.scheduler.note(f"BROKEN {message}")
+            raise self.broken
+
+    def _watched(self, append: Any) -> Any:
+        def appending(committer: Committer, record: CommitRecord, *arguments: Any) -> None:
+            append(committer, record, *arguments)
+            self._place.scheduler.note(
+                f"{record.kind} {record.state_id} {record.reason} {sorted(self._positions(record).items())}"
+            )
+            if record.kind == "claim":
+                self._require(
+                    record.generation > max(self.generations, default=0),
+                    f"2: generation {record.generation} was claimed after {self.generations}",
+                )
+                self.generations.append(record.generation)
+            else:
+                self._check_commit(record)
+
+        return appending
+
+    @staticmethod
+    def _positions(record: CommitRecord) -> dict[TopicPartition, int]:
+        return {
+            (topic, partition): offset
+            for task in record.tasks.values()
+            for topic, offsets in task.positions.items()
+            for partition, offset in offsets.items()
+        }
+
+    def _check_commit(self, record: CommitRecord) -> None:
+        require, newest = self._require, self.commits[-1] if self.commits else None
+        require(
+            record.generation == max(self.generations),
+            f"3: generation {record.generation} has committed after generation {max(self.generations)} claimed",
+        )
+        if newest is not None:
+            require(
+                record.state_id.version > newest.state_id.version,
+                f"1: commit {record.state_id} follows {newest.state_id}",
+            )
+            require(record.epoch > newest.epoch, f"1: epoch {record.epoch} was committed after {newest.epoch}")
+            for name, task in newest.tasks.items():
+                self._check_task(name, task, record.tasks[name], record)
+        positions = self._positions(record)
+        for at, offset in positions.items():
+            require(offset >= self.positions.get(at, 0), f"12: the position of {at} went back to {offset}")
+            require(offset <= len(self._place.topics.rows[at]), f"9: the position of {at} is beyond its end")
+        folder = self._place.warehouse / self._place.application.id
+        for entry in record.files:
+            path = folder / entry.table / entry.path
+            require(path.is_file(), f"13: {record.state_id} names {entry.path}, which is missing")
+            require(path.stat().st_size == entry.size_bytes, f"13: {entry.path} has not its full size")
+            require((entry.table, entry.path) not in self._files, f"7: two commits name {entry.path}")
+            self._files.add((entry.table, entry.path))
+        for blob in record.pending_blobs:
+            require((folder / BLOBS / blob.path).is_file(), f"12: the waiting blob {blob.path} is missing")
+        self.commits.append(record)
+        self.positions = positions
+
+    def _check_task(self, name: str, before: TaskCommit, now: TaskCommit, record: CommitRecord) -> None:
+        if before.state is not None:
+            self._require(
+                now.state is not None and now.state.version >= before.state.version,
+                f"12: the state of task {name} went from {before.state} to {now.state}",
+            )
+        if now.state == before.state:
+            self._require(
+                now.positions == before.positions, f"12: task {name} has other positions in the same state {now.state}"
+            )
+        self._require(now.state is None or now.state.epoch <= record.epoch, f"12: task {name} is ahead of its commit")
+        for clock, time_ms in before.clocks.items():
+            if clock.startswith("_"):  # not a time: what is held, or who was last
+                continue
+            self._require(
+                now.clocks.get(clock, time_ms) >= time_ms, f"12: the stream time {clock} of task {name} went back"
+            )
+
+    def _applying(self, apply: Any) -> Any:
+        def applying(store: TaskStore, session: Any, *, state: StateId, expected: Any, **options: Any) -> Any:
+            before = store.current
+            receipt = apply(store, session, state=state, expected=expected, **options)
+            if receipt is not None:
+                self._require(
+                    before == expected, f"6: {store.task_id} went from {before} to {state}, which expects {expected}"
+                )
+            return receipt
+
+        return applying

@@ -1,0 +1,136 @@
+"""Mutants: the code under test with one rule of docs/protocol.md broken, each of which some seed must find.
+
+They show that the worlds would notice. A mutant is found if a seed breaks an invariant, ends otherwise than the model
+says, or does not end. Seeds that find one without the mutant do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from weir.pipelines.spark.coordinator import Coordinator
+from weir.pipelines.spark.task import Task
+from weir.pipelines.tasks.epoch import EpochRunner
+from weir.state.commit.delta_log import DeltaLog
+from weir.state.commit.protocol import Committer, _by_table
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.engine import task_store
+from weir.state.engine.task_store import TaskStore
+
+Change = Callable[[Any], Any]
+"""Makes a broken function of a right one."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Which rule is broken, and how."""
+
+    rule: int
+    what: str
+    owner: Any
+    member: str
+    change: Change
+
+
+def _epochs_from_one(start: Any) -> Any:
+    def starting(coordinator: Coordinator, *arguments: Any, **options: Any) -> None:
+        start(coordinator, *arguments, **options)
+        coordinator.epoch = 0
+
+    return starting
+
+
+def _old_generation(append_row: Any) -> Any:
+    def appending(committer: Committer, record: CommitRecord, *arguments: Any) -> None:
+        if record.kind == "claim" and record.generation > 1:
+            committer._generation -= 1
+            record = record.__class__(**{**vars(record), "generation": committer._generation})
+        append_row(committer, record, *arguments)
+
+    return appending
+
+
+def _unfenced(append: Any) -> Any:
+    def appending(log: DeltaLog, *arguments: Any, **options: Any) -> bool:
+        log.refresh()
+        return bool(append(log, *arguments, **options))
+
+    return appending
+
+
+def _without_compare(apply: Any) -> Any:
+    def applying(store: TaskStore, session: Any, **options: Any) -> Any:
+        session.state = store.current
+        return apply(store, session, **{**options, "expected": store.current})
+
+    return applying
+
+
+def _any_receipt(stored: Any) -> Any:
+    return lambda store, plan_hash: store._databases.meta().receipt or None
+
+
+def _to_the_end(read_topic: Any) -> Any:
+    def reading(runner: EpochRunner, plan: Any, wanted: Any, source: Any, read: Any, clocks: Any) -> None:
+        read_topic(runner, plan, wanted, source, read, clocks)
+        read.positions[wanted.topic][wanted.partition] = wanted.end
+
+    return reading
+
+
+def _only_busy_tasks(to_commit: Any) -> Any:
+    def committing(task: Task) -> TaskCommit:
+        is_idle = task.current == task.committed
+        return TaskCommit(state=None, instance=task.instance) if is_idle else to_commit(task)
+
+    return committing
+
+
+def _tables_first(append_row: Any) -> Any:
+    def appending(committer: Committer, record: CommitRecord, *arguments: Any) -> None:
+        for table, (files, swaps) in _by_table(record).items():
+            if table in committer._tables:
+                committer._tables[table].append(record.state_id.version, files, swaps)
+        append_row(committer, record, *arguments)
+
+    return appending
+
+
+def _without_images(keep: Any) -> Any:
+    return lambda *arguments: None
+
+
+def _nothing(original: Any) -> Any:
+    return lambda *arguments, **options: None
+
+
+MUTANTS: dict[str, Mutant] = {
+    "epochs from one": Mutant(1, "epochs of a new generation begin at 1", Coordinator, "start", _epochs_from_one),
+    "same generation": Mutant(
+        2, "a claim takes the newest generation again", Committer, "_append_row", _old_generation
+    ),
+    "unfenced": Mutant(3, "a driver appends behind rows that it has not read", DeltaLog, "append", _unfenced),
+    "no rollback": Mutant(5, "a rollback leaves the rows", task_store, "put_images_back", _nothing),
+    "no compare": Mutant(6, "an epoch is applied to whatever state there is", TaskStore, "apply", _without_compare),
+    "any receipt": Mutant(7, "any plan is answered with the newest receipt", TaskStore, "stored_receipt", _any_receipt),
+    "to the end": Mutant(9, "a position is where reading was to end", EpochRunner, "_read_topic", _to_the_end),
+    "busy tasks": Mutant(12, "a commit has no idle tasks", Task, "to_commit", _only_busy_tasks),
+    "tables first": Mutant(13, "tables are appended before the pivot", Committer, "_append_row", _tables_first),
+    "no redo": Mutant(14, "a claim redoes no appends", Committer, "_redo", _nothing),
+    "no images": Mutant(17, "nothing is kept to be undone", task_store, "keep_images", _without_images),
+}
+
+
+@contextmanager
+def mutated(name: str | None) -> Iterator[None]:
+    """Within the block the code under test is the mutant ``name``; as it is if that is None."""
+    with ExitStack() as stack:
+        if name is not None:
+            mutant = MUTANTS[name]
+            original = getattr(mutant.owner, mutant.member)
+            stack.enter_context(patch.object(mutant.owner, mutant.member, mutant.change(original)))
+        yield

@@ -1,0 +1,204 @@
+"""Where a simulated application runs: the place of inline tests, with slots, restores and snapshots as processes.
+
+What is under way in the slots is kept by the real ``PlansUnderWay``; workers are processes that may die, sleep, be
+replaced while they are alive, and ask for a renewal as real ones do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.pipelines.spark.inline import Place
+from tests.simulation.scheduler import Process, Scheduler
+from weir.pipelines.application import Application
+from weir.pipelines.spark.driver import Driver, started_driver
+from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
+from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest, restore
+from weir.pipelines.spark.signs import SIGN_EVERY_S, Asks
+from weir.pipelines.spark.snapshot_jobs import Published, SnapshotRequest, publish
+from weir.pipelines.spark.under_way import Given, PlansUnderWay
+from weir.pipelines.spark.worker import SettleRequest
+from weir.pipelines.tasks.epoch import DriverGoneError, EpochRunner, NotWantedError, TaskSettings
+from weir.pipelines.tasks.plan import Renewal, TaskPlan
+from weir.state.changelog.restore import RestoreProgress
+from weir.state.types import TaskId
+
+
+class SimulatedSlots(PlansUnderWay):
+    """Slots whose workers are processes of the world."""
+
+    def __init__(self, scheduler: Scheduler, slot_of: Mapping[TaskId, int], runner: Callable[..., EpochRunner]) -> None:
+        super().__init__(slot_of)
+        self._scheduler, self._new_runner = scheduler, runner
+        self._driver = scheduler.current
+        self._runners: dict[int, EpochRunner] = {}
+        self._workers: dict[int, tuple[Process, Given]] = {}
+
+    def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
+        return [
+            (
+                request.task,
+                self._runner(self.slot_of[request.task]).settle(
+                    request.task,
+                    request.instance,
+                    generation=request.generation,
+                    committed=request.committed,
+                    close=request.close,
+                ),
+            )
+            for request in requests
+        ]
+
+    def replaced(self, worker: Process) -> None:
+        """Spark has given up ``worker``, dead or not: if it was the newest of its slot, another one takes its place."""
+        for slot, (newest, given) in list(self._workers.items()):
+            if newest is worker and not given.has_ended and self._driver is not None and self._driver.is_alive:
+                self._runners.pop(slot, None)
+                self._begin(slot, given)
+
+    def _runner(self, slot: int) -> EpochRunner:
+        if slot not in self._runners:
+            self._runners[slot] = self._new_runner()
+        return self._runners[slot]
+
+    def _begin(self, slot: int, given: Given) -> None:
+        number = 1 + getattr(self, "_count", 0)
+        self._count = number
+        name = f"{self._driver.name if self._driver else ''}/w{slot}.{number}"
+        self._workers[slot] = self._scheduler.spawn(name, lambda: self._work(slot, given)), given
+
+    def _work(self, slot: int, given: Given) -> None:
+        me = self._scheduler.current
+        is_newest = lambda: self._workers[slot][0] is me
+        runner, began_s, lives_on = self._new_runner(), self._scheduler.now_s, is_newest
+        self._runners.setdefault(slot, runner)
+        given.sent()
+
+        def renewal(plan: TaskPlan) -> Renewal | None:
+            if self._scheduler.now_s - began_s <= SIGN_EVERY_S:
+                return None
+            answers: list[Renewal | None] = []
+            given.heard(Asks(plan.task), answers.append)
+            while not answers:
+                if not lives_on() or self._driver is None or not self._driver.is_alive:
+                    raise DriverGoneError
+                self._scheduler.sleep(0.01)
+            if answers[0] is None:
+                raise NotWantedError
+            return answers[0]
+
+        runner._renewal = renewal
+        for plan in given.plans[len(given.receipts) :]:
+            try:
+                receipt = runner.run(plan)
+            except DriverGoneError:
+                return
+            self._scheduler.point(f"answers {plan.task} {plan.state}: {receipt.status.value} {receipt.error}".rstrip())
+            if not is_newest():
+                return
+            given.heard(receipt, lambda renewed: None)
+        given.ended()
+
+
+@dataclass
+class SimulatedRestores:
+    """Restores as processes of the world."""
+
+    scheduler: Scheduler
+    restore: Callable[[RestoreRequest], Restored]
+    done: list[Restored] = field(default_factory=list)
+
+    def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None:
+        for request in requests:
+            self.scheduler.note(f"restore of {request.task}: {request.reason}")
+            self.scheduler.spawn(f"restore {request.task}", lambda request=request: self._work(request))
+
+    def finished(self) -> list[Restored]:
+        found, self.done = self.done, []
+        return found
+
+    def progress(self) -> Mapping[TaskId, RestoreProgress]:
+        return {}
+
+    def _work(self, request: RestoreRequest) -> None:
+        try:
+            restored = self.restore(request)
+        except Exception as error:
+            restored = Restored(request=request, rows=0, seconds=0.0, error=f"{type(error).__name__}: {error}")
+        self.done.append(restored)
+
+
+@dataclass
+class SimulatedSnapshots:
+    """Snapshots as processes of the world."""
+
+    scheduler: Scheduler
+    publish: Callable[[SnapshotRequest], Published]
+    waiting: dict[TaskId, SnapshotRequest] = field(default_factory=dict)
+    done: list[Published] = field(default_factory=list)
+
+    @property
+    def tasks(self) -> set[TaskId]:
+        return set(self.waiting)
+
+    def start(self, request: SnapshotRequest) -> None:
+        self.waiting[request.task] = request
+        self.scheduler.spawn(f"snapshot {request.task}", lambda: self._work(request))
+
+    def finished(self) -> list[Published]:
+        found, self.done = self.done, []
+        for each in found:
+            del self.waiting[each.request.task]
+        return found
+
+    def _work(self, request: SnapshotRequest) -> None:
+        published = self.publish(request)
+        self.done.append(published)
+
+
+@dataclass
+class SimulatedPlace(Place):
+    """A place whose parts are processes of a world."""
+
+    scheduler: Scheduler = field(kw_only=True)
+    slots_count: int = 1
+    host: str = "a"
+    """Whose local state the next driver and its workers find."""
+    slots_now: list[SimulatedSlots] = field(default_factory=list)
+    """Those of all drivers so far."""
+
+    @property
+    def state_folder(self) -> Path:
+        return self.folder / f"state-{self.host}"
+
+    def spec(self, **accepts: bool) -> RunSpec:
+        return replace(super().spec(**accepts), slots=self.slots_count, newest=self.commit_before())
+
+    def driver(self, on_step: Callable[[str], None] = lambda name: None, *_: Any, **accepts: bool) -> Driver:
+        scheduler, on_step = self.scheduler, self.scheduler.point
+        spec = self.spec(**accepts)
+        application, settings = spec.application, replace(spec.task_settings, reads_ahead=False)
+        slots = SimulatedSlots(scheduler, spec.slot_of, lambda: self._runner(application, settings, on_step))
+        self.slots_now.append(slots)
+        executors = Executors(
+            slots=slots,
+            restores=SimulatedRestores(
+                scheduler, lambda request: restore(application, settings, request, self.topics.reader)
+            ),
+            snapshots=SimulatedSnapshots(scheduler, lambda request: publish(application, settings, request)),
+        )
+        listeners = Listeners(control=self.desk, wait_for_disk=self._waits)
+        return started_driver(spec, spec.committer(on_step), executors, listeners)
+
+    def _waits(self, error: Exception) -> bool:
+        self.scheduler.note(f"waits for room: {error}")
+        self.scheduler.sleep(1.0)
+        return True
+
+    def _runner(self, application: Application, settings: TaskSettings, on_step: Callable[[str], None]) -> EpochRunner:
+        readers = cache(self.topics.reader)
+        return EpochRunner(application.topology, settings, readers, on_step, application.error_handling)

@@ -1,0 +1,36 @@
+"""The program and the topics of a seed, drawn from the strategies of ``tests.pipelines.order``."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import strategies as st
+from hypothesis.control import BuildContext
+from hypothesis.errors import StopTest
+from hypothesis.internal.conjecture.data import ConjectureData
+
+from tests.pipelines.order.description import Data, Program
+from tests.pipelines.order.programs import data_for, programs
+
+MOST_STEPS = (1, 2, 3, 5)
+"""How many steps are drawn at most, one of these: what a world costs grows with its stores and outputs."""
+
+
+@st.composite
+def _cases(draw: st.DrawFn, most_steps: int) -> tuple[Program, Data]:
+    program = draw(programs(most_topics=2, most_partitions=2, most_steps=most_steps))
+    return program, draw(data_for(program, most=40))
+
+
+def case_of(seed: int) -> tuple[Program, Data]:
+    """A program with topics for it; the same seed gives the same."""
+    rng = Random(seed)
+    most = rng.choice(MOST_STEPS)
+    while True:
+        drawing = ConjectureData(prefix=(), random=rng)
+        try:
+            with BuildContext(drawing, is_final=False, wrapped_test=lambda: None):  # type: ignore[arg-type]
+                found: tuple[Program, Data] = drawing.draw(_cases(most))
+        except StopTest:
+            continue
+        return found

@@ -1,0 +1,50 @@
+"""One world after another: what became of a seed."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.simulation.mutants import mutated
+from tests.simulation.world import World
+
+MEMORY = Path("/dev/shm")
+"""A file system in memory, where syncing costs nothing."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a seed."""
+
+    seed: int
+    seconds: float
+    error: str = ""
+    """What broke; empty if everything held."""
+    history: list[str] = field(default_factory=list, repr=False)
+
+    @property
+    def is_broken(self) -> bool:
+        return bool(self.error)
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.error or 'holds'}"
+
+
+def live_through_in_time(seed: int, *, mutant: str | None, until_s: float) -> Outcome | None:
+    """``live_through``; None once ``until_s`` has passed, by the monotonic clock."""
+    return None if time.monotonic() > until_s else live_through(seed, mutant=mutant)
+
+
+def live_through(seed: int, *, mutant: str | None = None) -> Outcome:
+    """Live through the world of ``seed``, with the code under test broken by ``mutant``."""
+    began_s, error = time.monotonic(), ""
+    with tempfile.TemporaryDirectory(prefix="weir-world-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        world = World(seed, Path(folder))
+        try:
+            with mutated(mutant):
+                world.run()
+        except Exception as broken:
+            error = world.without_chance(f"{type(broken).__name__}: {broken}")
+    return Outcome(seed, time.monotonic() - began_s, error, world.history)

@@ -1,0 +1,178 @@
+"""What the code under test gets in place of clocks, random ids and threads while a world runs, and where it hands over.
+
+Everything else is real: the planner, the coordinator, the committer, tasks, operators, LMDB, files and Delta logs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import types
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from tests.simulation.scheduler import Process, Scheduler
+
+BEGIN_S = 1_750_000_000.0
+"""The wall clock when a world begins."""
+POINTS = {
+    "weir.state.commit.protocol": ("AppendTable.create", "check_files", "newest_of"),
+    "weir.state.commit.tables": ("AppendTable.append",),
+    "weir.state.commit.delta_log": ("DeltaLog.append", "DeltaLog.refresh"),
+    "weir.state.engine.task_store": ("TaskStore.settle", "TaskStore.apply"),
+    "weir.pipelines.tasks.epoch": ("read_blob", "write_blob", "write_files"),
+    "weir.pipelines.spark.coordinator": ("sync_blobs", "remove_blobs", "remove_snapshots", "remove_orphans"),
+    "weir.pipelines.spark.driver": ("quarantine",),
+    "weir.pipelines.spark.restore_jobs": ("quarantine", "restore_task", "set_current"),
+    "weir.pipelines.spark.snapshot_jobs": ("publish",),
+    "weir.state.changelog.compaction": ("replace_files",),
+}
+"""Functions before which a process hands over, by the module through which they are called."""
+
+
+class Clock:
+    """The module ``time``, by simulated time."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def monotonic(self) -> float:
+        return 1_000.0 + self._scheduler.now_s
+
+    perf_counter = monotonic
+
+    def time(self) -> float:
+        return BEGIN_S + self._scheduler.now_s
+
+    def time_ns(self) -> int:
+        return int(self.time() * 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        self._scheduler.sleep(seconds)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+class Event:
+    """``threading.Event`` for simulated processes."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler, self._is_set = scheduler, False
+        self._waiting: list[Process] = []
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        for process in self._waiting:
+            process.wakes_s = self._scheduler.now_s
+        self._waiting.clear()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._is_set:
+            process = self._scheduler.current
+            if process is not None:
+                self._waiting.append(process)
+            self._scheduler.sleep(3600.0 if timeout is None else timeout)
+            if process in self._waiting:
+                self._waiting.remove(process)
+        return self._is_set
+
+
+class AtOnce:
+    """``ThreadPoolExecutor`` whose work is done when it is submitted."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def map(self, work: Callable[..., Any], *each: Iterable[Any]) -> list[Any]:
+        return list(map(work, *each))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        pass
+
+
+def _module(of: types.ModuleType, **changed: Any) -> types.SimpleNamespace:
+    """A module with other members."""
+    return types.SimpleNamespace(**{**vars(of), **changed})
+
+
+@contextmanager
+def substitutes(scheduler: Scheduler, rng: Random) -> Iterator[None]:
+    """Within the block all modules of the project live in the simulated world."""
+    clock = Clock(scheduler)
+    ids = _module(uuid, uuid4=lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
+    with ExitStack() as stack:
+        replace = lambda module, name, new: stack.enter_context(patch.object(module, name, new))
+        for name, module in sorted(sys.modules.items()):
+            if name.startswith("weir."):
+                if vars(module).get("time") is time:
+                    replace(module, "time", clock)
+                if vars(module).get("uuid") is uuid:
+                    replace(module, "uuid", ids)
+        loaded = sys.modules
+        driver = loaded["weir.pipelines.spark.driver"]
+        for name in ("Pace", "Beat"):
+            replace(driver, name, partial(getattr(driver, name), now_s=clock.monotonic))
+        made = driver._Clock
+        replace(driver, "_Clock", lambda: made(commit=clock.monotonic(), topics=clock.monotonic()))
+        replace(driver, "Event", partial(Event, scheduler))
+        replace(
+            loaded["weir.pipelines.spark.under_way"],
+            "threading",
+            types.SimpleNamespace(Event=partial(Event, scheduler)),
+        )
+        turns = loaded["weir.state.engine.turns"]
+        replace(turns, "monotonic", clock.monotonic)
+        replace(turns, "sleep", clock.sleep)
+        protocol = loaded["weir.state.commit.protocol"]
+        replace(protocol, "as_completed", lambda futures: rng.sample(list(futures), len(futures)))
+        for module in (driver, protocol):
+            replace(module, "ThreadPoolExecutor", AtOnce)
+        replace(loaded["weir.state.commit.files"], "_syncing", AtOnce)
+        for module_name, names in POINTS.items():
+            for name in names:
+                _make_point(scheduler, loaded[module_name], name, stack)
+        delta_log = loaded["weir.state.commit.delta_log"]
+        replace(delta_log, "os", _module(delta_log.os, link=_linking(scheduler, delta_log.os.link)))
+        yield
+
+
+def _make_point(scheduler: Scheduler, module: types.ModuleType, name: str, stack: ExitStack) -> None:
+    owner_name, _, member = name.rpartition(".")
+    owner = getattr(module, owner_name) if owner_name else module
+    original = getattr(owner, member)
+
+    def passing(*arguments: Any, **options: Any) -> Any:
+        scheduler.point(f"before {name}")
+        return original(*arguments, **options)
+
+    is_bound = isinstance(vars(owner).get(member), classmethod)
+    stack.enter_context(patch.object(owner, member, staticmethod(passing) if is_bound else passing))
+
+
+def _linking(scheduler: Scheduler, link: Callable[..., None]) -> Callable[..., None]:
+    def linking(source: Any, target: Any) -> None:
+        link(source, target)
+        scheduler.point(f"linked {target.parent.parent.name} {int(target.stem)}")
+
+    return linking

@@ -1,0 +1,282 @@
+"""A world: one program over topics that fill, drivers one after another or at once, faults, and then peace.
+
+Once faults have ceased, a last driver has to read everything within so many steps; then outputs, stores and changelogs
+are compared with the model.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from tests.pipelines.order import building
+from tests.pipelines.order.running import of_model
+from tests.simulation.brokers import Brokers
+from tests.simulation.faults import Faults, error_at
+from tests.simulation.invariants import Invariants
+from tests.simulation.outcome import require_equal
+from tests.simulation.place import SimulatedPlace
+from tests.simulation.programs import case_of
+from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.substitutes import Event, substitutes
+from weir.pipelines.spark.errors import CommitOutOfSpaceError
+from weir.state.changelog.compaction import Compaction
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.errors import FencedError
+
+MOST_STEPS = 20_000
+"""Within so many steps a world without faults ends."""
+FAULTY_STEPS = 3_000
+"""After so many steps nobody waits for a driver that faults may keep from ending."""
+LAST_TRIES = 20
+"""How many drivers may be fenced by earlier ones that wake up once faults have ceased."""
+
+
+class WorldError(AssertionError):
+    """A driver that nobody had replaced ended in an error."""
+
+
+class World:
+    """``World(seed, folder).run()`` raises what is wrong; ``history`` says what happened."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.seed = seed
+        self.program, self.data = case_of(seed)
+        self.rng = Random(seed)
+        self.scheduler = Scheduler(self.rng)
+        self.scheduler.on_point = self._on_point
+        self.faults = Faults.drawn(self.rng)
+        self._left = 0
+        """How many faults may still happen to the newest driver."""
+        brokers = Brokers.of(self.program, self.data, self.rng)
+        self.place = SimulatedPlace(
+            building.application(
+                self.program,
+                commit_interval=timedelta(milliseconds=self.rng.choice([1, 100, 1_000, 10_000])),
+                max_skew=self.rng.choice([None, None, timedelta(milliseconds=10)]),
+            ),
+            brokers,
+            folder,
+            max_records=self.rng.choice([2, 4, 8, 1_000]),
+            snapshot_rows=self.rng.choice([0, 0, 5]),
+            slots_count=self.rng.choice([1, 1, 2]),
+            scheduler=self.scheduler,
+        )
+        self.brokers = brokers
+        self.invariants = Invariants(self.place)
+        self._drivers: list[Process] = []
+
+    @property
+    def history(self) -> list[str]:
+        """Everything that has happened, a line each."""
+        head = [f"seed {self.seed}", *(f"s{place} {step}" for place, step in enumerate(self.program.steps))]
+        head += [f"topics {self.program.topics}", str(self.faults)]
+        return [self.without_chance(line) for line in (*head, *self.scheduler.history)]
+
+    def without_chance(self, text: str) -> str:
+        """``text`` without what differs from run to run: the name of the world's folder, and the room on its disk."""
+        return re.sub(r"[\d,]+ bytes free", "some bytes free", text.replace(str(self.place.folder), "WORLD"))
+
+    def run(self) -> None:
+        """Live through it."""
+        logging.getLogger("weir").setLevel(logging.CRITICAL)
+        try:
+            with substitutes(self.scheduler, Random(self.seed)), self.invariants.watching():
+                self._run()
+                self.invariants.require_whole()
+                TaskStoreCache.close_all()
+                require_equal(of_model(self.program, self.data), self.program, self.place)
+        finally:
+            self.scheduler.end()
+            TaskStoreCache.close_all()
+
+    def _run(self) -> None:
+        records = self.scheduler.spawn("topics", self._fill)
+        beside = [records]
+        if self.rng.random() < 0.3:
+            beside.append(self.scheduler.spawn("compaction", self._compact))
+        if self.rng.random() < 0.5:
+            beside.append(self.scheduler.spawn("requests", self._ask))
+        for _ in range(self.faults.drivers):
+            self._left = self.faults.most
+            driver = self._begin_driver(is_last=False)
+            overlaps = self.rng.random() < self.faults.overlaps
+            steps = self.scheduler.steps + (self.rng.randrange(300) if overlaps else FAULTY_STEPS)
+            self._until(partial(self._may_go_on, driver, steps, overlaps=overlaps))
+            self._between()
+        self._left = 0
+        self._until(lambda: not records.is_alive)
+        for _ in range(LAST_TRIES):
+            driver = self._begin_driver(is_last=True)
+            self._until(lambda: not any(each.is_alive for each in self._drivers))
+            if driver.error is None and driver.result.reason == "caught_up":
+                self._until(lambda: not self._others())
+                self._require_no_error(beside)
+                return
+        raise WorldError("no driver has caught up although faults have ceased")
+
+    def _may_go_on(self, driver: Process, steps: int, *, overlaps: bool) -> bool:
+        """Whether the next driver may begin: this one has ended, or it is taken for dead."""
+        is_asleep = driver.wakes_s - self.scheduler.now_s > 1.0
+        return not driver.is_alive or self.scheduler.steps > steps or (overlaps and is_asleep)
+
+    def _others(self) -> list[Process]:
+        return [process for process in self.scheduler.processes if process.is_alive]
+
+    def _until(self, is_so: Callable[[], bool]) -> None:
+        self.scheduler.run(is_so, MOST_STEPS)
+        for driver in self._drivers:
+            self._judge(driver)
+
+    @staticmethod
+    def _require_no_error(processes: list[Process]) -> None:
+        for process in processes:
+            if process.error is not None:
+                raise WorldError(f"{process.name} has failed: {process.error!r}") from process.error
+
+    def _judge(self, driver: Process) -> None:
+        """A driver may end in an error only if a newer one has claimed, or is about to, or if it was told to stop while
+        the disk was full."""
+        error = driver.error
+        if error is None or isinstance(error, FencedError | CommitOutOfSpaceError):
+            return
+        newest = max(self.invariants.generations, default=0)
+        if getattr(driver, "generation", newest) < newest or driver is not self._drivers[-1]:
+            return
+        text = "".join(traceback.format_exception(error))
+        raise WorldError(f"{driver.name} has failed:\n{text}") from error
+
+    # Who lives in it
+
+    def _begin_driver(self, *, is_last: bool) -> Process:
+        is_live = not is_last and self.rng.random() < 0.4
+        number, stop = len(self._drivers) + 1, Event(self.scheduler)
+        lasts_s = self.rng.uniform(0.05, 2.0)
+
+        def live() -> object:
+            driver = self.place.driver()
+            process = self.scheduler.current
+            if process is not None:
+                process.generation, process.driver = driver.generation, driver
+            self.scheduler.note(f"runs generation {driver.generation}")
+            if is_live:
+                self.scheduler.spawn(f"stop d{number}", lambda: (self.scheduler.sleep(lasts_s), stop.set()))
+            summary = driver.run(stop, until_caught_up=not is_live)  # type: ignore[arg-type]
+            self.scheduler.note(f"{summary.reason}, {summary.records_in} records, epoch {summary.epoch}")
+            return summary
+
+        self._drivers.append(self.scheduler.spawn(f"d{number}", live))
+        return self._drivers[-1]
+
+    def _fill(self) -> None:
+        while self.brokers.waiting:
+            self.brokers.add(self.rng.choice([1, 3, 10, 40]))
+            self.scheduler.point("records came")
+            self.scheduler.sleep(self.rng.choice([0.0, 0.05, 0.5]))
+            if self.rng.random() < 0.1 and self.invariants.positions:
+                self.brokers.forget(self.invariants.positions)
+                self.scheduler.point("retention")
+
+    def _compact(self) -> None:
+        for _ in range(self.rng.choice([1, 3])):
+            self.scheduler.sleep(self.rng.uniform(0.0, 1.0))
+            if self.invariants.commits:
+                compaction = Compaction(
+                    self.place.warehouse,
+                    self.place.application.id,
+                    is_whole=self.rng.random() < 0.5,
+                    tombstone_retention_ms=self.rng.choice([0, 300, 86_400_000]),
+                    on_step=self.scheduler.point,
+                )
+                for _ in compaction.run(compaction.tables()):
+                    self.scheduler.point("table compacted")
+                self.invariants.are_files_replaced = True
+
+    def _ask(self) -> None:
+        tasks = [str(task) for task in self.place.spec().tasks]
+        for _ in range(self.rng.randrange(1, 5)):
+            self.scheduler.sleep(self.rng.uniform(0.0, 0.3))
+            kind = self.rng.choice(["commit", "snapshot", "restore", "restore"])
+            self.scheduler.note(f"asks for {kind}")
+            self.place.desk.ask(kind, **({"task": self.rng.choice(tasks)} if kind == "restore" else {}))
+
+    # What goes wrong
+
+    def _on_point(self, process: Process, label: str) -> None:
+        driver, faults = process, self.faults
+        while driver not in self._drivers:
+            if driver.started_by is None:
+                return
+            driver = driver.started_by
+        if self._left == 0 or driver is not self._drivers[-1]:
+            return
+        chance = self.rng.random()
+        is_worker = "/w" in process.name
+        if chance < faults.kills:
+            self._left -= 1
+            if is_worker and self.rng.random() < 0.5:
+                self.scheduler.kill(process)
+                self._replace(process)
+            else:
+                self._kill_driver(driver)
+        elif (chance := chance - faults.kills) < faults.replacements:
+            if is_worker:
+                self._left -= 1
+                self.scheduler.note("is given up")
+                self._replace(process)
+                self._sleep(process)
+        elif (chance := chance - faults.replacements) < faults.sleeps:
+            self._left -= 1
+            self._sleep(process)
+        elif (chance := chance - faults.sleeps) < faults.jumps:
+            self._left -= 1
+            self.scheduler.now_s += self.rng.choice([2.0, 30.0])
+            self.scheduler.note("clocks jump")
+        elif chance - faults.jumps < faults.errors and (error := error_at(label)) is not None:
+            self._left -= 1
+            self.scheduler.note(f"fails: {error}")
+            raise error
+
+    def _sleep(self, process: Process) -> None:
+        seconds = self.rng.choice([0.05, 0.5, 3.0, 20.0])
+        self.scheduler.note(f"sleeps for {seconds} s")
+        process.wakes_s = self.scheduler.now_s + seconds
+
+    def _replace(self, worker: Process) -> None:
+        for slots in self.place.slots_now:
+            slots.replaced(worker)
+
+    def _kill_driver(self, driver: Process) -> None:
+        """Its workers, restores and snapshots die with it, or go on until they notice."""
+        self.scheduler.kill(driver)
+        for process in list(self.scheduler.processes):
+            if process.started_by is driver and self.rng.random() < 0.6:
+                self.scheduler.kill(process)
+
+    def _between(self) -> None:
+        """What happens to local state while no driver begins."""
+        if self._at_work():
+            return
+        TaskStoreCache.close_all()
+        if self.rng.random() < self.faults.wipes:
+            folders = sorted(self.place.folder.glob("state-*/*"))
+            for folder in folders if self.rng.random() < 0.5 else self.rng.sample(folders, min(1, len(folders))):
+                self.scheduler.note(f"local state of {folder.name} is lost")
+                shutil.rmtree(folder)
+        if self.rng.random() < self.faults.moves:
+            self.place.host = "b" if self.place.host == "a" else "a"
+            self.scheduler.note(f"the next driver is on host {self.place.host}")
+
+    def _at_work(self) -> bool:
+        """Whether anybody may have a store open."""
+        return any(
+            process.is_alive and (process.started_by or process in self._drivers)
+            for process in self.scheduler.processes
+        )
