@@ -148,12 +148,12 @@ def substitutes(scheduler: Scheduler, rng: Random) -> Iterator[None]:
         replace(protocol, "as_completed", lambda futures: rng.sample(list(futures), len(futures)))
         for module in (driver, protocol):
             replace(module, "ThreadPoolExecutor", AtOnce)
-        replace(loaded["weir.state.commit.files"], "_syncing", AtOnce)
+        replace(loaded["weir.state.storage.syncs"], "_syncing", AtOnce)
         for module_name, names in POINTS.items():
             for name in names:
                 _make_point(scheduler, loaded[module_name], name, stack)
-        delta_log = loaded["weir.state.commit.delta_log"]
-        replace(delta_log, "os", _module(delta_log.os, link=_linking(scheduler, delta_log.os.link)))
+        local = loaded["weir.state.storage.local"]
+        replace(local, "os", _module(local.os, link=_linking(scheduler, local.os.link)))
         yield
 
 
@@ -173,6 +173,6 @@ def _make_point(scheduler: Scheduler, module: types.ModuleType, name: str, stack
 def _linking(scheduler: Scheduler, link: Callable[..., None]) -> Callable[..., None]:
     def linking(source: Any, target: Any) -> None:
         link(source, target)
-        scheduler.point(f"linked {target.parent.parent.name} {int(target.stem)}")
+        scheduler.point(f"linked {target.parent.parent.name} {target.name}")
 
     return linking
