@@ -8,7 +8,7 @@ When it is due by the wall clock is a timer of its key. Which records it takes i
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from weir.pipelines.operators.numbering import numbered
 from weir.pipelines.processors.processor import BatchProcessor, Punctuation
 from weir.pipelines.processors.times import as_ms
 from weir.pipelines.processors.value_sizes import value_bytes
-from weir.state.frames import flat, in_order, listed, parted, picked, where, with_series
+from weir.state.frames import flat, in_order, listed, parted, picked, with_series
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.specs import PLACE, TIME
 from weir.state.stores.timers import NEVER_MS
@@ -79,30 +79,20 @@ class _Cuts(NamedTuple):
 
 @dataclass(frozen=True)
 class _Open:
-    """What is kept of open batches, one of each array for each of ``keys``: ``OPEN``, times in ms, 0 if there is none.
-
-    Without ``found``, there is one of each key.
-    """
+    """What is kept of the open batches of ``keys``: ``OPEN`` as numbers, times in ms, by name."""
 
     keys: pl.DataFrame
     found: np.ndarray
-    counts: np.ndarray
-    first_ms: np.ndarray
-    last_ms: np.ndarray
-    sizes: np.ndarray
-    opened_ms: np.ndarray
-    chunks: np.ndarray
+    """Which of them have an open batch; the numbers of the others are 0."""
+    numbers: Mapping[str, np.ndarray]
 
-    @classmethod
-    def of(cls, rows: pl.DataFrame, key: Sequence[str]) -> _Open:
-        """Those of the ``rows`` of a store."""
-        found = rows.get_column("_found").to_numpy() if "_found" in rows.columns else np.ones(rows.height, bool)
-        return cls(picked(rows, key), found, *(_numbers(rows.get_column(name)) for name in OPEN))
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.numbers[name]
 
     def at(self, places: np.ndarray) -> _Open:
         """Those at ``places``."""
-        arrays = (self.found, self.counts, self.first_ms, self.last_ms, self.sizes, self.opened_ms, self.chunks)
-        return _Open(in_order(self.keys, places), *(array[places] for array in arrays))
+        numbers = {name: numbers[places] for name, numbers in self.numbers.items()}
+        return _Open(in_order(self.keys, places), self.found[places], numbers)
 
 
 class Batching(BatchProcessor[Any, Any, Any, Any]):
@@ -124,7 +114,7 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
             turns = np.argsort(of, kind="stable")
             rows, of = in_order(rows, turns), of[turns]
         sizes = value_bytes(picked(rows, self._values))
-        held = _Open.of(self._open.get_rows(keys), self._key)
+        held = self._held(keys)
         cuts = self._cuts(of, sizes, held)
         if not cuts.keys.size:
             self._keep(rows, of, sizes, held, cuts)
@@ -141,14 +131,14 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
     def on_timers(self, rows: pl.DataFrame) -> pl.DataFrame | None:
         if self._limits.max_wait_ms is None:
             return None
-        held = self._open.get_rows(picked(rows, self._key))
-        held = where(held, held.get_column("_found"))
-        return self._gone(_Open.of(held, self._key)) if held.height else None
+        held = self._held(picked(rows, self._key))
+        there = np.flatnonzero(held.found)
+        return self._gone(held.at(there)) if there.size else None
 
     def close(self) -> None:
         if self._limits.flushes:
-            for rows in self._parts():
-                held = _Open.of(rows, self._key)
+            for keys in self._parts():
+                held = self._held(keys)
                 self.context.forward_rows(self._gone(held))
                 self._cancel(held.keys)
 
@@ -162,19 +152,23 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         rows: KeyValueStore = self.context.state_store(self._shape.chunks).rows
         return rows
 
+    def _held(self, keys: pl.DataFrame) -> _Open:
+        return _Open(keys, *self._open.get_numbers(keys))
+
     def _parts(self) -> Iterator[pl.DataFrame]:
-        """All open batches in parts, each read after the one before has been taken out."""
+        """The keys of all open batches in parts, each read after the one before has been taken out."""
         above: Any = None
         while (held := next(self._open.range(above).frames(SCAN_ROWS), None)) is not None:
-            last = held.select_seq(self._key).row(-1)
+            keys = picked(held, self._key)
+            last = keys.row(-1)
             above = last if len(last) > 1 else last[0]
-            yield held
+            yield keys
 
     # which records a batch takes
 
     def _cuts(self, of: np.ndarray, record_sizes: np.ndarray, held: _Open) -> _Cuts:
         """Where the batches of records end, given by their keys, in that order, and their sizes."""
-        counts, sizes, total = held.counts, held.sizes, np.cumsum(record_sizes)
+        counts, sizes, total = held["count"], held["_bytes"], np.cumsum(record_sizes)
         ends = np.searchsorted(of, np.arange(held.keys.height), side="right")
         starts = np.concatenate([[0], ends[:-1]])
         before = np.where(starts > 0, total[starts - 1], 0)
@@ -218,9 +212,9 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         first = first[held.found[cuts.keys[first]]]
         if first.size:
             begun = held.at(cuts.keys[first])
-            first_ms[first] = np.minimum(first_ms[first], begun.first_ms)
-            last_ms[first] = np.maximum(last_ms[first], begun.last_ms)
-            batch_of = np.concatenate([np.repeat(first, begun.counts), batch_of])
+            first_ms[first] = np.minimum(first_ms[first], begun["first_time"])
+            last_ms[first] = np.maximum(last_ms[first], begun["last_time"])
+            batch_of = np.concatenate([np.repeat(first, begun["count"]), batch_of])
             values = in_order(self._take(begun).vstack(values), np.argsort(batch_of, kind="stable"))
         return self._batches(values, np.bincount(batch_of, minlength=len(cuts.keys)), first_ms, last_ms)
 
@@ -228,18 +222,19 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         """Take out all of these open batches, as the rows to forward, in their order."""
         values = self._take(held)
         self._open.delete_rows(held.keys)
-        return self._batches(values, held.counts, held.first_ms, held.last_ms).hstack(held.keys)
+        return self._batches(values, held["count"], held["first_time"], held["last_time"]).hstack(held.keys)
 
     def _take(self, begun: _Open) -> pl.DataFrame:
         """Take the records out of open batches, in their order: the value columns."""
-        of = np.repeat(np.arange(len(begun.chunks)), begun.chunks)
-        places = np.arange(len(of)) - (np.cumsum(begun.chunks) - begun.chunks)[of]
+        chunks = begun["_chunks"]
+        of = np.repeat(np.arange(len(chunks)), chunks)
+        places = np.arange(len(of)) - (np.cumsum(chunks) - chunks)[of]
         keys = with_series(in_order(begun.keys, of), pl.Series(PLACE, places))
-        chunks = self._chunks.get_rows(keys)
+        rows = self._chunks.get_rows(keys)
         self._chunks.delete_rows(keys)
-        lists = picked(chunks, self._values)
+        lists = picked(rows, self._values)
         if any(column.null_count() for column in lists.get_columns()):  # the program has gained the column
-            lists = chunks.select_seq(
+            lists = rows.select_seq(
                 pl.coalesce(name, pl.lit(None, self._shape.value[name]).repeat_by(CHUNK_COUNT)) for name in self._values
             )
         return flat(lists)
@@ -276,7 +271,7 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         times = rows.get_column("_ts").to_numpy()
         first_ms, last_ms = np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts)
         begun, goes_on = held.at(stays), (held.found & ~is_cut)[stays]
-        chunks = np.where(goes_on, begun.chunks, 0)
+        chunks = np.where(goes_on, begun["_chunks"], 0)
         self._chunks.put_rows(
             with_series(
                 begun.keys.hstack(listed(picked(rows, self._values), counts)),
@@ -286,26 +281,27 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
             )
         )
         now_ms = as_ms(self.context.current_system_time)
-        last_ms = np.where(goes_on, np.maximum(begun.last_ms, last_ms), last_ms)
-        self._open.put_rows(
-            with_series(
-                begun.keys,
-                pl.Series("count", np.where(goes_on, begun.counts, 0) + counts),
-                pl.Series("first_time", np.where(goes_on, np.minimum(begun.first_ms, first_ms), first_ms)).cast(TIME),
-                pl.Series("last_time", last_ms).cast(TIME),
-                pl.Series("_bytes", np.where(goes_on, begun.sizes, 0) + np.add.reduceat(sizes, starts)),
-                pl.Series("_opened", np.where(goes_on, begun.opened_ms, now_ms)),
-                pl.Series("_chunks", chunks + 1),
-                pl.Series("_ts", last_ms),
-            )
+        last_ms = np.where(goes_on, np.maximum(begun["last_time"], last_ms), last_ms)
+        self._open.put_numbers(
+            begun.keys,
+            {
+                "count": np.where(goes_on, begun["count"], 0) + counts,
+                "first_time": np.where(goes_on, np.minimum(begun["first_time"], first_ms), first_ms),
+                "last_time": last_ms,
+                "_bytes": np.where(goes_on, begun["_bytes"], 0) + np.add.reduceat(sizes, starts),
+                "_opened": np.where(goes_on, begun["_opened"], now_ms),
+                "_chunks": chunks + 1,
+                "_ts": last_ms,
+            },
         )
-        self._set(where(begun.keys, pl.Series(~goes_on)), pl.lit(now_ms))
+        if (new := np.flatnonzero(~goes_on)).size:
+            self._set(in_order(begun.keys, new), pl.lit(now_ms))
 
     # timers
 
     def _set(self, rows: pl.DataFrame, opened: pl.Expr) -> None:
         """Set the timers of open batches that are there since ``opened`` (ms, by the wall clock)."""
-        if self._limits.max_wait_ms is not None and rows.height:
+        if self._limits.max_wait_ms is not None:
             self.context.timers(rows, opened + self._limits.max_wait_ms, Punctuation.WALL_CLOCK_TIME)
 
     def _cancel(self, keys: pl.DataFrame) -> None:
@@ -327,11 +323,3 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
         self.context.clocks[clock] = wanted
         for held in self._open.all().frames(SCAN_ROWS):
             self._set(held, pl.col("_opened"))
-
-
-def _numbers(column: pl.Series) -> np.ndarray:
-    """Numbers, or times in ms; 0 for null."""
-    if column.null_count() == len(column):
-        return np.zeros(len(column), np.int64)
-    column = column.cast(pl.Int64)
-    return (column.fill_null(0) if column.null_count() else column).to_numpy()

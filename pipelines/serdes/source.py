@@ -140,8 +140,9 @@ def decode_source(
     rows = raw.frame.height
     parts = parts or decode_parts(source, raw.frame)
     key, value = parts.key, parts.value
-    deleted = np.zeros(rows, dtype=bool)
-    deleted[value.absent] = True
+    deleted = repeated("_deleted", False, rows, np.bool_)
+    if value.absent:
+        deleted = deleted.scatter(value.absent, True)
     frame = framed(
         [
             *key.columns,
@@ -149,7 +150,7 @@ def decode_source(
             raw.frame["timestamp_ms"].alias("_ts"),
             repeated("_partition", raw.partition, rows, np.int32),
             raw.frame["offset"].alias("_offset"),
-            pl.Series("_deleted", deleted, dtype=pl.Boolean()),
+            deleted,
             *([_headers(raw.frame)] if source.has_headers else ()),
         ]
     )

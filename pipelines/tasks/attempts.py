@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
+from operator import itemgetter
 from typing import Any, Protocol
 
 import msgspec
@@ -97,10 +98,15 @@ class Attempts:
     """The record to try again, after which no row has been taken."""
     stopped: Stopped | None = None
     """The record at which the run stops."""
-    dead: list[BadRecord] = field(default_factory=list)
-    """Left out so far, and to be put into the dead letters."""
     left_out: list[BadRecord] = field(default_factory=list)
     """Left out so far, and to be counted only."""
+    _dead: list[tuple[int, BadRecord]] = field(default_factory=list)
+    """Left out so far, and to be put into the dead letters, each with its place among the rows of the epoch."""
+
+    @property
+    def dead(self) -> list[BadRecord]:
+        """Left out so far, and to be put into the dead letters, in the order of the rows."""
+        return [record for _, record in sorted(self._dead, key=itemgetter(0))]
 
     @property
     def ends_at(self) -> int | None:
@@ -135,7 +141,8 @@ class Attempts:
                     raise
                 if isinstance(error, ExpectationError) and error.turns is not None and self._puts_aside(error):
                     found = start + np.asarray(error.turns)
-                    self.dead += self._bad_records(turns.only(found), places[found], error)
+                    records = self._bad_records(turns.only(found), places[found], error)
+                    self._dead += zip(places[found].tolist(), records, strict=True)
                     turns, places = turns.without(found), np.delete(places, found)
                     waiting = [(begin - len(found), end - len(found)) for begin, end in waiting]
                     waiting.append((start, stop - len(found)))
@@ -158,13 +165,13 @@ class Attempts:
 
     def mark(self) -> Mark:
         """Where the attempts are, for ``back_to``."""
-        return self.session.savepoint(), len(self.dead), len(self.left_out)
+        return self.session.savepoint(), len(self._dead), len(self.left_out)
 
     def back_to(self, mark: Mark) -> None:
         """Forget everything since ``mark``."""
         savepoint, dead, left_out = mark
         self._roll_back(savepoint)
-        del self.dead[dead:], self.left_out[left_out:]
+        del self._dead[dead:], self.left_out[left_out:]
 
     def _puts_aside(self, error: ExpectationError) -> bool:
         return error.on_violation == "dead_letter" and not self.handling.overrules_expectations
@@ -182,7 +189,7 @@ class Attempts:
             if error.on_violation == "fail":
                 self.stopped = Stopped(record=record, place=place, error=error)
             else:
-                self.dead.append(record)
+                self._dead.append((place, record))
             return
         decision = self.handling.decide(record)
         if isinstance(decision, Retry):
@@ -203,7 +210,7 @@ class Attempts:
             case "continue":
                 self.left_out.append(record)
             case "dead_letter":
-                self.dead.append(record)
+                self._dead.append((place, record))
 
     def _roll_back(self, to: Savepoint) -> None:
         self.session.roll_back(to)

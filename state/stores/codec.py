@@ -9,7 +9,7 @@ keys too long for LMDB.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache, cached_property, lru_cache
 from typing import Any, TypeVar, cast
@@ -201,8 +201,7 @@ class RowCodec:
                 rows["_nulls"][:, index // 8] |= column.is_null().to_numpy().astype(np.uint8) << (index % 8)
                 column = column.fill_null(False if column.dtype == pl.Boolean else 0)
             rows[f"c{index}"] = column.to_numpy()
-        packed: list[bytes] = rows.view(f"V{self._row.itemsize}").tolist()
-        return packed
+        return self._packed(rows)
 
     def decode(self, values: Sequence[bytes | None]) -> pl.DataFrame:
         """Value columns, then ``_ts``; the row for a None is null in all of them.
@@ -214,17 +213,40 @@ class RowCodec:
             return self._ordered(pl.DataFrame(schema=self.schema))
         if values.count(None) == len(values):
             return framed([column.new_from_index(0, len(values)) for column in self._no_row.get_columns()])
-        packed = b"".join([self._absent if value is None else value for value in values])
         return self._ordered(
-            self._unpack_objects(packed, len(values))
+            self._unpack_objects(self._joined(values), len(values))
             if self._row is None
-            else self._unpack_numbers(packed, len(values), self._row)
+            else self._unpack_numbers(self._records(values))
         )
 
-    def _unpack_numbers(self, packed: bytes, count: int, row: np.dtype[Any]) -> pl.DataFrame:
+    def encode_numbers(self, columns: Mapping[str, np.ndarray]) -> list[bytes]:
+        """``encode`` for columns as numbers, none of them null; all have to have a fixed width."""
+        rows = np.zeros(len(columns["_ts"]), self._row)
+        for index, name in enumerate(self.schema):
+            rows[f"c{index}"] = columns[name]
+        return self._packed(rows)
+
+    def decode_numbers(self, values: Sequence[bytes | None]) -> dict[str, np.ndarray]:
+        """``decode`` with columns as numbers, times in ms, and 0 for null; all have to have a fixed width."""
+        rows = self._records(values)
+        return {name: rows[f"c{index}"] for index, name in enumerate(self.schema)}
+
+    def _joined(self, values: Sequence[bytes | None]) -> bytes:
+        return b"".join([self._absent if value is None else value for value in values])
+
+    def _records(self, values: Sequence[bytes | None]) -> np.ndarray:
+        packed, count, row = self._joined(values), len(values), self._row
+        assert row is not None, "not of a fixed width"
         if len(packed) != count * row.itemsize:
             raise self._format_error(f"{count} rows take {len(packed)} bytes, not {count * row.itemsize}")
-        rows = np.frombuffer(packed, row)
+        return np.frombuffer(packed, row)
+
+    @staticmethod
+    def _packed(rows: np.ndarray) -> list[bytes]:
+        packed: list[bytes] = rows.view(f"V{rows.itemsize}").tolist()
+        return packed
+
+    def _unpack_numbers(self, rows: np.ndarray) -> pl.DataFrame:
         columns = [
             pl.Series(name, np.ascontiguousarray(rows[f"c{index}"])).cast(dtype)
             for index, (name, dtype) in enumerate(self.schema.items())
