@@ -63,9 +63,10 @@ class Settings(BaseModel):
     slots: int = Field(default_factory=lambda: max(2, len(os.sched_getaffinity(0))), ge=1, le=1024)
     """How many tasks run at the same time; by default the number of cores, but at least 2."""
     max_epoch_records: int = Field(default=1_000_000, ge=1)
-    """The most records that an epoch reads, over all tasks."""
+    """The most records that an epoch reads, over all tasks; of each topic, where a task reads several."""
     max_epoch_bytes: int = Field(default=256 << 20, ge=1 << 10)
-    """The most bytes of keys and values that an epoch reads, over all tasks."""
+    """The most bytes of keys and values that an epoch reads, over all tasks; of each topic, where a task reads
+    several."""
     tombstone_retention_hours: float = Field(default=24.0, ge=0)
     """How long compaction keeps the rows of deleted keys; a standby that falls further behind starts over."""
     spark_compaction_keys: int = Field(default=10_000_000, ge=1)

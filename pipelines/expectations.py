@@ -36,11 +36,11 @@ class ExpectationCounts:
         return self.failed / judged if judged else 0.0
 
     def since(self, before: ExpectationCounts) -> ExpectationCounts:
-        """What was counted after ``before``."""
+        """What was counted after ``before``; counts that began anew meanwhile give no less than 0."""
         return ExpectationCounts(
-            passed=self.passed - before.passed,
-            failed=self.failed - before.failed,
-            dropped=self.dropped - before.dropped,
+            passed=max(0, self.passed - before.passed),
+            failed=max(0, self.failed - before.failed),
+            dropped=max(0, self.dropped - before.dropped),
         )
 
 

@@ -76,7 +76,7 @@ def telling(what: str, folders: Sequence[Path], needed: int | None = None) -> It
     try:
         yield
     except Exception as error:
-        if not is_disk_full(error):
+        if not is_disk_full(error) or not folders:
             raise
         raise disk_full(error, what, folders, needed) from error
 

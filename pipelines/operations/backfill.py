@@ -76,7 +76,7 @@ def make_backfill(
     application = load_reference(reference)
     application = application.over(newest_commit(warehouse, application.id))
     surroundings = _surroundings(settings, application.id, console, needs_broker=not source.paths)
-    room = telling("the backfill", [settings.dir], FREE_DISK_RESERVE_BYTES)
+    room = telling("the backfill", [settings.dir, *disks(warehouse)], FREE_DISK_RESERVE_BYTES)
     with room, surroundings as (stop, bootstrap_servers, settings):
         if source.paths:
             shadow = begin_from_files(

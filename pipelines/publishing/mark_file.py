@@ -42,6 +42,7 @@ class MarkFile:
             if not (numbers := self._numbers()):
                 self._folder.put(_name(0), _before(outbox_folder))
                 numbers = [0]
+            self._folder.remove_leftovers()
             self._number = max(numbers)
             found = _content(self._folder.get(_name(self._number)))
         self._write(msgspec.structs.replace(found, owner=self._owner))
@@ -84,7 +85,10 @@ class MarkFile:
     def _owned(self) -> _Content:
         with self._told():
             self._require_newest()
-            return _content(self._folder.get(_name(self._number)))
+            try:
+                return _content(self._folder.get(_name(self._number)))
+            except FileNotFoundError:  # removed by whoever has the next number
+                raise SinkFencedError(_FENCED) from None
 
     def _write(self, content: _Content) -> None:
         with self._told():
@@ -102,7 +106,8 @@ class MarkFile:
         return [number for number in numbers if number < self._number]
 
     def _numbers(self) -> list[int]:
-        return [int(file.name.removesuffix(".json")) for file in self._folder.list()]
+        names = (file.name.removesuffix(".json") for file in self._folder.list())
+        return [int(name) for name in names if name.isdecimal()]
 
     @contextmanager
     def _told(self) -> Iterator[None]:

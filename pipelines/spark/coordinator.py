@@ -500,9 +500,9 @@ class Coordinator:
                 self._make_durable(record, confirm)
                 break
             except Exception as error:
-                if not is_disk_full(error):
+                if not is_disk_full(error) or not (folders := disks(self.folder)):
                     raise
-                full = disk_full(error, "a commit", disks(self.folder))
+                full = disk_full(error, "a commit", folders)
                 if not self.wait_for_disk(full):
                     raise CommitOutOfSpaceError(self.application.id, full) from error
         # 7. The tasks told: by their next plans

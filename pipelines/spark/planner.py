@@ -31,9 +31,9 @@ class Limits:
     """How much one epoch may take."""
 
     max_records: int
-    """Records per epoch, over all tasks."""
+    """Records per epoch, over all tasks; of each topic, where a task reads several."""
     max_bytes: int
-    """Bytes of keys and values per epoch, over all tasks."""
+    """Bytes of keys and values per epoch, over all tasks; of each topic, where a task reads several."""
     max_skew_ms: int | None
     """How far one partition may run ahead of another in event time while input is behind; None: any distance."""
     max_task_idle_ms: int | None = 0

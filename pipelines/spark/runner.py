@@ -167,6 +167,7 @@ class _Generations:
             check_sinks(application.topology.outside_sinks, settings.sql_url)
             if not self._has_room():
                 return _stopped_early(application)
+            self._tell_waiting("")
             self._say("starting Spark")
             arrivals = Arrivals({**settings.kafka, "bootstrap.servers": self.bootstrap_servers})
             stack.callback(arrivals.close)

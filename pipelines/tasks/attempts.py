@@ -93,7 +93,8 @@ class Attempts:
     stops_records: bool
     """Whether an expectation puts records aside, or stops the run."""
     tried: int = 0
-    """How often the first row has been tried before."""
+    """How often the row at ``tried_place`` has been tried before."""
+    tried_place: int = 0
     waiting: Waiting | None = None
     """The record to try again, after which no row has been taken."""
     stopped: Stopped | None = None
@@ -154,7 +155,8 @@ class Attempts:
                     waiting.append((start + 1, stop))
                     stop = start + 1
                 self._leave_out(_part(turns, start, stop), clocks, int(places[start]), error)
-                if self.ends_at is not None:
+                if (end := self.ends_at) is not None:
+                    self._dead = [each for each in self._dead if each[0] < end]  # those behind it are met again
                     return outputs or [self.run(Turns(), clocks, is_last=False)]
                 if not waiting:  # what follows the rows is still to come
                     waiting.append((stop, stop))
@@ -171,6 +173,7 @@ class Attempts:
         """Forget everything since ``mark``."""
         savepoint, dead, left_out = mark
         self._roll_back(savepoint)
+        self.waiting = self.stopped = None
         del self._dead[dead:], self.left_out[left_out:]
 
     def _puts_aside(self, error: ExpectationError) -> bool:
@@ -193,7 +196,7 @@ class Attempts:
             return
         decision = self.handling.decide(record)
         if isinstance(decision, Retry):
-            tried = 1 + (self.tried if place == 0 else 0)
+            tried = 1 + (self.tried if place == self.tried_place else 0)
             if tried < decision.attempts:
                 self.waiting = Waiting(
                     record=record,

@@ -149,13 +149,13 @@ class _Task:
                 partition=0,
                 stops_records=self.sub_topology.stops_records,
             )
-            retries, turns = 0, Arrivals(parts).turns
+            retries, first, turns = 0, 0, Arrivals(parts).turns
             outputs = attempts.process(turns, self._clocks, is_last=True)
             while (waiting := attempts.waiting) is not None:  # a retry comes at once
                 retries += 1
-                turns = turns[waiting.place :]
-                attempts.tried, attempts.waiting = waiting.tried, None
-                outputs += attempts.process(turns, outputs[-1].clocks, is_last=True)
+                turns, first = turns[waiting.place - first :], waiting.place
+                attempts.tried, attempts.tried_place, attempts.waiting = waiting.tried, first, None
+                outputs += attempts.process(turns, outputs[-1].clocks, first=first, is_last=True)
             if attempts.stopped is not None:
                 raise attempts.stopped.error
             output = joined(outputs, self.sub_topology.sinks)

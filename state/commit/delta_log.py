@@ -186,7 +186,8 @@ def replace_files(
         raise AppendOnlyError(folder.uri)
     entry = _encoded(_replace_actions(removed, added, is_data_changed, transaction))
     while not log.put_if_absent(entry_name(version), entry):
-        there = _actions(log, version) or []
+        if (there := _actions(log, version)) is None:  # cleaned up since: the log has gone on
+            return False
         if any(action.remove is not None and unquote(action.remove.path) in paths for action in there):
             return False
         if is_data_changed and any(

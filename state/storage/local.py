@@ -163,6 +163,7 @@ class Local:
             with suppress(FileNotFoundError):  # another process has just emptied it
                 aside.mkdir(exist_ok=True)
                 (self.path / name).rename(aside / uuid.uuid4().hex)
+                break  # what is there now is another one
         shutil.rmtree(aside, ignore_errors=True)
 
     def remove_empty(self, name: str) -> None:

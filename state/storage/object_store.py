@@ -13,7 +13,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from io import BytesIO
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 _CHUNK_BYTES = 8 << 20
-_WRITER = "weir-writer"
+_WRITER = "weirwriter"
 """The attribute that tells a writer its own file from that of another."""
 _AT_ONCE = 16
 _PUTS = 3
@@ -130,14 +130,14 @@ class ObjectFolder:
                     obstore.put(self.store, key, data, mode="create", attributes={_WRITER: writer}, use_multipart=False)
                     return True
                 except AlreadyExistsError:
-                    break
+                    with suppress(FileNotFoundError):
+                        return obstore.get(self.store, key).attributes.get(_WRITER) == writer
+                    if not left:  # S3 answers so, too, if two put at once and neither has succeeded
+                        raise
                 except GenericError:
                     if not left:
                         raise
-            try:
-                return obstore.get(self.store, key).attributes.get(_WRITER) == writer
-            except FileNotFoundError:  # deleted meanwhile
-                return False
+        raise AssertionError("the last try returns or raises")
 
     def add(
         self, name: str, write: Callable[[Target], object], *, what: str, needed: int, is_durable: bool = True
@@ -190,9 +190,14 @@ class ObjectFolder:
         """There are none: a file that was not put in full is not there."""
 
     def _delete(self, keys: Sequence[str]) -> None:
-        if keys:
-            with self._asking():
-                obstore.delete(self.store, keys)
+        with self._asking():
+            try:
+                if keys:
+                    obstore.delete(self.store, keys)
+            except FileNotFoundError:  # some stores say so, and stop there
+                for key in keys:
+                    with suppress(FileNotFoundError):
+                        obstore.delete(self.store, key)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:

@@ -223,6 +223,30 @@ def test_a_run_stops_before_a_violation_with_everything_before_it_committed(tmp_
     assert counted(newest_commit(place.warehouse, "numbers")) == {"small": counts(50, 30, 30)}
 
 
+def test_what_is_put_aside_behind_the_stop_is_put_aside_once_when_its_turn_comes(tmp_path):
+    def application(small: str) -> Application:
+        builder = StreamsBuilder()
+        records = builder.stream("numbers", key=String("user"), value=Int64("n"))
+        even = records.expect("even", col("n") % 2 == 0, on_violation="dead_letter")
+        even.expect("small", col("n") < 50, on_violation=small).to_delta("out")
+        return Application("numbers", builder, commit_interval=timedelta(hours=1))
+
+    rows = [(b"a", n.to_bytes(8, "big", signed=True), n) for n in range(80)]
+    place = Place(application("fail"), Topics({("numbers", 0): rows}), tmp_path, max_records=1_000)
+    for _ in range(3):
+        with pytest.raises(ExpectationViolatedError):
+            place.run()
+        assert read_dead_letters(place.warehouse / "numbers")["offset"].to_list() == list(range(1, 50, 2))
+        assert counted(newest_commit(place.warehouse, "numbers")) == {
+            "even": counts(25, 25, 25),
+            "small": counts(25, 0),
+        }
+    place.application = application("count")
+    place.run()
+    assert read_dead_letters(place.warehouse / "numbers")["offset"].to_list() == list(range(1, 80, 2))
+    assert counted(newest_commit(place.warehouse, "numbers")) == {"even": counts(40, 40, 40), "small": counts(25, 15)}
+
+
 def test_a_corrected_expectation_goes_on_where_it_stopped(tmp_path):
     rows = [(b"a", n.to_bytes(8, "big", signed=True), n) for n in range(80)]
     place = Place(stops("fail"), Topics({("numbers", 0): rows}), tmp_path)
