@@ -11,16 +11,17 @@ from weir.pipelines.operations.rows import without_bookkeeping
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.commit.tables import read_table
 from weir.state.storage.contract import Folder
-from weir.state.storage.places import folder_at, is_table, tables_in
+from weir.state.storage.places import Place, folder_at, is_table, tables_in
 
 
-def output_tables(folder: Folder) -> list[str]:
+def output_tables(place: Place) -> list[str]:
     """Names of the output tables below an application's warehouse folder, sorted; links may lead elsewhere and are none
     of them."""
+    folder = folder_at(place)
     return [name for name in tables_in(folder) if not (name.startswith("_") or _is_link(folder / name))]
 
 
-def readable_tables(folder: Folder) -> list[str]:
+def readable_tables(folder: Place) -> list[str]:
     """The output tables, and the one of dead letters if there are any."""
     has_dead_letters = is_table(folder / DEAD_LETTERS.name)
     return [*output_tables(folder), *[DEAD_LETTERS.name] * has_dead_letters]
