@@ -22,6 +22,7 @@ from typing import TypeVar, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD, SparkContext
+from pyspark.errors import PySparkException
 
 from weir.pipelines.spark.errors import RunError
 from weir.pipelines.spark.signs import SIGN_EVERY_S, Asks, Sign
@@ -316,7 +317,7 @@ class _Slot:
 def _require_started(slot: int, job: Future[list[object]]) -> None:
     try:
         job.result()
-    except (Py4JError, OSError) as error:
+    except (Py4JError, PySparkException, OSError) as error:  # of PySpark's own once a SQL session has been there
         raise WorkerStartError(slot, _reason(error)) from None
 
 
