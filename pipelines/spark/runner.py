@@ -272,24 +272,22 @@ class _Generations:
 
 def waiting_for_disk(say: Callable[[str], None], stop: Event) -> Callable[[Exception], bool]:
     """What a start does while a disk is full, until ``stop``."""
-
-    def wait(error: Exception) -> bool:
-        message = f"the start waits for space: {error}"
-        log.warning(message)
-        say(message)
-        return not stop.wait(DISK_FULL_WAIT_S)
-
-    return wait
+    return _waiting(say, stop, "the start waits for space: {}", DISK_FULL_WAIT_S)
 
 
 def waiting_for_brokers(say: Callable[[str], None], stop: Event) -> Callable[[Exception], bool]:
     """What a start does while brokers that have answered before are away, until ``stop``."""
+    return _waiting(say, stop, "{}; trying again until stopped", RETRY_S)
+
+
+def _waiting(say: Callable[[str], None], stop: Event, message: str, pause_s: float) -> Callable[[Exception], bool]:
+    """Says why a start waits, and waits; False when told to stop. ``message`` has a place for the error."""
 
     def wait(error: Exception) -> bool:
-        message = f"{error}; trying again until stopped"
-        log.warning(message)
-        say(message)
-        return not stop.wait(RETRY_S)
+        text = message.format(error)
+        log.warning("%s", text)
+        say(text)
+        return not stop.wait(pause_s)
 
     return wait
 

@@ -2,40 +2,8 @@
 
 from __future__ import annotations
 
-from weir.pipelines.topology.nodes import (
-    BranchNode,
-    ExpectNode,
-    FilterNode,
-    FlatMapValuesNode,
-    MapNode,
-    MapValuesNode,
-    MergeNode,
-    Node,
-    PeekNode,
-    RepartitionNode,
-    SelectKeyNode,
-    SourceNode,
-    SplitNode,
-    TableNode,
-    ToStreamNode,
-    WithTimestampNode,
-)
+from weir.pipelines.topology.nodes import ROW_BY_ROW, Node, RepartitionNode, SourceNode, TableNode
 from weir.state.types import StoreKind
-
-_ROW_BY_ROW = (
-    BranchNode,
-    ExpectNode,
-    FilterNode,
-    FlatMapValuesNode,
-    MapNode,
-    MapValuesNode,
-    MergeNode,
-    PeekNode,
-    SelectKeyNode,
-    SplitNode,
-    ToStreamNode,
-    WithTimestampNode,
-)
 
 
 def depends_on_one_record(node: Node) -> bool:
@@ -43,6 +11,6 @@ def depends_on_one_record(node: Node) -> bool:
     if isinstance(node, SourceNode):
         return True
     is_plain_table = isinstance(node, TableNode) and node.store.kind is StoreKind.KEY_VALUE  # it forwards every row
-    if not (is_plain_table or isinstance(node, _ROW_BY_ROW)):
+    if not (is_plain_table or isinstance(node, ROW_BY_ROW)):
         return False
     return all(isinstance(parent, RepartitionNode) or depends_on_one_record(parent) for parent in node.parents)

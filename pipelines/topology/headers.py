@@ -8,53 +8,31 @@ from __future__ import annotations
 
 from weir.pipelines.topology.joins import JoinBufferNode, StreamTableJoinNode
 from weir.pipelines.topology.nodes import (
+    ROW_BY_ROW,
     AggregateNode,
-    BranchNode,
-    ExpectNode,
-    FilterNode,
-    FlatMapValuesNode,
     LateRecordsNode,
-    MapNode,
-    MapValuesNode,
-    MergeNode,
     Node,
-    PeekNode,
     RepartitionNode,
-    SelectKeyNode,
     SourceNode,
-    SplitNode,
     SuppressNode,
     TableSinkNode,
-    ToStreamNode,
-    WithTimestampNode,
 )
 from weir.pipelines.topology.processors import ProcessorNode
 
-_ROW_BY_ROW = (
-    BranchNode,
-    ExpectNode,
-    FilterNode,
-    FlatMapValuesNode,
+_PASSES_HEADERS = (
+    *ROW_BY_ROW,
     JoinBufferNode,
     LateRecordsNode,
-    MapNode,
-    MapValuesNode,
-    MergeNode,
-    PeekNode,
     ProcessorNode,
     RepartitionNode,
-    SelectKeyNode,
     SourceNode,
-    SplitNode,
     StreamTableJoinNode,
     SuppressNode,
     TableSinkNode,
-    ToStreamNode,
-    WithTimestampNode,
 )
 
 
 def passes_headers(node: Node) -> bool:
     """Whether a node's operator takes rows with ``_headers``, and forwards each with those of its row, or of the last
     record in it."""
-    return isinstance(node, _ROW_BY_ROW) or (isinstance(node, AggregateNode) and node.keeps_headers)
+    return isinstance(node, _PASSES_HEADERS) or (isinstance(node, AggregateNode) and node.keeps_headers)

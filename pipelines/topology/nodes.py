@@ -562,3 +562,20 @@ def renamed(store: StoreSpec, names: Mapping[str, str]) -> StoreSpec:
 def readers_of(node: Node) -> list[Node]:
     """The nodes that get what ``node`` forwards."""
     return [child for child in node.children if not isinstance(child, LateRecordsNode)]
+
+
+ROW_BY_ROW: tuple[type[Node], ...] = (
+    BranchNode,
+    ExpectNode,
+    FilterNode,
+    FlatMapValuesNode,
+    MapNode,
+    MapValuesNode,
+    MergeNode,
+    PeekNode,
+    SelectKeyNode,
+    SplitNode,
+    ToStreamNode,
+    WithTimestampNode,
+)
+"""Nodes that make their rows of one row each, whatever came before it."""
