@@ -1,88 +1,160 @@
-"""Turns an application into everything that Dagster shows and does for it: one call, the same for every application."""
+"""Turns applications into everything that Dagster shows and does for them: one call, the same for every application."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from functools import cache
+from types import ModuleType
 
 import dagster as dg
 
 from weir.orchestration.assets.backfill import backfill_assets
 from weir.orchestration.assets.ingest import ingest_assets
-from weir.orchestration.checks.commits import commit_checks, lag_check
+from weir.orchestration.checks.commits import commit_checks
 from weir.orchestration.checks.files import file_checks
+from weir.orchestration.checks.lag import lag_check
 from weir.orchestration.checks.quarantine import quarantine_check
+from weir.orchestration.checks.running import running_check
 from weir.orchestration.checks.sinks import sink_checks
 from weir.orchestration.checks.state import state_checks
-from weir.orchestration.jobs.asset_jobs import audit_job, continuous_job, verify_job
+from weir.orchestration.jobs.asset_jobs import audit_job, catch_up_job, continuous_job, verify_job
 from weir.orchestration.jobs.compaction import compaction_job
 from weir.orchestration.jobs.dead_letters import dead_letters_job, replay_job
 from weir.orchestration.jobs.migration import migration_job
 from weir.orchestration.jobs.rebuild import rebuild_job
 from weir.orchestration.jobs.requests import request_jobs
 from weir.orchestration.jobs.restore import restore_job
+from weir.orchestration.resources import WeirResource, driver_pipes
 from weir.orchestration.schedules.maintenance import audit_schedule, compaction_schedule
 from weir.orchestration.sensors.commits import commits_sensor
 from weir.orchestration.sensors.compaction import compaction_sensor
 from weir.orchestration.sensors.health import health_sensor
 from weir.orchestration.sensors.repair import repair_sensor
+from weir.orchestration.sensors.reports import reports_sensor
 from weir.orchestration.sensors.restart import restart_sensor
 from weir.orchestration.sensors.retention import retention_sensor
 from weir.orchestration.sensors.stalled import stalled_sensor
 from weir.orchestration.sensors.uncommitted import uncommitted_sensor
-from weir.orchestration.supervised import Supervised
+from weir.orchestration.supervised import FIRST_DAY, Supervised
 from weir.orchestration.thresholds import Thresholds
 from weir.pipelines.application import Application
 
-FIRST_DAY = date(2020, 1, 1)
+SENSORS = (
+    "commits",
+    "compaction_due",
+    "health",
+    "repair",
+    "reports",
+    "retention",
+    "stalled",
+    "succession",
+    "uncommitted",
+)
+"""By name, without ``weir_``."""
 
 
-def weir_assets(
+def supervise(
     application: Application,
-    reference: str,
+    reference: str | None = None,
     *,
     topics: Mapping[str, dg.AssetsDefinition] | None = None,
     thresholds: Thresholds | None = None,
     first_day: date = FIRST_DAY,
     end_day: date | None = None,
     owners: Sequence[str] = (),
-) -> dg.Definitions:
-    """Assets, checks, jobs, schedules and sensors of an application; drivers load it from ``reference``
-    (``module:attribute``).
+    unwatched: Collection[str] = (),
+) -> Supervised:
+    """How Dagster looks after an application, for ``definitions``.
 
-    ``topics`` are your own assets, each with one key, for source topics that something here fills; every other
-    topic is an external asset ``kafka/<topic>``, shared by all applications that read it. ``first_day`` is the
-    first day of event time that a backfill may ask for, ``end_day`` the day after the last; the default is today.
-    ``owners`` are shown with the assets: e-mail addresses, or ``team:name``.
-    Merge the result with a ``weir`` and a ``pipes`` resource (``weir.orchestration.definitions``).
+    Args:
+        application: The application.
+        reference: ``module:attribute``, from which drivers load it; found by itself where a module that is loaded has
+            the application as an attribute.
+        topics: Your own assets, each with one key, for source topics that something here fills. Every other topic is an
+            external asset ``kafka/<topic>``, shared by all applications that read it.
+        thresholds: The limits at which sensors act and checks fail.
+        first_day: The first day of event time that a backfill may ask for.
+        end_day: The day after the last; today if not given.
+        owners: Shown with the assets: e-mail addresses, or ``team:name``.
+        unwatched: Sensors that leave the application alone, such as ``succession``.
+
+    Raises:
+        ValueError: No module has the application as an attribute, or no sensor has a name of ``unwatched``.
     """
+    if unknown := set(unwatched) - set(SENSORS):
+        raise ValueError(f"no sensor is called {min(unknown)}; these are: {', '.join(SENSORS)}")
     own = topics or {}
-    patterns = application.topology.open_patterns
-    external = {
-        topic: _external_topic(topic, is_pattern=topic in patterns)
-        for topic in application.topology.topics()
-        if topic not in own
-    }
-    supervised = Supervised(
+    return Supervised(
         application=application,
-        reference=reference,
+        reference=reference or _reference(application),
         thresholds=thresholds or Thresholds(),
         owners=owners,
+        topic_assets=list(own.values()),
         topics={
-            topic: own[topic].key if topic in own else external[topic].key for topic in application.topology.topics()
+            topic: own[topic].key if topic in own else _external_key(topic) for topic in application.topology.topics()
         },
+        first_day=first_day,
+        end_day=end_day,
+        unwatched=unwatched,
     )
-    audit, compaction, restore = audit_job(supervised), compaction_job(supervised), restore_job(supervised)
+
+
+def definitions(*applications: Application | Supervised, weir: WeirResource | None = None) -> dg.Definitions:
+    """Everything for ``applications``: assets, checks, jobs, schedules, sensors, and the resources ``weir`` and
+    ``pipes``. One call holds all applications of a code location, because its sensors look after all of them; merge it
+    with definitions of your own (``dg.Definitions.merge``).
+
+    ``weir`` says where Weir works; without it, ``WEIR_*`` variables and ``weir.toml`` do.
+
+    Raises:
+        ValueError: Two applications have the same id, or see ``supervise``.
+    """
+    supervised = [each if isinstance(each, Supervised) else supervise(each) for each in applications]
+    names = [each.name for each in supervised]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"two applications are called {min(twice)} here; give each an id of its own")
+    external = {
+        _external_key(topic): _external_topic(topic, is_pattern=topic in each.application.topology.open_patterns)
+        for each in supervised
+        for topic, key in each.topics.items()
+        if key == _external_key(topic)
+    }
+    compactions, restores = [compaction_job(each) for each in supervised], [restore_job(each) for each in supervised]
+    ingests = [job(each) for each in supervised for job in (catch_up_job, continuous_job)]
+    return dg.Definitions.merge(
+        *map(_own, supervised),
+        dg.Definitions(
+            assets=list(external.values()),
+            jobs=[*ingests, *compactions, *restores],
+            schedules=[
+                compaction_schedule(each, compaction) for each, compaction in zip(supervised, compactions, strict=True)
+            ],
+            sensors=[
+                commits_sensor(supervised),
+                reports_sensor(supervised),
+                health_sensor(supervised),
+                uncommitted_sensor(supervised),
+                restart_sensor(supervised, ingests),
+                retention_sensor(supervised),
+                compaction_sensor(supervised, compactions),
+                stalled_sensor(supervised),
+                repair_sensor(supervised, restores),
+            ],
+            resources={"weir": weir or WeirResource(), "pipes": driver_pipes()},
+        ),
+    )
+
+
+def _own(supervised: Supervised) -> dg.Definitions:
+    """What belongs to one application alone."""
+    audit = audit_job(supervised)
     return dg.Definitions(
-        assets=[
-            *own.values(),
-            *external.values(),
-            ingest_assets(supervised),
-            *backfill_assets(supervised, first_day, end_day),
-        ],
+        assets=[*supervised.topic_assets, ingest_assets(supervised), *backfill_assets(supervised)],
         asset_checks=[
+            running_check(supervised),
             lag_check(supervised),
             commit_checks(supervised),
             quarantine_check(supervised),
@@ -91,36 +163,49 @@ def weir_assets(
             *file_checks(supervised),
         ],
         jobs=[
-            continuous_job(supervised),
             *request_jobs(supervised),
             dead_letters_job(supervised),
             replay_job(supervised),
-            restore,
             verify_job(supervised),
             audit,
-            compaction,
             rebuild_job(supervised),
             migration_job(supervised),
         ],
-        schedules=[compaction_schedule(supervised, compaction), audit_schedule(supervised, audit)],
-        sensors=[
-            commits_sensor(supervised),
-            health_sensor(supervised),
-            uncommitted_sensor(supervised),
-            restart_sensor(supervised),
-            retention_sensor(supervised),
-            compaction_sensor(supervised, compaction),
-            stalled_sensor(supervised),
-            repair_sensor(supervised, restore),
-        ],
+        schedules=[audit_schedule(supervised, audit)],
     )
+
+
+def _reference(application: Application) -> str:
+    """Rather in its own module than in one that is about Dagster, which drivers would load for nothing."""
+    found = [
+        (module, attribute)
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType) and name != "__main__"
+        for attribute, value in list(vars(module).items())
+        if value is application
+    ]
+    if found:
+        module, attribute = min(found, key=lambda each: _is_about_dagster(each[0]))
+        return f"{module.__name__}:{attribute}"
+    raise ValueError(
+        f"no module that is loaded has the application {application.id} as an attribute, so that its drivers could not "
+        f'load it: give it a name in its module, or pass supervise(app, "module:attribute")'
+    )
+
+
+def _is_about_dagster(module: ModuleType) -> bool:
+    names = [getattr(value, "__module__", None) or getattr(value, "__name__", "") for value in vars(module).values()]
+    return any(str(name).startswith(("dagster", "weir.dagster", "weir.orchestration")) for name in names)
+
+
+def _external_key(topic: str) -> dg.AssetKey:
+    return dg.AssetKey(["kafka", re.sub(r"[^A-Za-z0-9._-]+", "_", topic)])
 
 
 @cache
 def _external_topic(topic: str, *, is_pattern: bool) -> dg.AssetSpec:
     """One object per topic, so that applications can share it; a pattern is one object, whatever it matches."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", topic)
     what = f"Kafka topics that match {topic}" if is_pattern else f"Kafka topic {topic}"
     return dg.AssetSpec(
-        ["kafka", name], kinds={"kafka"}, group_name="kafka", description=f"The {what}, filled elsewhere."
+        _external_key(topic), kinds={"kafka"}, group_name="kafka", description=f"The {what}, filled elsewhere."
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cached_property
 
 import dagster as dg
@@ -17,6 +18,7 @@ from weir.state.commit.outbox import outbox_name, sink_of
 from weir.state.commit.upserts import shown_name
 from weir.state.types import CHANGELOG_FOLDER, TableSpec
 
+FIRST_DAY = date(2020, 1, 1)
 TAG_CHARACTERS = 63
 """The most that Dagster allows in an asset's tag."""
 
@@ -30,6 +32,14 @@ class Supervised:
     """``module:attribute``, from which drivers load it."""
     topics: Mapping[str, dg.AssetKey]
     """The asset of each source topic."""
+    topic_assets: Sequence[dg.AssetsDefinition] = ()
+    """Those among them that something here fills."""
+    first_day: date = FIRST_DAY
+    """The first day of event time that a backfill may ask for."""
+    end_day: date | None = None
+    """The day after the last; None for today."""
+    unwatched: Collection[str] = ()
+    """Sensors that leave the application alone, by name without ``weir_``."""
     owners: Sequence[str] = ()
     """Of its assets: e-mail addresses, or ``team:name``."""
     thresholds: Thresholds = field(default_factory=Thresholds)

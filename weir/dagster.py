@@ -1,11 +1,11 @@
-"""Weir in Dagster: ``weir_assets`` gives an application's assets, checks, jobs and sensors, to be merged with the
-resources ``weir`` (a ``WeirResource``) and ``pipes`` (``driver_pipes()``)."""
+"""Weir in Dagster: ``definitions`` gives everything for the applications of a code location; ``supervise`` says how one
+of them is looked after."""
 
-from weir.orchestration.application import weir_assets
-from weir.orchestration.resources import WeirResource, driver_pipes
+from weir.orchestration.application import definitions, supervise
+from weir.orchestration.resources import WeirResource
 from weir.orchestration.thresholds import Thresholds
 
-__all__ = ["Thresholds", "WeirResource", "driver_pipes", "weir_assets"]
+__all__ = ["Thresholds", "WeirResource", "definitions", "supervise"]
 
 for _name in __all__:
     globals()[_name].__module__ = "weir.dagster"

@@ -60,6 +60,18 @@ def broker_for(settings: Settings) -> Iterator[tuple[str, Settings]]:
         yield bootstrap_servers, settings.model_copy(update={"kafka": {**settings.kafka, **broker.login()}})
 
 
+def broker_of(settings: Settings) -> tuple[str, Settings] | None:
+    """The same as ``broker_for`` for a short question that must not start the embedded broker, nor keep it up: None if
+    it does not run."""
+    if settings.bootstrap_servers is not None:
+        return settings.bootstrap_servers, settings
+    broker = EmbeddedBroker(settings.kafka_dir)
+    status = broker.files.read_status()
+    if status.get("state") != "ready" or not broker.is_supervised():
+        return None
+    return str(status["bootstrap_servers"]), settings.model_copy(update={"kafka": {**settings.kafka, **broker.login()}})
+
+
 class EmbeddedBroker:
     """The broker of one folder, seen from any process."""
 

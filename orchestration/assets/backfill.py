@@ -5,7 +5,6 @@ A range of days is one run: a separate driver next to the live one, then a swap 
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import date
 from typing import Any
 
 import dagster as dg
@@ -63,19 +62,17 @@ class BackfillConfig(dg.Config):
     wall_clock: bool = WALL_CLOCK_FIELD
 
 
-def backfill_assets(supervised: Supervised, first_day: date, end_day: date | None) -> list[dg.AssetsDefinition]:
+def backfill_assets(supervised: Supervised) -> list[dg.AssetsDefinition]:
     """``<app>/backfill``; empty if no output has rows that belong to days."""
     outputs = day_outputs(supervised.application.topology)
     if not outputs.swapped and not outputs.published:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)  # about backfill policies, at every start
-        return [_backfill_asset(supervised, outputs, first_day, end_day)]
+        return [_backfill_asset(supervised, outputs)]
 
 
-def _backfill_asset(
-    supervised: Supervised, outputs: DayOutputs, first_day: date, end_day: date | None
-) -> dg.AssetsDefinition:
+def _backfill_asset(supervised: Supervised, outputs: DayOutputs) -> dg.AssetsDefinition:
     @dg.asset(
         key=[supervised.id, "backfill"],
         deps=list(supervised.topics.values()),
@@ -85,7 +82,8 @@ def _backfill_asset(
         tags=supervised.tags,
         backfill_policy=dg.BackfillPolicy.single_run(),
         partitions_def=dg.DailyPartitionsDefinition(
-            start_date=first_day.isoformat(), end_date=end_day.isoformat() if end_day else None
+            start_date=supervised.first_day.isoformat(),
+            end_date=supervised.end_day.isoformat() if supervised.end_day else None,
         ),
         description=f"Days of event time, UTC, of {', '.join(_names(outputs))}: recomputed from the topics and "
         "swapped in by one commit, while the ingest keeps running; what has left the warehouse is published again if "

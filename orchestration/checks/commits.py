@@ -9,52 +9,17 @@ from collections.abc import Iterator
 import dagster as dg
 
 from weir.infra.control import ControlDatabase
-from weir.infra.kafka.admin import KafkaAdmin
-from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.orchestration.checks.expectations import expectation_results, expectation_specs
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import size_text
-from weir.pipelines.operations.positions import committed_lag, committed_positions, committed_totals
+from weir.pipelines.operations.positions import committed_totals
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.commit.audit import CommitWindow, newest_commits, offset_breaks, row_count
-from weir.state.commit.protocol import newest_commit
 from weir.state.storage.places import folder_at
 
 SHOWN_BREAKS = 20
-
-
-def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
-    """Compares the newest commit's offsets with the ends of the topics."""
-    max_records = supervised.thresholds.lag_max_records
-
-    @dg.asset_check(
-        asset=supervised.ingest,
-        name="lag",
-        description=(f"There is a commit, and the newest is at most {max_records:,} records behind the topics' ends."),
-    )
-    def lag(weir: WeirResource) -> dg.AssetCheckResult:
-        """Compare the newest commit's offsets with the topics' ends."""
-        settings = weir.settings()
-        newest = newest_commit(folder_at(settings.warehouse), supervised.id)
-        with broker_for(settings) as (bootstrap_servers, settings):
-            lags = committed_lag(
-                committed_positions(newest, supervised.topics), KafkaAdmin(bootstrap_servers, settings.kafka)
-            )
-        records = sum(lags.values())
-        return dg.AssetCheckResult(
-            passed=newest is not None and records <= max_records,
-            severity=dg.AssetCheckSeverity.WARN,
-            metadata={
-                "lag_records": records,
-                "max_records": max_records,
-                "committed_epoch": newest.epoch if newest else 0,
-                "lag_by_partition": {f"{topic}-{number}": lag for (topic, number), lag in lags.items()},
-            },
-        )
-
-    return lag
 
 
 def commit_checks(supervised: Supervised) -> dg.AssetChecksDefinition:

@@ -61,14 +61,15 @@ def health_metadata(settings: Settings, application: str) -> dict[str, Any]:
 
 
 def _pace(settings: Settings, application: str) -> dict[str, Any]:
-    """The lag and commit latency that the driver last reported, and its last hour; empty without a control database."""
+    """The commit latency that the driver last reported, and its last hour; empty without a control database. The lag is
+    in the check ``lag``, which is newer."""
     try:
         database = ControlDatabase(settings.control_database_url)
         status, minutes = database.application_status(application), database.last_hour(application)
     except ControlDatabaseError:
         return {}
     metric = status.metric if status else None
-    newest = {} if metric is None else {"lag_records": metric.lag, "commit_ms": round(metric.commit_ms, 1)}
+    newest = {} if metric is None else {"commit_ms": round(metric.commit_ms, 1)}
     return {**newest, "last_hour": {"raw_value": last_hour_markdown(minutes), "type": "md"}}
 
 
@@ -144,7 +145,7 @@ def last_hour_markdown(minutes: Sequence[MinuteRow]) -> str:
     by_minute = {row.at_ms // MINUTE_MS: row for row in minutes}
     newest = max(by_minute)
     rows = [by_minute.get(minute) for minute in range(newest - SHOWN_MINUTES + 1, newest + 1)]
-    lines = ["| | now | most | the hour |", "| --- | ---: | ---: | --- |"]
+    lines = ["| | newest minute | greatest | the hour |", "| --- | ---: | ---: | --- |"]
     for title, column in (("records/s", "records_per_s"), ("lag, records", "lag"), ("commit, ms", "commit_ms")):
         values = [None if row is None else getattr(row, column) for row in rows]
         most = max(value for value in values if value is not None)

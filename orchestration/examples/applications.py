@@ -6,7 +6,7 @@ from datetime import date
 import dagster as dg
 
 from weir.infra.kafka.broker import broker_for
-from weir.orchestration.application import weir_assets
+from weir.orchestration.application import supervise
 from weir.orchestration.resources import WeirResource
 from weir.pipelines.examples import flights, weather
 
@@ -37,7 +37,7 @@ FIRST_DAY, END_DAY = date(2013, 1, 1), date(2014, 1, 2)
 """New York's last evening of 2013 is the next day in UTC."""
 
 flights_topic = loaded_topic("flights", "336,776 real departures from New York in 2013, in the Kafka topic `flights`.")
-flights_defs = weir_assets(
+flights_app = supervise(
     flights.app,
     "weir.pipelines.examples.flights:app",
     topics={"flights": flights_topic},
@@ -47,7 +47,7 @@ flights_defs = weir_assets(
 weather_topic = loaded_topic(
     "weather", "26,115 hourly observations at New York's airports in 2013, in the Kafka topic `weather`."
 )
-weather_defs = weir_assets(
+weather_app = supervise(
     weather.app,
     "weir.pipelines.examples.weather:app",
     topics={"weather": weather_topic},

@@ -1,5 +1,4 @@
-"""Jobs that select assets and checks: the continuous ingest, the full comparison of the state and the outputs, and the
-audit."""
+"""Jobs that select assets and checks: the ingest, the full comparison of the state and the outputs, and the audit."""
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import (  # has no public name
@@ -12,14 +11,43 @@ from weir.orchestration.checks.state import FULL_CHECK
 from weir.orchestration.supervised import Supervised
 
 
+def catch_up_name(supervised: Supervised) -> str:
+    """The name of the job that ends once it has caught up."""
+    return f"{supervised.name}_catch_up"
+
+
+def continuous_name(supervised: Supervised) -> str:
+    """The name of the job without an end."""
+    return f"{supervised.name}_continuously"
+
+
+def catch_up_job(supervised: Supervised) -> AssetJob:
+    """``<app>_catch_up``: the ingest, until everything in the topics has been processed."""
+    return _ingest_job(
+        supervised,
+        catch_up_name(supervised),
+        "Run the ingest until it has caught up with its topics.",
+        until_caught_up=True,
+    )
+
+
 def continuous_job(supervised: Supervised) -> AssetJob:
     """``<app>_continuously``: the ingest, until it is stopped."""
+    return _ingest_job(
+        supervised,
+        continuous_name(supervised),
+        "Run the ingest until it is stopped or terminated; the hourly audit runs its checks.",
+        until_caught_up=False,
+    )
+
+
+def _ingest_job(supervised: Supervised, name: str, description: str, *, until_caught_up: bool) -> AssetJob:
     return dg.define_asset_job(
-        f"{supervised.name}_continuously",
+        name,
         tags=supervised.tags,
-        description="Run the ingest until it is stopped or terminated; the hourly audit runs its checks.",
+        description=description,
         selection=dg.AssetSelection.assets(supervised.ingest, *supervised.tables.values()).without_checks(),
-        config={"ops": {ingest_op(supervised): {"config": {"until_caught_up": False}}}},
+        config={"ops": {ingest_op(supervised): {"config": {"until_caught_up": until_caught_up}}}},
     )
 
 

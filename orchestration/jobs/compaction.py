@@ -28,8 +28,9 @@ class CompactionConfig(dg.Config):
     dry_run: bool = Field(default=False, description="Show what would change; change nothing.")
 
 
-def compaction_pool(supervised: Supervised) -> str:
-    """Keeps a second compaction of the application waiting; the sensor sets its limit to one."""
+def compaction_name(supervised: Supervised) -> str:
+    """The name of the compaction job, and of the pool that keeps a second compaction of the application waiting; the
+    sensor sets its limit to one."""
     return f"{supervised.name}_compaction"
 
 
@@ -39,7 +40,7 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
 
     @dg.op(
         name=f"{supervised.name}_compact",
-        pool=compaction_pool(supervised),
+        pool=compaction_name(supervised),
         description="Merge small files into large ones, delete files that nothing refers to any more, and clean the "
         "quarantine.",
     )
@@ -93,8 +94,9 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
                 )
 
     @dg.job(
-        name=f"{supervised.name}_compaction",
+        name=compaction_name(supervised),
         tags=supervised.tags,
+        executor_def=dg.in_process_executor,
         description="Merge the files of changelogs, outputs and the commit log, and clean the quarantine; safe next to "
         "a running driver.",
     )

@@ -63,6 +63,7 @@ def dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
     @dg.job(
         name=f"{supervised.name}_dead_letters",
         tags=supervised.tags,
+        executor_def=dg.in_process_executor,
         description="List the newest records that could not be read or processed, with the reason.",
     )
     def job() -> None:
@@ -91,6 +92,7 @@ def replay_job(supervised: Supervised) -> dg.JobDefinition:
     @dg.job(
         name=f"{supervised.name}_replay_dead_letters",
         tags=supervised.tags,
+        executor_def=dg.in_process_executor,
         description="Let the running application, with its program corrected, process dead letters again, each once.",
     )
     def job() -> None:

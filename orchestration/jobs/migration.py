@@ -141,6 +141,7 @@ def migration_job(supervised: Supervised) -> dg.JobDefinition:
     @dg.job(
         name=f"{supervised.name}_migration",
         tags=supervised.tags,
+        executor_def=dg.in_process_executor,
         description="Move positions and state here from another system, or positions back to it; shows what would "
         "change, and carries it out with dry_run: false.",
     )

@@ -61,6 +61,7 @@ def rebuild_job(supervised: Supervised) -> dg.JobDefinition:
     @dg.job(
         name=f"{supervised.name}_rebuild",
         tags=supervised.tags,
+        executor_def=dg.in_process_executor,
         description="Recompute the whole history with the program as it is now, stores and running totals too, "
         "while the ingest keeps running; then swap it in while the ingest is stopped. "
         "Terminating the run leaves everything as it was.",

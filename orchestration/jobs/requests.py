@@ -38,7 +38,12 @@ def _request_job(supervised: Supervised, name: str, kind: RequestKind, descripti
     def request(context: dg.OpExecutionContext, config: RequestConfig, weir: WeirResource) -> None:
         ask_driver(context, supervised, weir.settings(), kind, config.reason)
 
-    @dg.job(name=f"{supervised.name}_{name}", description=description, tags=supervised.tags)
+    @dg.job(
+        name=f"{supervised.name}_{name}",
+        description=description,
+        tags=supervised.tags,
+        executor_def=dg.in_process_executor,
+    )
     def job() -> None:
         request()
 

@@ -22,6 +22,11 @@ class RestoreConfig(RequestConfig):
     from_changelog: bool = Field(default=False, description="Read the whole changelog and drop the task's snapshot.")
 
 
+def restore_name(supervised: Supervised) -> str:
+    """The name of the restore job."""
+    return f"{supervised.name}_restore"
+
+
 def restore_op(supervised: Supervised) -> str:
     """The name of the restore job's op, under which a run's configuration addresses it."""
     return f"{supervised.name}_ask_restore"
@@ -44,9 +49,10 @@ def restore_job(supervised: Supervised) -> dg.JobDefinition:
         _follow(context, supervised.id, settings, task)
 
     @dg.job(
-        name=f"{supervised.name}_restore",
+        name=restore_name(supervised),
         partitions_def=supervised.task_partitions,
         tags=supervised.tags,
+        executor_def=dg.in_process_executor,
         description="Set a task's local state aside and rebuild it, while the other tasks keep running.",
     )
     def job() -> None:

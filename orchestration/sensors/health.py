@@ -14,63 +14,53 @@ from itertools import pairwise
 import dagster as dg
 import msgspec
 
-from weir.infra.control import ApplicationStatus, ControlDatabase, MinuteRow
+from weir.infra.control import ApplicationStatus, MinuteRow
 from weir.orchestration.checks.sinks import sink_trouble
-from weir.orchestration.resources import WeirResource
 from weir.orchestration.sensors.observations import report_changes
+from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import Thresholds
 from weir.pipelines.operations.quarantine import quarantine_status
 from weir.pipelines.publishing.state import SinkState
 
-LOOK_EVERY_S = 30
+LOOK_EVERY_S = 10
 LAG_STEPS = 5
 """Lag counts as growing when it grows in each fifth of ``Thresholds.lag_grows_max_s``."""
 LEAST_PACE = 1.0
 """Records per second: an hour whose best minute had fewer was idle and does not show how fast lag is worked off."""
 
 
-def health_sensor(supervised: Supervised) -> dg.SensorDefinition:
-    """Warns by observations of the ingest."""
-    thresholds = supervised.thresholds
-
-    @dg.sensor(
-        name=f"{supervised.name}_health",
-        tags=supervised.tags,
-        minimum_interval_seconds=LOOK_EVERY_S,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Warns of more than {thresholds.lag_max_records:,} records or {thresholds.lag_max_s:.0f} s "
-        "of lag, of growing lag, of tasks that are restoring, of sinks that lag or refuse rows, and of a quarantine "
-        "over its limit.",
+def health_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
+    """Warns by observations of the ingests."""
+    return watch(
+        "health",
+        health,
+        applications,
+        every_s=LOOK_EVERY_S,
+        description="Warns of lag in records or in seconds, of growing lag, of tasks that are restoring, of sinks that "
+        "lag or refuse rows, and of a quarantine over its limit.",
     )
-    def health(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
-        settings = weir.settings()
-        database = ControlDatabase(settings.control_database_url)
-        status = database.application_status(supervised.id)
-        if status is None or not status.is_running or status.metric is None:
-            return dg.SkipReason(f"no driver of {supervised.id} is running")
+
+
+def health(look: Look) -> Found:
+    """What a running driver reports; what was reported before is over once it has ended."""
+    thresholds, found = look.supervised.thresholds, dict[str, str]()
+    status, at_ms = look.database.application_status(look.id), round(time.time() * 1000)
+    if status is not None and status.is_running and status.metric is not None:
         at_ms = status.metric.at_ms
-        lags = database.lags(
-            supervised.id,
+        lags = look.database.lags(
+            look.id,
             until_ms=at_ms,
             steps=LAG_STEPS + 1,
             step_ms=round(thresholds.lag_grows_max_s * 1000 / LAG_STEPS),
         )
-        found = conditions(status, database.last_hour(supervised.id), lags, thresholds)
+        found = conditions(status, look.database.last_hour(look.id), lags, thresholds)
         for sink in msgspec.convert(list(status.sinks), list[SinkState]):
-            if trouble := sink_trouble(sink, supervised.id, thresholds.sink_lag_max_s, time.time()):
+            if trouble := sink_trouble(sink, look.id, thresholds.sink_lag_max_s, time.time()):
                 found[f"sink {sink.sink}"] = f"sink {sink.sink}: {trouble}"
-        if over_limit := quarantine_status(settings, supervised.id).over_limit:
-            found["quarantine"] = over_limit
-        return report_changes(
-            supervised.ingest,
-            found,
-            context.cursor,
-            at_ms=at_ms,
-            cooldown_s=thresholds.cooldown_s,
-        )
-
-    return health
+    if over_limit := quarantine_status(look.settings, look.id).over_limit:
+        found["quarantine"] = over_limit
+    return report_changes(look.supervised.ingest, found, look.cursor, at_ms=at_ms, cooldown_s=thresholds.cooldown_s)
 
 
 def conditions(

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 
 import dagster as dg
 
+from weir.orchestration.sensors.watching import Found
+
 
 def report_changes(
     asset: dg.AssetKey, conditions: Mapping[str, str], cursor: str | None, *, at_ms: int, cooldown_s: float
-) -> dg.SensorResult | dg.SkipReason:
-    """A sensor's answer when ``conditions`` (a sentence each, by name) hold as of ``at_ms``.
+) -> Found:
+    """What to answer when ``conditions`` (a sentence each, by name) hold as of ``at_ms``.
 
     The cursor remembers when each was last reported, by the times of the readings and not by the clock of this host.
     """
@@ -23,11 +25,12 @@ def report_changes(
     }
     over = [name for name in reported if name not in conditions]
     if not (due or over):
-        return dg.SkipReason(f"already reported: {', '.join(reported)}" if reported else "all is well")
+        return Found(said=f"already reported: {', '.join(reported)}") if reported else Found()
     now = {name: at_ms if name in due else reported[name] for name in conditions}
-    return dg.SensorResult(
+    return Found(
+        said="; ".join([*due.values(), *(f"over: {name}" for name in over)]),
         cursor=json.dumps(now),
-        asset_events=[
+        events=[
             *(observation(asset, name, sentence) for name, sentence in due.items()),
             *(observation(asset, name, f"over: {name}", severity="info") for name in over),
         ],

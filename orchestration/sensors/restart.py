@@ -1,7 +1,8 @@
 """Restarts an ingest whose driver or run worker was killed: marks its run failed and starts the next one.
 
 A killed driver leaves its lease behind. If the run worker or the step's process was killed, the driver has noticed,
-committed and ended, but the step has not said how; Dagster may still show that run as running. Runs that were
+committed and ended, but the step has not said how; Dagster may still show that run as running. A run that was started
+for such a driver and failed, or was killed, before its own driver began is followed by another. Runs that were
 terminated, runs that failed with an error of their own, and drivers that no run started are left alone. A driver that
 is killed again and again is restarted after growing pauses: none before the first restart, then
 ``Thresholds.restart_pause_s``, then twice as long each time.
@@ -11,17 +12,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import (  # has no public name
+    UnresolvedAssetJobDefinition as AssetJob,
+)
 from dagster._core.executor.child_process_executor import ChildProcessCrashException  # has no public name
+from dagster._core.launcher import DefaultRunLauncher
+from dagster._core.storage.tags import RUN_KEY_TAG
 
-from weir.infra.control import ApplicationStatus, ControlDatabase, this_host
+from weir.infra.control import ApplicationStatus, this_host
+from weir.infra.process import start_ticks
 from weir.orchestration.assets.ingest import ingest_op
 from weir.orchestration.drivers.dagster_run import run_of
-from weir.orchestration.resources import WeirResource
+from weir.orchestration.jobs.asset_jobs import catch_up_name, continuous_name
+from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import Thresholds
 from weir.state.commit.protocol import newest_commit
@@ -35,79 +43,120 @@ SILENT_MAX_S = 300.0
 """A driver on another host counts as ended after this long without a heartbeat."""
 KILLED = (ChildProcessCrashException.__name__, dg.DagsterExecutionInterruptedError.__name__)
 """The errors of a step that was killed, or whose run worker was; a run that somebody terminated is canceled instead."""
+STARTED = "Started process for run"
+"""How the event of a run's log begins that names the process of its worker."""
 UNFINISHED = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
 MOST_DOUBLINGS = 30
 
 
-def restart_sensor(supervised: Supervised) -> dg.SensorDefinition:
-    """One new run for each driver that was killed. The cursor counts consecutive ones that made no progress."""
-    thresholds = supervised.thresholds
-    selection = dg.AssetSelection.assets(supervised.ingest, *supervised.tables.values()).without_checks()
+def restart_sensor(applications: Sequence[Supervised], jobs: Sequence[AssetJob]) -> dg.SensorDefinition:
+    """One new run for each driver that was killed, and for each such run that failed before its driver began.
 
-    @dg.sensor(
-        name=f"{supervised.name}_succession",
-        asset_selection=selection,
-        tags=supervised.tags,
-        minimum_interval_seconds=LOOK_EVERY_S,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Restarts the ingest with the same configuration when its driver or run worker was killed.",
+    The cursor counts consecutive lives and runs without progress. ``jobs`` are the ingests of all ``applications``.
+    """
+    return watch(
+        "succession",
+        restart,
+        applications,
+        jobs=jobs,
+        every_s=LOOK_EVERY_S,
+        description="Restarts an ingest with the same configuration when its driver or run worker was killed.",
     )
-    def restart(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
-        settings = weir.settings()
-        database = ControlDatabase(settings.control_database_url)
-        driver = database.application_status(supervised.id, of_driver=True)
-        run_id = run_of(driver.owner) if driver else None
-        if driver is None or run_id is None or not has_ended(driver, time.time()):
-            return dg.SkipReason("no driver of a Dagster run has ended")
-        run = context.instance.get_run_by_id(run_id)
-        if run is None:
-            return dg.SkipReason(f"{driver.owner} is unknown to this Dagster instance")
-        if run.status in UNFINISHED:
-            gone_s = abs(time.time() - (driver.ended_at_ms or driver.heartbeat_at_ms) / 1000)
-            if gone_s < REPORT_LIMIT_S:
-                return dg.SkipReason(f"{driver.owner} has {REPORT_LIMIT_S:.0f} s to report its driver's end")
-            if not _was_cut_short(context.instance, run.run_id, ingest_op(supervised)):
-                return dg.SkipReason(f"{driver.owner} has reported its driver's end and is running its other steps")
-            context.instance.report_run_failed(run, _failure(driver))
-        elif run.status != dg.DagsterRunStatus.FAILURE or not (
-            driver.state == "dead" or _was_cut_short(context.instance, run.run_id, ingest_op(supervised))
-        ):
-            return dg.SkipReason(f"{driver.owner} has ended: {run.status.value.lower()}, driver {driver.state}")
-        holder = database.application_status(supervised.id)
-        if holder is not None and holder.is_running:
-            return dg.SkipReason(f"{holder.owner} holds the lease; the next run starts when that is released")
-        name, now_s = f"{driver.started_at_ms}-{driver.pid}", time.time()
-        is_steady = made_progress(
-            driver, newest_commit(folder_at(settings.warehouse), supervised.id), thresholds.restart_steady_s
-        )
-        backoff = Backoff.from_cursor(context.cursor).with_death(name, made_progress=is_steady, now_s=now_s)
-        if now_s < backoff.next_start_s(thresholds):
-            return dg.SensorResult(
-                skip_reason=_pause(driver, backoff, backoff.next_start_s(thresholds), now_s), cursor=backoff.cursor
-            )
-        return dg.SensorResult(
-            cursor=backoff.cursor,
-            run_requests=[
-                dg.RunRequest(
-                    run_key=f"{supervised.id}-{name}",
-                    tags=supervised.tags,
-                    run_config=_ingest_config(supervised, run.run_config),
-                )
-            ],
-        )
 
-    return restart
+
+def restart(look: Look) -> Found:
+    """A request for the next run, or why there is none."""
+    driver = look.database.application_status(look.id, of_driver=True)
+    run_id = run_of(driver.owner) if driver else None
+    if driver is None or run_id is None or not has_ended(driver, time.time()):
+        return Found(said="no driver of a Dagster run has ended")
+    run, backoff = look.instance.get_run_by_id(run_id), Backoff.from_cursor(look.cursor)
+    if run is None:
+        return Found(said=f"{driver.owner} is unknown to this Dagster instance")
+    life = f"{driver.started_at_ms}-{driver.pid}"
+    if backoff.life != life:
+        if said := _is_no_case_of_ours(look, driver, run):
+            return Found(said=said)
+        newest = newest_commit(folder_at(look.settings.warehouse), look.id)
+        is_steady = made_progress(driver, newest, look.supervised.thresholds.restart_steady_s)
+        backoff = backoff.with_death(life, made_progress=is_steady, now_s=time.time())
+    elif (next_run := _requested(look, backoff)) is not None:
+        if next_run.is_finished and next_run.status != dg.DagsterRunStatus.FAILURE:
+            return Found(said=f"its next run {next_run.run_id} has ended: {next_run.status.value.lower()}")
+        if not next_run.is_finished:
+            gone = _killed_worker(look.instance, next_run)
+            if gone is None:
+                return Found(said=f"its next run {next_run.run_id} has begun: {next_run.status.value.lower()}")
+            look.instance.report_run_failed(next_run, gone)
+        backoff = backoff.with_failed_run(now_s=time.time())
+    holder = look.database.application_status(look.id)
+    if holder is not None and holder.is_running:
+        return Found(said=f"{holder.owner} holds the lease; the next run starts when that is released")
+    now_s, next_start_s = time.time(), backoff.next_start_s(look.supervised.thresholds)
+    if now_s < next_start_s:
+        return Found(said=_pause(driver, backoff, next_start_s, now_s), cursor=backoff.cursor)
+    return Found(cursor=backoff.cursor, run_requests=[_next_run(look.supervised, run, backoff)])
+
+
+def _is_no_case_of_ours(look: Look, driver: ApplicationStatus, run: dg.DagsterRun) -> str | None:
+    """Why a driver that has ended needs no other one, or not yet; a run whose worker was killed is marked failed."""
+    step = ingest_op(look.supervised)
+    if run.status in UNFINISHED:
+        gone_s = abs(time.time() - (driver.ended_at_ms or driver.heartbeat_at_ms) / 1000)
+        if gone_s < REPORT_LIMIT_S:
+            return f"{driver.owner} has {REPORT_LIMIT_S:.0f} s to report its driver's end"
+        if not _was_cut_short(look.instance, run.run_id, step):
+            return f"{driver.owner} has reported its driver's end and is running its other steps"
+        look.instance.report_run_failed(run, _failure(driver))
+    elif run.status != dg.DagsterRunStatus.FAILURE or not (
+        driver.state == "dead" or _was_cut_short(look.instance, run.run_id, step)
+    ):
+        return f"{driver.owner} has ended: {run.status.value.lower()}, driver {driver.state}"
+    return None
+
+
+def _next_run(supervised: Supervised, run: dg.DagsterRun, backoff: Backoff) -> dg.RunRequest:
+    """A run of the same job with the same configuration; for a run of more than the ingest, of the ingest alone."""
+    own = catch_up_name(supervised), continuous_name(supervised)
+    return dg.RunRequest(
+        run_key=backoff.run_key(supervised.id),
+        job_name=run.job_name if run.job_name in own else own[0],
+        tags=supervised.tags,
+        run_config=_ingest_config(supervised, run.run_config),
+    )
+
+
+def _requested(look: Look, backoff: Backoff) -> dg.DagsterRun | None:
+    """The run that was last requested for this death; None if Dagster has not made it yet."""
+    key = {RUN_KEY_TAG: backoff.run_key(look.id), **look.supervised.tags}
+    return next(iter(look.instance.get_runs(dg.RunsFilter(tags=key), limit=1)), None)
+
+
+def _killed_worker(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
+    """Why a run that says it goes on does not: its worker was a process of this host, and is gone. Workers elsewhere
+    are left to Dagster's run monitoring."""
+    if not isinstance(instance.run_launcher, DefaultRunLauncher):
+        return None
+    for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT):
+        event = entry.get_dagster_event()
+        if (event.message or "").startswith(STARTED):
+            pid = str(event.engine_event_data.metadata["pid"].value)
+            if start_ticks(int(pid)) is None:
+                return f"the run worker (process {pid}) was killed before its driver had begun"
+    return None
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """How many drivers in a row have died without progress; the sensor keeps it as its cursor."""
+    """How many drivers and runs in a row have died without progress; the sensor keeps it as its cursor."""
 
     life: str = ""
     """The newest of them: when it was started, and its process id."""
     count: int = 0
     seen_s: float = 0.0
-    """When its death was noticed, in seconds since 1970."""
+    """When its death, or that of the newest run for it, was noticed, in seconds since 1970."""
+    attempt: int = 1
+    """Which run is to go on for it: those before failed before their drivers had begun."""
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> Backoff:
@@ -122,6 +171,14 @@ class Backoff:
         if life == self.life:
             return self
         return Backoff(life, 1 if made_progress else self.count + 1, now_s)
+
+    def with_failed_run(self, *, now_s: float) -> Backoff:
+        """Count a run that failed before its driver had begun."""
+        return replace(self, count=self.count + 1, seen_s=now_s, attempt=self.attempt + 1)
+
+    def run_key(self, application: str) -> str:
+        """Under which Dagster starts one run."""
+        return f"{application}-{self.life}-{self.attempt}"
 
     def next_start_s(self, thresholds: Thresholds) -> float:
         """When to start the next driver, in seconds since 1970."""
@@ -174,7 +231,7 @@ def _failure(driver: ApplicationStatus) -> str:
 def _pause(driver: ApplicationStatus, backoff: Backoff, next_start_s: float, now_s: float) -> str:
     at = time.strftime("%H:%M:%S UTC", time.gmtime(next_start_s))
     return (
-        f"{backoff.count} consecutive drivers died without progress; the next start is at {at}, in "
+        f"{backoff.count} consecutive drivers or runs died without progress; the next start is at {at}, in "
         f"{next_start_s - now_s:.0f} s. The last one {_end(driver)}"
     )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
-from weir.infra.kafka.broker import EmbeddedBroker, broker_for
-from weir.orchestration.resources import WeirResource
+from weir.infra.kafka.broker import broker_of
 from weir.orchestration.sensors.observations import report_changes
+from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.positions import committed_positions
 from weir.state.commit.protocol import newest_commit
@@ -21,41 +21,40 @@ LOOK_EVERY_S = 300
 ANSWER_LIMIT_S = 2.0
 
 
-def retention_sensor(supervised: Supervised) -> dg.SensorDefinition:
+def retention_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
     """Compares committed offsets with the oldest offsets that the brokers keep, whether a driver is running or not."""
-    thresholds = supervised.thresholds
-
-    @dg.sensor(
-        name=f"{supervised.name}_retention",
-        tags=supervised.tags,
-        minimum_interval_seconds=LOOK_EVERY_S,
-        default_status=dg.DefaultSensorStatus.RUNNING,
+    return watch(
+        "retention",
+        retention,
+        applications,
+        every_s=LOOK_EVERY_S,
         description="Warns when the next records to read are among the oldest that a topic keeps.",
     )
-    def retention(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
-        settings = weir.settings()
-        newest = newest_commit(folder_at(settings.warehouse), supervised.id)
-        if newest is None:
-            return dg.SkipReason(f"{supervised.id} has committed nothing yet")
-        if settings.bootstrap_servers is None and not EmbeddedBroker(settings.kafka_dir).is_supervised():
-            return dg.SkipReason("the embedded broker is down, so it deletes nothing")
-        positions = committed_positions(newest)
-        partitions = [(topic, number) for topic, offsets in positions.items() for number in offsets]
-        with broker_for(settings) as (bootstrap_servers, settings):
-            admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
-            try:
-                oldest, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
-            except BrokerUnreachableError as error:
-                return dg.SkipReason(str(error))
-        return report_changes(
-            supervised.ingest,
-            endangered(positions, oldest, ends, thresholds.retention_min_share),
-            context.cursor,
-            at_ms=round(time.time() * 1000),
-            cooldown_s=thresholds.cooldown_s,
-        )
 
-    return retention
+
+def retention(look: Look) -> Found:
+    """Nothing to warn of before the first commit, and while no broker answers."""
+    newest = newest_commit(folder_at(look.settings.warehouse), look.id)
+    if newest is None:
+        return Found(said="nothing was committed yet")
+    found = broker_of(look.settings)
+    if found is None:
+        return Found(said="the embedded broker is down, so it deletes nothing")
+    bootstrap_servers, settings = found
+    positions = committed_positions(newest)
+    partitions = [(topic, number) for topic, offsets in positions.items() for number in offsets]
+    admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
+    try:
+        oldest, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
+    except BrokerUnreachableError as error:
+        return Found(said=str(error))
+    return report_changes(
+        look.supervised.ingest,
+        endangered(positions, oldest, ends, look.supervised.thresholds.retention_min_share),
+        look.cursor,
+        at_ms=round(time.time() * 1000),
+        cooldown_s=look.supervised.thresholds.cooldown_s,
+    )
 
 
 def endangered(

@@ -19,70 +19,69 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from weir.infra.control import ApplicationStatus, ControlDatabase, MinuteRow
+from weir.infra.control import ApplicationStatus, MinuteRow
 from weir.orchestration.drivers.dagster_run import run_of
-from weir.orchestration.resources import WeirResource
 from weir.orchestration.sensors.observations import observation
+from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.stacks import dump_stacks
 
-LOOK_EVERY_S = 30
+LOOK_EVERY_S = 10
 DUMP_LIMIT_S = 0.1
 SHOWN_CHARACTERS = 20_000
 CONDITION = "stalled"
 
 
-def stalled_sensor(supervised: Supervised) -> dg.SensorDefinition:
+def stalled_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
     """The cursor holds which driver was found stalled, and when."""
-    limit_s, idle = supervised.thresholds.stalled_max_s, supervised.application.max_task_idle
+    return watch(
+        "stalled",
+        stalled,
+        applications,
+        every_s=LOOK_EVERY_S,
+        description="Records the stacks of a driver that has made no progress for a while, and ends it if it still "
+        "makes none after the same time again.",
+    )
+
+
+def stalled(look: Look) -> Found:
+    """A first look at a stalled driver records its stacks, a later one ends it."""
+    limit_s, idle = look.supervised.thresholds.stalled_max_s, look.supervised.application.max_task_idle
     # tasks that wait for an idle topic begin no epoch either, and would wait all over again after a kill
     epoch_limit_s = limit_s + (idle.total_seconds() if idle else 0.0)
-
-    @dg.sensor(
-        name=f"{supervised.name}_stalled",
-        tags=supervised.tags,
-        minimum_interval_seconds=LOOK_EVERY_S,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Records the stacks of a driver that has made no progress for {limit_s:,.0f} s, and ends it "
-        "if it still makes none after the same time again.",
+    now_ms = round(time.time() * 1000)
+    driver = look.database.application_status(look.id)
+    known = json.loads(look.cursor or "{}")
+    why = (
+        None
+        if driver is None
+        else stall_reason(driver, look.database.last_hour(look.id), limit_s, epoch_limit_s, now_ms)
     )
-    def stalled(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
-        settings = weir.settings()
-        database, now_ms = ControlDatabase(settings.control_database_url), round(time.time() * 1000)
-        driver = database.application_status(supervised.id)
-        known = json.loads(context.cursor or "{}")
-        why = (
-            None
-            if driver is None
-            else stall_reason(driver, database.last_hour(supervised.id), limit_s, epoch_limit_s, now_ms)
+    if driver is None or why is None:
+        return Found(cursor="{}" if known else None)
+    name = f"{driver.started_at_ms}-{driver.pid}"
+    if known.get("life") != name:
+        try:
+            dump = f"```\n{dump_stacks(look.settings, driver, DUMP_LIMIT_S)[:SHOWN_CHARACTERS]}\n```"
+        except OperationError as error:
+            dump = str(error)
+        return Found(
+            said=why,
+            cursor=json.dumps({"life": name, "at_ms": now_ms}),
+            events=[observation(look.supervised.ingest, CONDITION, why, {"stacks": dg.MetadataValue.md(dump)})],
         )
-        if driver is None or why is None:
-            return dg.SensorResult(skip_reason="all is well", cursor="{}") if known else dg.SkipReason("all is well")
-        name = f"{driver.started_at_ms}-{driver.pid}"
-        if known.get("life") != name:
-            try:
-                dump = f"```\n{dump_stacks(settings, driver, DUMP_LIMIT_S)[:SHOWN_CHARACTERS]}\n```"
-            except OperationError as error:
-                dump = str(error)
-            return dg.SensorResult(
-                cursor=json.dumps({"life": name, "at_ms": now_ms}),
-                asset_events=[
-                    observation(supervised.ingest, CONDITION, why, {"stacks": dg.MetadataValue.md(dump)}),
-                ],
-            )
-        if "ended_at_ms" in known or now_ms - known["at_ms"] < limit_s * 1000:
-            return dg.SkipReason(f"already reported: {why}")
-        if run_of(driver.owner) is None or not driver.has_process:
-            return dg.SkipReason(f"{why}; {driver.owner} started it on {driver.host}, so this sensor does not end it")
-        os.kill(driver.pid, signal.SIGKILL)
-        ended = f"{why}; its process {driver.pid} was killed, and the next run resumes"
-        return dg.SensorResult(
-            cursor=json.dumps({**known, "ended_at_ms": now_ms}),
-            asset_events=[observation(supervised.ingest, CONDITION, ended)],
-        )
-
-    return stalled
+    if "ended_at_ms" in known or now_ms - known["at_ms"] < limit_s * 1000:
+        return Found(said=f"already reported: {why}")
+    if run_of(driver.owner) is None or not driver.has_process:
+        return Found(said=f"{why}; {driver.owner} started it on {driver.host}, so this sensor does not end it")
+    os.kill(driver.pid, signal.SIGKILL)
+    ended = f"{why}; its process {driver.pid} was killed, and the next run resumes"
+    return Found(
+        said=ended,
+        cursor=json.dumps({**known, "ended_at_ms": now_ms}),
+        events=[observation(look.supervised.ingest, CONDITION, ended)],
+    )
 
 
 def stall_reason(

@@ -30,10 +30,11 @@ from tests.integration.guarded import weir_run
 from tests.kafka_server import LOGIN, kafka_server
 from tests.pipelines.publishing.requests_server import Answer, RequestsServer
 from tests.pipelines.serdes.registry_server import schema_registry
-from weir.dagster import WeirResource, driver_pipes, weir_assets
+from weir.dagster import WeirResource, definitions, supervise
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.files import BrokerFiles
 from weir.infra.kafka.login import PASSWORD, read_properties
+from weir.orchestration.resources import driver_pipes
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.registry import load_reference
 from weir.pipelines.serdes.registry import SchemaRegistry, header
@@ -161,10 +162,10 @@ def shows_it(text: str) -> list[str]:
 def embedded_run(folder: Path, reference: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
     """A run of Dagster with the folder's embedded broker."""
     application = load_reference(reference)
-    definitions = weir_assets(application, reference)
+    found = definitions(supervise(application, reference))
     selection = dg.AssetSelection.assets(dg.AssetKey([application.id, "ingest"])).downstream()
     return dg.materialize(
-        [*definitions.assets, *definitions.asset_checks],
+        [*found.assets, *found.asset_checks],
         selection=selection,
         instance=instance,
         resources={"weir": WeirResource(dir=str(folder), slots=2), "pipes": driver_pipes()},
@@ -191,9 +192,9 @@ def materialized(
         variable = "SHOP_CONTROL_URL" if name == "control_url" else f"WEIR_{name.replace('.', '_').upper()}"
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv(guarded_shop.TOKEN, f"Bearer {secrets['token']}")
-    definitions = weir_assets(guarded_shop.app, REFERENCE)
+    found = definitions(supervise(guarded_shop.app, REFERENCE))
     return dg.materialize(
-        [*definitions.assets, *definitions.asset_checks],
+        [*found.assets, *found.asset_checks],
         selection=selection or dg.AssetSelection.assets(SUPERVISED.ingest, *SUPERVISED.tables.values()),
         instance=instance,
         resources={

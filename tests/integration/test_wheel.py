@@ -48,15 +48,10 @@ with TopologyTestDriver(app) as driver:
     print(driver.create_output_table("country_totals").read_rows())
 """,
     "definitions.py": """
-import dagster as dg
-
 from pipelines.shop import app
-from weir.dagster import Thresholds, WeirResource, driver_pipes, weir_assets
+from weir.dagster import Thresholds, definitions, supervise
 
-defs = dg.Definitions.merge(
-    weir_assets(app, "pipelines.shop:app", thresholds=Thresholds()),
-    dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}),
-)
+defs = definitions(supervise(app, thresholds=Thresholds()))
 """,
 }
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -2,12 +2,8 @@
 
 from datetime import timedelta
 
-import dagster as dg
-
 from weir import Application, Count, Json, Max, StreamsBuilder, String
-from weir.orchestration.application import weir_assets
-from weir.orchestration.resources import WeirResource, driver_pipes
-from weir.orchestration.thresholds import Thresholds
+from weir.dagster import Thresholds, definitions, supervise
 from weir.pipelines.examples.weather import Observation
 
 UNCOMMITTED_MAX_BYTES = 100
@@ -25,10 +21,9 @@ builder = StreamsBuilder()
 )
 app = Application("held", builder, commit_interval=timedelta(hours=1))
 
-defs = dg.Definitions.merge(
-    weir_assets(
+defs = definitions(
+    supervise(
         app,
-        "tests.orchestration.held:app",
         thresholds=Thresholds(
             uncommitted_max_bytes=UNCOMMITTED_MAX_BYTES,
             stalled_max_s=STALLED_MAX_S,
@@ -39,6 +34,5 @@ defs = dg.Definitions.merge(
             spare_files_max=SPARE_FILES_MAX,
             closed_segments_max=1,
         ),
-    ),
-    dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}),
+    )
 )

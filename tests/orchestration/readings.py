@@ -1,5 +1,6 @@
 """What a driver reports to the control database, and what a sensor makes of it."""
 
+import json
 import time
 
 import dagster as dg
@@ -58,6 +59,11 @@ def running(**fields) -> ApplicationStatus:
 def observed(answer: dg.SensorResult | dg.SkipReason) -> list[str]:
     """The sentences of the observations that a sensor made."""
     return [event.description for event in answer.asset_events] if isinstance(answer, dg.SensorResult) else []
+
+
+def remembered(cursor: str) -> str:
+    """A sensor's cursor when it has remembered that of the flights alone."""
+    return json.dumps({"flights": cursor})
 
 
 def wait_for_next_millisecond() -> None:

@@ -12,10 +12,9 @@ import yaml
 
 from tests.orchestration.applications import clicks
 from weir import Application, StreamsBuilder, String
-from weir.orchestration.application import weir_assets
+from weir.orchestration.application import definitions, supervise
 from weir.orchestration.assets.ingest import IngestConfig
 from weir.orchestration.definitions import defs
-from weir.orchestration.resources import WeirResource, driver_pipes
 
 MOST_TIMES_DAGSTER = 3.3
 """Of the CPU time that importing Dagster alone takes: 0.9 s on an idle machine, so 3 s there."""
@@ -59,10 +58,7 @@ def test_tables_come_from_the_ingest_and_the_ingest_from_its_topics():
 def test_the_topics_of_a_pattern_are_one_asset():
     builder = StreamsBuilder()
     builder.stream(re.compile(r"orders-(eu|us)/?.*"), key=String("user"), value=String("item")).to_delta("orders")
-    graph = dg.Definitions.merge(
-        weir_assets(Application("shop", builder), "nowhere:shop"),
-        dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}),
-    ).resolve_asset_graph()
+    graph = definitions(supervise(Application("shop", builder), "nowhere:shop")).resolve_asset_graph()
     topics = graph.get(dg.AssetKey(["kafka", "orders-_eu_us_._"]))
     assert topics.description == "The Kafka topics that match orders-(eu|us)/?.*, filled elsewhere."
     assert dg.AssetKey(["shop", "ingest"]) in topics.child_keys
@@ -110,23 +106,17 @@ def test_everything_in_the_ui_has_a_description_for_operators():
     assert [name for name, text in texts.items() if any(module in text for module in modules)] == []
 
 
-def test_assets_and_sensors_show_their_owners_and_application():
-    clicking = dg.Definitions.merge(
-        weir_assets(clicks("clicking"), "nowhere:app", owners=["team:clicks"]),
-        dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}),
-    )
+def test_assets_and_schedules_show_their_owners_and_application():
+    clicking = definitions(supervise(clicks("clicking"), "nowhere:app", owners=["team:clicks"]))
     specs = [spec for spec in clicking.resolve_all_asset_specs() if spec.key.path[0] == "clicking"]
     assert {spec.key.path[1] for spec in specs} == {"ingest", "changelog", "dead_letters"}
     assert all(list(spec.owners) == ["team:clicks"] for spec in specs)
-    assert all(each.tags["weir/application"] == "clicking" for each in (*specs, *clicking.sensors, *clicking.schedules))
+    assert all(each.tags["weir/application"] == "clicking" for each in (*specs, *clicking.schedules))
 
 
 def test_a_topic_that_nothing_here_fills_is_one_external_asset_for_all_its_readers():
-    first = weir_assets(clicks("first"), "nowhere:first")
-    second = weir_assets(clicks("second-one"), "nowhere:second")
-    graph = dg.Definitions.merge(
-        first, second, dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()})
-    ).resolve_asset_graph()
+    first, second = supervise(clicks("first"), "nowhere:first"), supervise(clicks("second-one"), "nowhere:second")
+    graph = definitions(first, second).resolve_asset_graph()
     clicked = dg.AssetKey(["kafka", "clicks"])
     assert graph.get(clicked).is_external
     assert graph.get(clicked).child_keys == {dg.AssetKey(["first", "ingest"]), dg.AssetKey(["second-one", "ingest"])}

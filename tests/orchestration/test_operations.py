@@ -148,17 +148,20 @@ class Ingest:
 
     def next_report(self, name: str) -> dict[str, int]:
         """Look until the sensor reports something; returns when each condition was reported, in ms since 1970."""
-        cursor = self.next_result(name).cursor
-        assert cursor is not None
-        return json.loads(cursor)
+        assert self.next_result(name).cursor is not None
+        return self.remembered(name)
 
     def reported(self, name: str) -> dict[str, int]:
         """Look once; returns the same as ``next_report``."""
         self.tick(name)
-        return json.loads(self.cursors[name] or "{}")
+        return self.remembered(name)
+
+    def remembered(self, name: str) -> dict[str, int]:
+        """The sensor's cursor, as far as it is the application's."""
+        return json.loads(json.loads(self.cursors[name] or "{}").get("held", "{}"))
 
     def look_until_over(self, name: str) -> None:
-        wait_for(lambda: self.tick(name) and self.cursors[name] == "{}", f"{name} reports that it is over", END_LIMIT_S)
+        wait_for(lambda: self.tick(name) and not self.remembered(name), f"{name} reports that it is over", END_LIMIT_S)
 
     def last_request(self, sensor: str) -> RequestRow:
         request = self.database.latest_request("held", "commit", f"dagster sensor {sensor}")
@@ -205,26 +208,26 @@ def ingest(tmp_path_factory) -> Iterator[Ingest]:
 
 def test_uncommitted_state_makes_a_running_ingest_commit_and_the_answer_is_observed(ingest):
     assert newest_commit(ingest.settings.warehouse, "held").epoch == EARLIER_EPOCHS
-    asked = ingest.tick("held_uncommitted")
+    asked = ingest.tick("weir_uncommitted")
     assert "bytes uncommitted, the limit is 100 bytes" in asked.skip_message
     wait_for(lambda: newest_commit(ingest.settings.warehouse, "held").epoch > EARLIER_EPOCHS, "it commits", END_LIMIT_S)
     commit = newest_commit(ingest.settings.warehouse, "held")
-    assert commit.reason == "request by dagster sensor held_uncommitted"
-    ingest.next_result("held_uncommitted")
+    assert commit.reason == "request by dagster sensor weir_uncommitted"
+    ingest.next_result("weir_uncommitted")
     assert read_table(ingest.settings.warehouse / "held" / "airports")["observations"].sum() == OBSERVATIONS
     [record] = ingest.instance.fetch_observations(dg.AssetKey(["held", "ingest"]), limit=1).records
     assert record.asset_observation.description == f"committed epoch {commit.epoch}"
     assert "bytes uncommitted, the limit is 100 bytes" in record.asset_observation.metadata["reason"].value
-    ingest.tick("held_uncommitted")
+    ingest.tick("weir_uncommitted")
     assert ingest.database.pending_requests("held") == [], "it makes no further request"
-    first = ingest.last_request("held_uncommitted")
+    first = ingest.last_request("weir_uncommitted")
     ingest.produce("EWR", "JFK", "LGA")
     wait_for(
-        lambda: ingest.tick("held_uncommitted") and ingest.last_request("held_uncommitted") != first,
+        lambda: ingest.tick("weir_uncommitted") and ingest.last_request("weir_uncommitted") != first,
         "it requests another",
         END_LIMIT_S,
     )
-    second = ingest.last_request("held_uncommitted")
+    second = ingest.last_request("weir_uncommitted")
     assert second.id > first.id
     assert second.requested_at_ms - first.requested_at_ms >= COOLDOWN_S * 1000
 
@@ -232,22 +235,22 @@ def test_uncommitted_state_makes_a_running_ingest_commit_and_the_answer_is_obser
 def test_lag_is_reported_in_records_in_seconds_and_as_it_grows_and_again_after_the_cooldown_and_when_it_is_over(ingest):
     ingest.job("held_pause")
     wait_for(lambda: ingest.status().state == "paused", "it is paused", END_LIMIT_S)
-    assert isinstance(ingest.tick("held_health"), dg.SkipReason)
+    assert isinstance(ingest.tick("weir_health"), dg.SkipReason)
     ingest.produce("EWR", "JFK")
-    first = ingest.next_report("held_health")
+    first = ingest.next_report("weir_health")
     assert first.keys() == {"lag in records", "lag in seconds"}
     assert any("2 records are waiting, more than 0" in sentence for sentence in ingest.observed())
     assert any("records/s, more than 0 s" in sentence for sentence in ingest.observed())
-    again = ingest.next_report("held_health")
+    again = ingest.next_report("weir_health")
     assert again.keys() == first.keys()
     assert min(again[name] - first[name] for name in first) >= COOLDOWN_S * 1000
     wait_for(
-        lambda: ingest.produce("EWR") and "lag grows" in ingest.reported("held_health"), "it is reported", END_LIMIT_S
+        lambda: ingest.produce("EWR") and "lag grows" in ingest.reported("weir_health"), "it is reported", END_LIMIT_S
     )
     [growing] = [sentence for sentence in ingest.observed() if sentence.startswith("lag has grown ")]
     assert re.search(r"\b6 s, from \d+ to \d+ records\b", growing)
     ingest.job("held_resume")
-    ingest.look_until_over("held_health")
+    ingest.look_until_over("weir_health")
     assert {"over: lag in records", "over: lag in seconds", "over: lag grows"} <= ingest.observed()
 
 
@@ -255,21 +258,21 @@ def test_records_that_a_topic_is_about_to_delete_are_reported_until_they_have_be
     ingest.job("held_pause")
     [message] = ingest.produce("EWR")
     partition = f"weather-{message.partition()}"
-    assert isinstance(ingest.tick("held_retention"), dg.SkipReason)
+    assert isinstance(ingest.tick("weir_retention"), dg.SkipReason)
     ingest.delete_before(message)
-    first = ingest.next_report("held_retention")
+    first = ingest.next_report("weir_retention")
     assert first.keys() == {f"{partition} near retention"}
     [near] = [
         sentence for sentence in ingest.observed() if sentence.startswith(f"{partition}: offset {message.offset()} ")
     ]
     assert f"1 kept is {message.offset()}: " in near
     assert "lengthen the topic's retention" in near
-    again = ingest.next_report("held_retention")
+    again = ingest.next_report("weir_retention")
     assert min(again[name] - first[name] for name in first) >= COOLDOWN_S * 1000
     ingest.job("held_resume")
     wait_for(ingest.has_read_all, "it is read", END_LIMIT_S)
     ingest.job("held_commit_now")
-    ingest.look_until_over("held_retention")
+    ingest.look_until_over("weir_retention")
     assert f"over: {partition} near retention" in ingest.observed()
 
 
@@ -282,9 +285,9 @@ def test_files_that_commits_left_are_compacted_next_to_the_running_ingest_and_ag
     def due() -> tuple[dg.RunRequest, float]:
         for _ in range(SPARE_FILES_MAX + 1):
             ingest.commit("EWR")
-        answer = ingest.next_result("held_compaction_due")
+        answer = ingest.next_result("weir_compaction_due")
         [request] = answer.run_requests
-        return request, float(answer.cursor.split()[1])
+        return request, float(json.loads(answer.cursor)["held"].split()[1])
 
     request, first_s = due()
     assert re.search(r"^0 of 1 segments\b.* \d+ files, the limit is 2$", request.tags["weir/reason"])
@@ -298,7 +301,7 @@ def test_files_that_commits_left_are_compacted_next_to_the_running_ingest_and_ag
     }
     assert files() == 1 < many
     assert_frame_equal(read_table(table).sort("origin"), rows)
-    assert isinstance(ingest.tick("held_compaction_due"), dg.SkipReason), "there is nothing left to merge"
+    assert isinstance(ingest.tick("weir_compaction_due"), dg.SkipReason), "there is nothing left to merge"
     _, second_s = due()
     assert second_s - first_s >= COOLDOWN_S
     assert ingest.status().is_running
@@ -315,12 +318,12 @@ def test_a_segment_of_changelogs_that_has_closed_is_compacted_once(ingest):
         assert ingest.status().is_running
         ingest.produce("EWR")
     ingest.commit("EWR")
-    [request] = ingest.tick("held_compaction_due").run_requests
+    [request] = ingest.tick("weir_compaction_due").run_requests
     assert request.tags["weir/reason"].startswith("1 of 1 segments have closed")
     many = files()
     ingest.job("held_compaction", tags=request.tags)
     assert files() == len(ingest.status().tasks) < many, "one of each task"
-    assert "0 of 1 segments have closed" in ingest.tick("held_compaction_due").skip_message
+    assert "0 of 1 segments have closed" in ingest.tick("weir_compaction_due").skip_message
     assert ingest.status().is_running
 
 
@@ -358,7 +361,7 @@ def test_every_sensor_looks_at_a_running_ingest_in_a_fifth_of_a_second(ingest):
 def test_a_driver_that_hangs_is_killed_its_run_fails_with_the_reason_and_the_next_resumes(ingest):
     """Its commit reads an entry of the log that never comes, as on a disk that does not answer."""
     run, life, committed = ingest.run, ingest.status(), newest_commit(ingest.settings.warehouse, "held")
-    assert "all is well" in ingest.tick("held_stalled").skip_message
+    assert "all is well" in ingest.tick("weir_stalled").skip_message
     workers = [process for process in psutil.Process(life.pid).children(recursive=True) if "python" in process.name()]
     ingest.produce("EWR")
     wait_for(ingest.has_read_all, "it is read", END_LIMIT_S)
@@ -366,24 +369,24 @@ def test_a_driver_that_hangs_is_killed_its_run_fails_with_the_reason_and_the_nex
     entry = log / f"{max(int(entry.stem) for entry in log.glob('*.json')) + 1:020}.json"
     os.mkfifo(entry)
     ingest.database.request("held", "commit", by="a test")
-    ingest.next_result("held_stalled")
+    ingest.next_result("weir_stalled")
     entry.unlink()  # whoever reads the log now would hang, too; the driver does anyway
     [first] = ingest.instance.fetch_observations(dg.AssetKey(["held", "ingest"]), limit=1).records
     assert "the driver has done nothing for " in first.asset_observation.description
     assert "_commit" in first.asset_observation.metadata["stacks"].value
     assert ingest.status().is_running, "heartbeats hold the lease"
-    killed = ingest.next_result("held_stalled")
+    killed = ingest.next_result("weir_stalled")
     assert f"its process {life.pid} was killed" in killed.asset_events[0].description
     assert run.wait(END_LIMIT_S) != 0
     psutil.wait_procs(workers, timeout=END_LIMIT_S)
     [ended] = [found for found in ingest.instance.get_runs() if life.owner.endswith(found.run_id)]
     assert ended.status == dg.DagsterRunStatus.FAILURE
     assert f"(process {life.pid}) was killed" in ingest.failure(ended.run_id)
-    [request] = ingest.tick("held_succession").run_requests
+    [request] = ingest.tick("weir_succession").run_requests
     ingest.start({**request.run_config, "execution": {"config": {"in_process": {}}}})
     assert newest_commit(ingest.settings.warehouse, "held").epoch == committed.epoch, "nothing was read again"
     assert ingest.status().generation == life.generation + 1
-    assert isinstance(ingest.tick("held_succession"), dg.SkipReason)
+    assert isinstance(ingest.tick("weir_succession"), dg.SkipReason)
 
 
 def test_a_second_run_fails_and_says_who_holds_the_lease(ingest):

@@ -24,10 +24,10 @@ from weir import Application, Int64, StreamsBuilder, String
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
-from weir.orchestration.application import weir_assets
+from weir.orchestration.application import definitions, supervise
 from weir.orchestration.assets.backfill import BackfillConfig, _left_by_termination
 from weir.orchestration.definitions import defs
-from weir.orchestration.examples.applications import weather_defs
+from weir.orchestration.examples.applications import weather_app
 from weir.orchestration.jobs.rebuild import RebuildConfig
 from weir.orchestration.resources import WeirResource, driver_pipes
 from weir.pipelines.backfill.shadow import shadows
@@ -39,6 +39,7 @@ from weir.state.commit.tables import read_rows
 
 DAY = datetime(2013, 3, 4, tzinfo=UTC)
 BACKFILL = dg.AssetKey(["weather", "backfill"])
+WEATHER = definitions(weather_app)
 
 
 def test_a_range_of_days_is_one_run_and_the_days_are_the_applications():
@@ -52,10 +53,8 @@ def test_a_range_of_days_is_one_run_and_the_days_are_the_applications():
 
 
 def test_an_application_whose_rows_have_no_day_has_no_backfill_asset():
-    clicking = weir_assets(clicks("clicking"), "nowhere:app", first_day=date(2024, 1, 1))
-    graph = dg.Definitions.merge(
-        clicking, dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()})
-    ).resolve_asset_graph()
+    clicking = supervise(clicks("clicking"), "nowhere:app", first_day=date(2024, 1, 1))
+    graph = definitions(clicking).resolve_asset_graph()
     assert dg.AssetKey(["clicking", "backfill"]) not in graph.get_all_asset_keys()
 
 
@@ -65,14 +64,14 @@ def place(tmp_path_factory):
     settings = Settings(dir=tmp_path_factory.mktemp("backfill") / "weir", slots=2)
     resources = {"weir": WeirResource(dir=str(settings.dir), slots=2), "pipes": driver_pipes()}
     with broker_for(settings):
-        assets = [each for each in weather_defs.assets if BACKFILL not in getattr(each, "keys", ())]
+        assets = [each for each in WEATHER.assets if BACKFILL not in getattr(each, "keys", ())]
         assert dg.materialize(assets, resources=resources).success
         yield settings, resources
 
 
 def recompute(place, instance: dg.DagsterInstance, config: dict | None = None) -> dg.ExecuteInProcessResult:
     """A run over three days."""
-    [asset] = [each for each in weather_defs.assets if BACKFILL in getattr(each, "keys", ())]
+    [asset] = [each for each in WEATHER.assets if BACKFILL in getattr(each, "keys", ())]
     return dg.materialize(
         [asset],
         resources=place[1],
@@ -208,7 +207,7 @@ def test_everything_is_recomputed_and_swapped_in_by_one_run(place):
     settings, resources = place
     table = settings.warehouse / "weather" / "daily_weather"
     before, newest = read_rows(table), newest_commit(settings.warehouse, "weather")
-    job = dg.Definitions.merge(weather_defs, dg.Definitions(resources=resources)).resolve_job_def("weather_rebuild")
+    job = definitions(weather_app, weir=resources["weir"]).resolve_job_def("weather_rebuild")
     result = job.execute_in_process(run_config={"ops": {"weather_compute_everything": {"config": {"swap": True}}}})
     assert result.success
     [output] = result.filter_events(lambda event: event.is_successful_output)
@@ -232,12 +231,11 @@ def test_the_wall_clock_passes_in_a_run_that_asks_for_it(place):
         for number in range(20):
             producer.produce(clocked.TOPIC, str(number), "ann", timestamp=1_000 * number)
         assert producer.flush(30) == 0
-    given = weir_assets(clocked.app, "tests.orchestration.clocked:app")
+    given = definitions(clocked.app, weir=resources["weir"])
     [ingest] = [
         each for each in given.assets if isinstance(each, dg.AssetsDefinition) and each.op.name == "clocked_ingest"
     ]
     assert dg.materialize([ingest], resources=resources).success
-    given = dg.Definitions.merge(given, dg.Definitions(resources=resources))
     job, called = given.resolve_job_def("clocked_rebuild"), {}
     for wall_clock in (False, True):
         config = {"ops": {"clocked_compute_everything": {"config": {"wall_clock": wall_clock}}}}

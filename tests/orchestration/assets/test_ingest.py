@@ -6,8 +6,9 @@ import pytest
 from tests.orchestration.applications import FLIGHTS
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
-from weir.orchestration.checks.commits import lag_check
-from weir.orchestration.examples.applications import flights_defs
+from weir.orchestration.application import definitions
+from weir.orchestration.checks.lag import lag_check
+from weir.orchestration.examples.applications import flights_app
 from weir.orchestration.resources import WeirResource, driver_pipes
 from weir.pipelines.operations.positions import committed_positions
 from weir.state.commit.protocol import newest_commit
@@ -22,9 +23,10 @@ FLIGHTS_IN_2013 = 336_776
 def place(tmp_path_factory):
     """Settings of a folder whose topic Dagster has loaded and read to its end, and the result of that run."""
     settings = Settings(dir=tmp_path_factory.mktemp("dagster") / "weir")
+    flights = definitions(flights_app)
     with broker_for(settings):
         result = dg.materialize(
-            [*flights_defs.assets, *flights_defs.asset_checks],
+            [*flights.assets, *flights.asset_checks],
             selection=dg.AssetSelection.assets(*FLIGHTS.topics.values(), FLIGHTS.ingest, *FLIGHTS.tables.values()),
             resources={"weir": WeirResource(dir=str(settings.dir)), "pipes": driver_pipes()},
         )
@@ -61,7 +63,6 @@ def test_the_ingest_reports_the_offsets_of_its_newest_commit(place):
     assert sum(committed["flights"].values()) == FLIGHTS_IN_2013
     assert ingest["records_in"] == FLIGHTS_IN_2013
     assert ingest["ended"] == "caught_up"
-    assert ingest["lag_records"] == 0
     assert ingest["commit_ms"] > 0
     assert (ingest["quarantine_folders"], ingest["quarantine_bytes"]) == (0, 0)
     assert "| records/s |" in ingest["last_hour"]

@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from tests.pipelines.spark import counted_numbers
-from weir.orchestration.application import weir_assets
+from weir.orchestration.application import definitions
 from weir.orchestration.checks.commits import commit_checks
 from weir.orchestration.drivers.metadata import ingest_metadata
 from weir.orchestration.resources import WeirResource
@@ -83,8 +83,8 @@ def test_only_the_newest_epochs_count_and_the_totals_are_shown_beside_them(setti
 
 
 def test_dagster_shows_the_check_and_the_ingest_has_the_counts(settings):
-    definitions = weir_assets(counted_numbers.app, "tests.pipelines.spark.counted_numbers:app")
-    (spec,) = (spec for checks in definitions.asset_checks for spec in checks.check_specs if spec.name == NAME)
+    shown = definitions(counted_numbers.app)
+    (spec,) = (spec for checks in shown.asset_checks for spec in checks.check_specs if spec.name == NAME)
     assert spec.description == "None of the records of 10,000 epochs violated the expectation 'not_negative' (drop)."
     counted_numbers.place(settings.dir).run()
     metadata = ingest_metadata(newest_commit(settings.warehouse, "numbers"), ["numbers"])

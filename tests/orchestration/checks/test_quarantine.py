@@ -52,7 +52,7 @@ def test_the_check_passes_within_the_limits_and_warns_beyond_them(check, state, 
 def test_the_ingest_shows_what_is_in_quarantine(committer, commit_of, tick, shown, state):
     folder = put(state, "a", age_s=DAY_S, mib=4)
     committer.commit(commit_of(1))
-    tick(commits_sensor(FLIGHTS))
+    tick(commits_sensor([FLIGHTS]))
     metadata = shown(FLIGHTS.ingest)
     assert metadata["quarantine_folders"] == 1
     assert 4 * MIB <= metadata["quarantine_bytes"] < 4.1 * MIB
@@ -65,10 +65,10 @@ def test_the_health_sensor_warns_while_it_is_beyond_its_limit(database, drive, t
     database.report_tasks("flights", [task()])
     database.add_metric("flights", metric())
     put(state, "a", age_s=6 * DAY_S, mib=4)
-    assert isinstance(tick(health_sensor(FLIGHTS)), dg.SkipReason)
+    assert isinstance(tick(health_sensor([FLIGHTS])), dg.SkipReason)
     with monkeypatch.context() as patch:
         patch.setenv("WEIR_QUARANTINE_MAX_BYTES", "1000000")
-        began = tick(health_sensor(FLIGHTS))
+        began = tick(health_sensor([FLIGHTS]))
         assert observed(began) == [BEYOND]
-        assert isinstance(tick(health_sensor(FLIGHTS), began.cursor), dg.SkipReason)
-    assert observed(tick(health_sensor(FLIGHTS), began.cursor)) == ["over: quarantine"]
+        assert isinstance(tick(health_sensor([FLIGHTS]), began.cursor), dg.SkipReason)
+    assert observed(tick(health_sensor([FLIGHTS]), began.cursor)) == ["over: quarantine"]

@@ -104,8 +104,8 @@ def test_a_sink_that_nothing_was_sent_to_passes(check):
 
 def test_the_health_sensor_warns_of_a_sink_in_trouble(settings, told, tick):
     told(epoch=4)
-    assert not observed(tick(health_sensor(SHOP)))
+    assert not observed(tick(health_sensor([SHOP])))
     told(waiting_rows=1, waiting_since_s=time.time(), error="too large", awaits="skip")
-    assert observed(tick(health_sensor(SHOP))) == [
+    assert observed(tick(health_sensor([SHOP]))) == [
         "sink orders: a row is refused: too large; put it aside with `weir sink skip shop orders`"
     ]

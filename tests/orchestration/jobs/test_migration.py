@@ -1,13 +1,12 @@
 """The migration job against a real broker: each direction first shows what it would change, then does it on request."""
 
-import dagster as dg
 import pytest
 from confluent_kafka import Producer
 
 from tests.orchestration.jobs import moved as program
 from weir import Application, Count, Int64, StreamsBuilder, String
-from weir.orchestration.application import weir_assets
-from weir.orchestration.resources import WeirResource, driver_pipes
+from weir.orchestration.application import definitions, supervise
+from weir.orchestration.resources import WeirResource
 from weir.state.commit.protocol import newest_commit
 
 pytestmark = pytest.mark.broker
@@ -24,11 +23,9 @@ def moved(broker, topic, settings, instance, monkeypatch):
     builder = StreamsBuilder()
     builder.stream(name, key=String("k"), value=Int64("v")).group_by_key().agg("n", n=Count()).to_delta("n")
     monkeypatch.setattr(program, "app", Application("moved", builder), raising=False)
-    defs = dg.Definitions.merge(
-        weir_assets(program.app, "tests.orchestration.jobs.moved:app"),
-        dg.Definitions(
-            resources={"weir": WeirResource(dir=str(settings.dir), bootstrap_servers=broker), "pipes": driver_pipes()}
-        ),
+    defs = definitions(
+        supervise(program.app, "tests.orchestration.jobs.moved:app"),
+        weir=WeirResource(dir=str(settings.dir), bootstrap_servers=broker),
     )
     job = defs.resolve_job_def("moved_migration")
 

@@ -19,7 +19,7 @@ INGEST, TABLES, TOPIC = FLIGHTS.ingest, FLIGHTS.tables, FLIGHTS.topics["flights"
 
 @pytest.fixture
 def look(tick):
-    sensor = commits_sensor(FLIGHTS)
+    sensor = commits_sensor([FLIGHTS])
     return lambda: tick(sensor)
 
 
@@ -67,7 +67,7 @@ def test_what_a_driver_outside_dagster_has_committed_is_shown_with_offsets_and_r
 
 
 @pytest.mark.usefixtures("committer")
-def test_lag_latency_and_the_last_hour_come_from_the_drivers_readings(committer, commit_of, database, look, shown):
+def test_latency_and_the_last_hour_come_from_the_drivers_readings(committer, commit_of, database, look, shown):
     committer.commit(commit_of(1))
     for lag in (4000, 250):
         database.acquire_lease("flights", owner="weir run", pid=1, host="elsewhere", ttl_s=60, take_over=True)
@@ -76,7 +76,7 @@ def test_lag_latency_and_the_last_hour_come_from_the_drivers_readings(committer,
             MetricRow(epoch=1, committed_epoch=1, records_in=10, records_per_s=1234.0, lag=lag, commit_ms=12.5),
         )
     look()
-    assert (shown(INGEST)["lag_records"], shown(INGEST)["commit_ms"]) == (250, 12.5)
+    assert shown(INGEST)["commit_ms"] == 12.5
     assert "| lag, records |" in shown(INGEST)["last_hour"]
     assert "| 4,000 |" in shown(INGEST)["last_hour"]
 

@@ -15,7 +15,7 @@ LIMITS = Thresholds()
 
 @pytest.mark.slow
 def test_lag_is_reported_when_it_begins_and_when_it_is_over(database, drive, tick):
-    sensor = health_sensor(FLIGHTS)
+    sensor = health_sensor([FLIGHTS])
     drive()
     database.report_tasks("flights", [task()])
     database.add_metric("flights", metric(lag=LIMITS.lag_max_records))
@@ -36,12 +36,12 @@ def test_a_condition_that_lasts_is_reported_again_after_the_cooldown(database, d
     drive()
     database.report_tasks("flights", [task(status="restoring", reason="checksum differs")])
     database.add_metric("flights", metric())
-    began = tick(health_sensor(FLIGHTS))
+    began = tick(health_sensor([FLIGHTS]))
     [sentence] = observed(began)
     assert "task 0_0 " in sentence
     assert "checksum differs" in sentence
-    assert isinstance(tick(health_sensor(FLIGHTS), began.cursor), dg.SkipReason)
-    impatient = health_sensor(replace(FLIGHTS, thresholds=Thresholds(cooldown_s=0)))
+    assert isinstance(tick(health_sensor([FLIGHTS]), began.cursor), dg.SkipReason)
+    impatient = health_sensor([replace(FLIGHTS, thresholds=Thresholds(cooldown_s=0))])
     assert observed(tick(impatient, began.cursor)) == [sentence]
 
 

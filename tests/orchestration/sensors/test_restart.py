@@ -5,10 +5,11 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import dagster as dg
 import pytest
-from dagster._core.events import DagsterEvent, StepFailureData, StepSuccessData
+from dagster._core.events import DagsterEvent, EngineEventData, StepFailureData, StepSuccessData
 from dagster._utils.error import SerializableErrorInfo
 
 from tests.orchestration.applications import FLIGHTS, START_S
@@ -18,6 +19,7 @@ from weir.infra.control.rows import AT_REST
 from weir.orchestration.assets.ingest import why_it_ended
 from weir.orchestration.definitions import defs
 from weir.orchestration.drivers.dagster_run import owner_of
+from weir.orchestration.resources import WeirResource
 from weir.orchestration.sensors import restart
 from weir.orchestration.sensors.restart import Backoff, has_ended, made_progress, restart_sensor
 from weir.orchestration.thresholds import Thresholds
@@ -54,7 +56,7 @@ def run_of(instance):
 
 @pytest.mark.slow
 def test_a_killed_driver_of_a_failed_run_is_restarted_once_with_the_same_configuration(drive, run_of, tick):
-    sensor = restart_sensor(FLIGHTS)
+    sensor = restart_sensor([FLIGHTS], [])
     run = run_of(dg.DagsterRunStatus.FAILURE)
     drive(f"dagster run {run.run_id}", ended_pid())
     [first], [second] = requested(tick(sensor)), requested(tick(sensor))
@@ -70,15 +72,15 @@ def test_a_run_whose_worker_was_killed_is_marked_failed_and_restarted(
 ):
     run = run_of(dg.DagsterRunStatus.STARTED)
     database.release(drive(f"dagster run {run.run_id}"))
-    assert "to report its driver's end" in tick(restart_sensor(FLIGHTS)).skip_message
+    assert "to report its driver's end" in tick(restart_sensor([FLIGHTS], [])).skip_message
     monkeypatch.setattr(restart, "REPORT_LIMIT_S", 0.0)
-    assert requested(tick(restart_sensor(FLIGHTS)))
+    assert requested(tick(restart_sensor([FLIGHTS], [])))
     marked = instance.get_run_by_id(run.run_id)
     assert marked.status == dg.DagsterRunStatus.FAILURE
     message = instance.all_logs(run.run_id)[-1].dagster_event.message
     assert "the run worker ended without reporting" in message
     assert f"(process {os.getpid()} on {this_host()}) ended" in message
-    assert requested(tick(restart_sensor(FLIGHTS))), "a tick that was interrupted is repeated"
+    assert requested(tick(restart_sensor([FLIGHTS], []))), "a tick that was interrupted is repeated"
 
 
 @pytest.fixture
@@ -114,7 +116,7 @@ def test_a_run_whose_checks_outlast_its_ingest_may_finish_them(database, drive, 
         run.run_id,
     )
     monkeypatch.setattr(restart, "REPORT_LIMIT_S", 0.0)
-    assert "its other steps" in tick(restart_sensor(FLIGHTS)).skip_message
+    assert "its other steps" in tick(restart_sensor([FLIGHTS], [])).skip_message
     assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
 
 
@@ -135,9 +137,9 @@ def test_a_failed_run_is_restarted_if_its_step_could_not_say_how_it_ended(
     if error is not None:
         step_failed(run, error)
     driver = drive(f"dagster run {run.run_id}")
-    assert isinstance(tick(restart_sensor(FLIGHTS)), dg.SkipReason), "its driver is still committing"
+    assert isinstance(tick(restart_sensor([FLIGHTS], [])), dg.SkipReason), "its driver is still committing"
     database.release(driver)
-    assert bool(requested(tick(restart_sensor(FLIGHTS)))) is is_restarted
+    assert bool(requested(tick(restart_sensor([FLIGHTS], [])))) is is_restarted
 
 
 @pytest.mark.parametrize(
@@ -145,15 +147,15 @@ def test_a_failed_run_is_restarted_if_its_step_could_not_say_how_it_ended(
 )
 def test_a_run_that_ended_with_its_driver_is_left_alone(database, drive, run_of, tick, status):
     database.release(drive(f"dagster run {run_of(status).run_id}"))
-    assert isinstance(tick(restart_sensor(FLIGHTS)), dg.SkipReason)
+    assert isinstance(tick(restart_sensor([FLIGHTS], [])), dg.SkipReason)
 
 
 @pytest.mark.slow
 def test_drivers_that_are_alive_or_that_no_run_started_are_left_alone(drive, run_of, tick):
     drive("weir run", ended_pid())
-    assert isinstance(tick(restart_sensor(FLIGHTS)), dg.SkipReason)
+    assert isinstance(tick(restart_sensor([FLIGHTS], [])), dg.SkipReason)
     drive(f"dagster run {run_of(dg.DagsterRunStatus.STARTED).run_id}")
-    assert isinstance(tick(restart_sensor(FLIGHTS)), dg.SkipReason)
+    assert isinstance(tick(restart_sensor([FLIGHTS], [])), dg.SkipReason)
 
 
 def swap_at_rest(database) -> None:
@@ -167,9 +169,9 @@ def test_a_killed_driver_is_restarted_even_if_a_backfill_was_swapped_in_before_t
     run = run_of(dg.DagsterRunStatus.FAILURE)
     drive(owner_of(run.run_id), ended_pid())
     lease = database.acquire_lease("flights", owner=AT_REST, pid=os.getpid(), host=this_host(), ttl_s=60)
-    assert f"{AT_REST} holds the lease" in tick(restart_sensor(FLIGHTS)).skip_message
+    assert f"{AT_REST} holds the lease" in tick(restart_sensor([FLIGHTS], [])).skip_message
     database.release(lease)
-    [request] = requested(tick(restart_sensor(FLIGHTS)))
+    [request] = requested(tick(restart_sensor([FLIGHTS], [])))
     assert request.run_config["ops"]["flights_ingest"] == {"config": {"until_caught_up": False}}
     assert "was killed" in why_it_ended(settings, "flights", owner_of(run.run_id)), "and its own run says so too"
 
@@ -182,21 +184,21 @@ def test_a_driver_without_heartbeats_during_a_long_epoch_is_not_taken_for_dead_b
     run = run_of(status)
     database.acquire_lease("flights", owner=owner_of(run.run_id), pid=os.getpid(), host=this_host(), ttl_s=-1)
     swap_at_rest(database)
-    assert isinstance(tick(restart_sensor(FLIGHTS)), dg.SkipReason)
+    assert isinstance(tick(restart_sensor([FLIGHTS], [])), dg.SkipReason)
 
 
 def test_a_killed_driver_is_not_restarted_once_somebody_has_started_another(database, drive, run_of, tick):
     drive(owner_of(run_of(dg.DagsterRunStatus.FAILURE).run_id), ended_pid())
     database.release(drive("weir run"))
     swap_at_rest(database)
-    assert isinstance(tick(restart_sensor(FLIGHTS)), dg.SkipReason)
+    assert isinstance(tick(restart_sensor([FLIGHTS], [])), dg.SkipReason)
 
 
 def test_a_driver_that_dies_again_and_again_is_restarted_after_a_pause_that_the_skipped_tick_explains(
     drive, run_of, tick
 ):
     def look(pause_s: float, cursor: str | None) -> dg.SensorResult | dg.SkipReason:
-        return tick(restart_sensor(replace(FLIGHTS, thresholds=Thresholds(restart_pause_s=pause_s))), cursor)
+        return tick(restart_sensor([replace(FLIGHTS, thresholds=Thresholds(restart_pause_s=pause_s))], []), cursor)
 
     run, pids = run_of(dg.DagsterRunStatus.FAILURE), [ended_pid(), ended_pid()]
     drive(owner_of(run.run_id), pids[0])
@@ -206,11 +208,83 @@ def test_a_driver_that_dies_again_and_again_is_restarted_after_a_pause_that_the_
     second = look(100, first.cursor)
     assert not requested(second)
     why = second.skip_reason.skip_message
-    assert re.search(r"\b2 consecutive drivers\b.* at \d\d:\d\d:\d\d UTC, in \d+ s", why)
+    assert re.search(r"\b2 consecutive drivers or runs\b.* at \d\d:\d\d:\d\d UTC, in \d+ s", why)
     assert f"(process {pids[1]} on {this_host()}) was killed" in why
-    again = look(100, second.cursor)
-    assert (requested(again), again.cursor) == ([], second.cursor), "another tick does not postpone it"
+    assert isinstance(look(100, second.cursor), dg.SkipReason), "another tick does not postpone it"
     assert requested(look(0, second.cursor))
+
+
+@pytest.fixture
+def next_run(instance):
+    """``next_run(request, status)`` is the run that Dagster makes for a request."""
+
+    def create(request: dg.RunRequest, status: dg.DagsterRunStatus) -> dg.DagsterRun:
+        return instance.create_run_for_job(
+            defs.resolve_job_def(request.job_name),
+            status=status,
+            run_config=request.run_config,
+            tags={**request.tags, "dagster/run_key": request.run_key},
+        )
+
+    return create
+
+
+def test_a_restarted_run_that_fails_before_its_driver_begins_is_followed_by_another_after_a_pause(
+    drive, run_of, next_run, tick
+):
+    def look(pause_s: float, cursor: str | None) -> dg.SensorResult | dg.SkipReason:
+        return tick(restart_sensor([replace(FLIGHTS, thresholds=Thresholds(restart_pause_s=pause_s))], []), cursor)
+
+    drive(owner_of(run_of(dg.DagsterRunStatus.FAILURE).run_id), ended_pid())
+    first = look(100, None)
+    [request] = requested(first)
+    assert requested(look(100, first.cursor))[0].run_key == request.run_key, "Dagster has not made it: asked again"
+    run = next_run(request, dg.DagsterRunStatus.FAILURE)
+    waits = look(100, first.cursor)
+    assert "2 consecutive drivers or runs died without progress" in waits.skip_reason.skip_message
+    second = look(0, first.cursor)
+    [another] = requested(second)
+    assert another.run_key != request.run_key
+    assert (another.job_name, another.run_config) == (request.job_name, request.run_config)
+    assert another.job_name == run.job_name
+    run = next_run(another, dg.DagsterRunStatus.STARTED)
+    assert f"its next run {run.run_id} has begun: started" in look(0, second.cursor).skip_message
+
+
+def test_a_restarted_run_that_somebody_cancels_is_followed_by_none(drive, run_of, next_run, tick):
+    drive(owner_of(run_of(dg.DagsterRunStatus.FAILURE).run_id), ended_pid())
+    first = tick(restart_sensor([FLIGHTS], []))
+    run = next_run(requested(first)[0], dg.DagsterRunStatus.CANCELED)
+    said = tick(restart_sensor([FLIGHTS], []), first.cursor).skip_message
+    assert f"its next run {run.run_id} has ended: canceled" in said
+
+
+def test_a_restarted_run_whose_worker_is_killed_before_its_driver_begins_is_marked_failed_and_followed(drive, tmp_path):
+    def look(cursor: str | None) -> dg.SensorResult | dg.SkipReason:
+        context = dg.build_sensor_context(
+            instance=with_launcher, cursor=cursor, resources={"weir": WeirResource(dir=str(tmp_path))}
+        )
+        return restart_sensor([replace(FLIGHTS, thresholds=Thresholds(restart_pause_s=0))], [])(context)
+
+    (tmp_path / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as with_launcher:
+        create = partial(with_launcher.create_run_for_job, defs.resolve_job_def("flights_continuously"))
+        drive(owner_of(create(status=dg.DagsterRunStatus.FAILURE).run_id), ended_pid())
+        first = look(None)
+        [request] = requested(first)
+        tags = {**request.tags, "dagster/run_key": request.run_key}
+        run = create(status=dg.DagsterRunStatus.STARTED, tags=tags)
+        living = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        with_launcher.report_engine_event(
+            f"Started process for run (pid: {living.pid}).", run, EngineEventData.in_process(living.pid)
+        )
+        assert "has begun" in look(first.cursor).skip_message
+        living.communicate(b"\n")
+        [another] = requested(look(first.cursor))
+        assert another.run_key != request.run_key
+        assert another.job_name == "flights_continuously"
+        marked = with_launcher.get_run_by_id(run.run_id)
+        assert marked.status == dg.DagsterRunStatus.FAILURE
 
 
 @pytest.mark.parametrize(("ago_s", "is_gone"), [(1, False), (3600, True), (-1, False), (-3600, True)])
@@ -224,7 +298,7 @@ def test_a_driver_of_another_host_is_gone_if_its_last_heartbeat_is_long_ago_or_f
 def test_the_cursor_of_an_earlier_version_is_read():
     stored = '{"life": "1700000000000-42", "count": 3, "seen_s": 1700000000.5}'
     assert Backoff.from_cursor(stored) == Backoff("1700000000000-42", 3, START_S + 0.5)
-    assert Backoff.from_cursor(stored).cursor == stored
+    assert Backoff.from_cursor(Backoff.from_cursor(stored).cursor) == Backoff("1700000000000-42", 3, START_S + 0.5)
 
 
 def test_pauses_double_up_to_the_longest_and_start_over_after_progress():

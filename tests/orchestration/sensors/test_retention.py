@@ -46,7 +46,7 @@ def test_a_real_topic_that_is_about_to_delete_the_next_record_is_reported(
     name, first = next(iter(newest.tasks.items()))
     committer.commit(replace(newest, tasks={**newest.tasks, name: replace(first, positions={topic: {0: 42}})}))
     monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", broker)
-    sensor = retention_sensor(FLIGHTS)
+    sensor = retention_sensor([FLIGHTS])
     assert isinstance(tick(sensor), dg.SkipReason)
     client = AdminClient({"bootstrap.servers": broker})
     client.delete_records([TopicPartition(topic, 0, 40)])[TopicPartition(topic, 0, 40)].result()

@@ -1,0 +1,96 @@
+"""How far an ingest is behind its topics, as the brokers say, whether a driver runs or not.
+
+A sensor reports it within seconds (``weir.orchestration.sensors.reports``); the audit makes the same check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import dagster as dg
+
+from weir.infra.control import ApplicationStatus, ControlDatabase
+from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.positions import committed_lag, committed_positions
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
+from weir.state.storage.places import folder_at
+from weir.state.types import Positions
+
+LAG_CHECK = "lag"
+SHOWN_PARTITIONS = 50
+
+
+def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
+    """Compares the offsets that were read with the ends of the topics."""
+    max_records = supervised.thresholds.lag_max_records
+
+    @dg.asset_check(
+        asset=supervised.ingest,
+        name=LAG_CHECK,
+        description=f"There is a commit, and at most {max_records:,} records wait in the topics.",
+    )
+    def lag(weir: WeirResource) -> dg.AssetCheckResult:
+        """Compare the offsets that were read with the topics' ends."""
+        settings = weir.settings()
+        status = ControlDatabase(settings.control_database_url).application_status(supervised.id)
+        with broker_for(settings) as (bootstrap_servers, settings):
+            return lag_result(supervised, settings, status, KafkaAdmin(bootstrap_servers, settings.kafka))
+
+    return lag
+
+
+def lag_result(
+    supervised: Supervised, settings: Settings, status: ApplicationStatus | None, admin: KafkaAdmin
+) -> dg.AssetCheckResult:
+    """A warning if too much waits, if nothing was committed yet, or if no broker answers."""
+    newest = newest_commit(folder_at(settings.warehouse), supervised.id)
+    max_records = supervised.thresholds.lag_max_records
+    try:
+        lags = committed_lag(_read(supervised, newest, status), admin)
+    except BrokerUnreachableError as error:
+        return dg.AssetCheckResult(
+            passed=False,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"the lag is unknown: {error}",
+            metadata={"max_records": max_records},
+        )
+    records = sum(lags.values())
+    return dg.AssetCheckResult(
+        passed=newest is not None and records <= max_records,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=_sentence(records, newest, status),
+        metadata={
+            "lag_records": records,
+            "max_records": max_records,
+            "committed_epoch": newest.epoch if newest else 0,
+            "lag_by_partition": _greatest(lags),
+        },
+    )
+
+
+def _read(supervised: Supervised, newest: CommitRecord | None, status: ApplicationStatus | None) -> Positions:
+    """Offsets as committed, and further where a running driver has read further."""
+    positions = committed_positions(newest, supervised.topics)
+    for task in status.tasks if status is not None and status.is_running else ():
+        for topic, offsets in task.positions.items():
+            known = positions.setdefault(topic, {})
+            for partition, offset in offsets.items():
+                known[int(partition)] = max(int(offset), known.get(int(partition), 0))
+    return positions
+
+
+def _sentence(records: int, newest: CommitRecord | None, status: ApplicationStatus | None) -> str:
+    who = "nobody reads them" if status is None or not status.is_running else f"the driver is {status.state}"
+    waiting = f"{records:,} records wait" if records != 1 else "1 record waits"
+    return f"{waiting}, and {who}" + ("" if newest else "; nothing was committed yet")
+
+
+def _greatest(lags: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    """Those partitions that are furthest behind."""
+    greatest = sorted(lags.items(), key=lambda each: -each[1])[:SHOWN_PARTITIONS]
+    return {f"{topic}-{number}": lag for (topic, number), lag in sorted(greatest)}

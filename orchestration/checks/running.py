@@ -1,0 +1,122 @@
+"""Whether an ingest runs and, if not, what to do: from what its driver left, and from Dagster's runs of it.
+
+A sensor reports it within seconds (``weir.orchestration.sensors.reports``); the audit makes the same check.
+"""
+
+import time
+
+import dagster as dg
+from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME  # has no public name
+
+from weir.infra.control import ApplicationStatus, ControlDatabase
+from weir.orchestration.drivers.dagster_run import run_of
+from weir.orchestration.jobs.asset_jobs import catch_up_name, continuous_name
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+
+RUNNING_CHECK = "running"
+SILENT_MAX_S = 15.0
+"""A driver gives a heartbeat each two seconds, whatever it is at."""
+NEWEST_RUNS = 25
+"""How many of an application's runs are looked through for the newest of its ingest."""
+SHOWN_TASKS = 5
+
+
+def running_check(supervised: Supervised) -> dg.AssetChecksDefinition:
+    """Fails if a driver that should run does not, or does not read."""
+
+    @dg.asset_check(
+        asset=supervised.ingest,
+        name=RUNNING_CHECK,
+        description="The ingest runs and reads, or was ended on purpose; if not, the check says what to do.",
+    )
+    def running(context: dg.AssetCheckExecutionContext, weir: WeirResource) -> dg.AssetCheckResult:
+        """Look at what the driver has left, and at the newest run."""
+        database = ControlDatabase(weir.settings().control_database_url)
+        return running_result(supervised, database, context.instance, time.time())
+
+    return running
+
+
+def running_result(
+    supervised: Supervised, database: ControlDatabase, instance: dg.DagsterInstance, now_s: float
+) -> dg.AssetCheckResult:
+    """The state is in the metadata as one word: the driver's own, or ``never started``, ``silent``, ``dead``,
+    ``not started``."""
+    driver = database.application_status(supervised.id, of_driver=True)
+    if driver is not None and driver.ended_at_ms is None and (driver.is_running or driver.has_process):
+        return _living(supervised, driver, now_s)
+    if (run := _run_without_driver(supervised, instance, driver)) is not None:
+        return _result(
+            "not started",
+            f"run {run.run_id} failed before its driver began: its log says why; correct that and launch "
+            f"{run.job_name if run.job_name != IMPLICIT_ASSET_JOB_NAME else catch_up_name(supervised)} again",
+            dg.AssetCheckSeverity.ERROR,
+            run=dg.MetadataValue.dagster_run(run.run_id),
+        )
+    if driver is None:
+        return _result("never started", f"never started; launch {continuous_name(supervised)}")
+    where = f"process {driver.pid} on {driver.host}"
+    if driver.ended_at_ms is None or driver.state == "dead":
+        who = (
+            "the sensor weir_succession starts the next run"
+            if run_of(driver.owner) is not None and "succession" not in supervised.unwatched
+            else f"launch {continuous_name(supervised)}, which goes on from the last commit"
+        )
+        return _result("dead", f"the driver ({where}) was killed; {who}", dg.AssetCheckSeverity.ERROR)
+    if driver.state == "failed":
+        return _result(
+            "failed",
+            f"the driver ended: {driver.error}; once that is corrected, launch {continuous_name(supervised)}",
+            dg.AssetCheckSeverity.ERROR,
+        )
+    return _result(driver.state, f"ended by itself or on request; {continuous_name(supervised)} goes on from there")
+
+
+def _living(supervised: Supervised, driver: ApplicationStatus, now_s: float) -> dg.AssetCheckResult:
+    warn, silent_s = dg.AssetCheckSeverity.WARN, now_s - driver.heartbeat_at_ms / 1000
+    if silent_s > SILENT_MAX_S:
+        return _result(
+            "silent",
+            f"the driver (process {driver.pid} on {driver.host}) has given no sign of life for {silent_s:,.0f} s: it "
+            f"hangs or is stopped. The sensor weir_stalled ends it after {supervised.thresholds.stalled_max_s:,.0f} s "
+            "if a run of Dagster started it",
+            dg.AssetCheckSeverity.ERROR,
+        )
+    if driver.state == "paused":
+        return _result("paused", f"paused, and reads nothing; launch {supervised.name}_resume", warn)
+    if driver.waits_for:
+        return _result("waiting", driver.waits_for, warn)
+    restoring = [task for task in driver.tasks if task.status == "restoring"]
+    if restoring:
+        first = "; ".join(f"{task.task}: {task.reason}" for task in restoring[:SHOWN_TASKS])
+        return _result("restoring", f"{len(restoring)} of {len(driver.tasks)} tasks are being restored ({first})", warn)
+    return _result(driver.state, f"{driver.state}: process {driver.pid} on {driver.host}, by {driver.owner}")
+
+
+def _run_without_driver(
+    supervised: Supervised, instance: dg.DagsterInstance, driver: ApplicationStatus | None
+) -> dg.DagsterRun | None:
+    """The newest run of the ingest, if it has failed and its driver had not begun."""
+    names = (catch_up_name(supervised), continuous_name(supervised), IMPLICIT_ASSET_JOB_NAME)
+    for record in instance.get_run_records(dg.RunsFilter(tags=supervised.tags), limit=NEWEST_RUNS):
+        run = record.dagster_run
+        if run.job_name not in names or supervised.ingest not in (run.asset_selection or [supervised.ingest]):
+            continue
+        has_begun = driver is not None and (
+            run_of(driver.owner) == run.run_id or driver.started_at_ms / 1000 > record.create_timestamp.timestamp()
+        )
+        return run if run.status == dg.DagsterRunStatus.FAILURE and not has_begun else None
+    return None
+
+
+def _result(
+    state: str, sentence: str, severity: dg.AssetCheckSeverity | None = None, **metadata: dg.MetadataValue
+) -> dg.AssetCheckResult:
+    """Passed without a ``severity``."""
+    return dg.AssetCheckResult(
+        passed=severity is None,
+        severity=severity or dg.AssetCheckSeverity.ERROR,
+        description=sentence,
+        metadata={"state": state, **metadata},
+    )

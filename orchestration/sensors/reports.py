@@ -1,0 +1,82 @@
+"""Reports whether each ingest runs and how far it is behind, although no run makes those checks: at once when an
+outcome changes, and otherwise every few minutes.
+
+Dagster judges an asset by the newest evaluation of its checks; observations would not change what it shows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+import dagster as dg
+
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.broker import broker_of
+from weir.orchestration.checks.lag import LAG_CHECK, lag_result
+from weir.orchestration.checks.running import RUNNING_CHECK, running_result
+from weir.orchestration.sensors.watching import Found, Look, watch
+from weir.orchestration.supervised import Supervised
+
+LOOK_EVERY_S = 10
+REPEAT_S = 300.0
+"""An outcome that stays is reported this often."""
+ANSWER_LIMIT_S = 2.0
+
+
+def reports_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
+    """Evaluates the checks ``running`` and ``lag``. The cursor holds each outcome that was reported last, and when."""
+    return watch(
+        "reports",
+        reports,
+        applications,
+        every_s=LOOK_EVERY_S,
+        description="Reports whether each ingest runs and how far it is behind: at once when that changes, otherwise "
+        f"every {REPEAT_S / 60:.0f} minutes.",
+    )
+
+
+def reports(look: Look) -> Found:
+    """Evaluations of those checks that are due."""
+    now_s = time.time()
+    results = {RUNNING_CHECK: running_result(look.supervised, look.database, look.instance, now_s)}
+    if (lag := _lag(look)) is not None:
+        results[LAG_CHECK] = lag
+    reported: dict[str, list[object]] = json.loads(look.cursor or "{}")
+    due = {}
+    for name, result in results.items():
+        state = result.metadata.get("state")
+        outcome = [result.passed, result.severity.value, None if state is None else state.value]
+        known, at_s = reported.get(name, [None, 0.0])
+        if outcome != known or now_s - float(str(at_s)) >= REPEAT_S:
+            due[name] = result
+            reported[name] = [outcome, now_s]
+    said = "; ".join(result.description or name for name, result in results.items())
+    if not due:
+        return Found(said=said)
+    return Found(
+        said=said,
+        cursor=json.dumps(reported),
+        events=[
+            dg.AssetCheckEvaluation(
+                asset_key=look.supervised.ingest,
+                check_name=name,
+                passed=result.passed,
+                severity=result.severity,
+                description=result.description,
+                metadata=result.metadata,
+            )
+            for name, result in due.items()
+        ],
+    )
+
+
+def _lag(look: Look) -> dg.AssetCheckResult | None:
+    """None while the embedded broker is down: nothing arrives, and a look must not start it."""
+    found = broker_of(look.settings)
+    if found is None:
+        return None
+    bootstrap_servers, settings = found
+    admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
+    return lag_result(look.supervised, settings, look.database.application_status(look.id), admin)

@@ -1,0 +1,151 @@
+"""Whether the ingest runs, in each state of a driver and of its runs, and what the sensor reports of that and when."""
+
+import os
+import subprocess
+import sys
+import time
+
+import dagster as dg
+import pytest
+
+from tests.orchestration.applications import FLIGHTS
+from tests.orchestration.readings import task
+from weir.infra.control import this_host
+from weir.orchestration.checks.running import running_result
+from weir.orchestration.definitions import defs
+from weir.orchestration.drivers.dagster_run import owner_of
+from weir.orchestration.sensors import reports
+from weir.orchestration.sensors.reports import reports_sensor
+
+HERE = f"process {os.getpid()} on {this_host()}"
+
+
+@pytest.fixture
+def look(database, instance):
+    """``look(after_s)`` is what the check says that long from now: passed, severity if not, state, sentence."""
+
+    def result(after_s: float = 0.0) -> tuple[bool, str, str, str]:
+        found = running_result(FLIGHTS, database, instance, time.time() + after_s)
+        severity = "" if found.passed else found.severity.value
+        return found.passed, severity, found.metadata["state"].value, found.description
+
+    return result
+
+
+def ended_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_one_that_was_never_started_is_well_and_names_the_job(look):
+    assert look() == (True, "", "never started", "never started; launch flights_continuously")
+
+
+def test_a_driver_that_starts_and_runs_is_well(database, drive, look):
+    lease = drive()
+    assert look() == (True, "", "starting", f"starting: {HERE}, by weir run")
+    database.heartbeat(lease, state="running")
+    assert look() == (True, "", "running", f"running: {HERE}, by weir run")
+
+
+def test_a_driver_without_heartbeats_is_silent_while_its_process_lives(database, drive, look):
+    drive()
+    assert look(14.0)[0]
+    passed, severity, state, sentence = look(16.0)
+    assert (passed, severity, state) == (False, "ERROR", "silent")
+    assert "no sign of life for 16 s" in sentence
+    assert "weir_stalled ends it after 180 s" in sentence
+
+
+def test_a_paused_a_waiting_and_a_restoring_driver_are_warned_of(database, drive, look):
+    lease = drive()
+    database.heartbeat(lease, state="paused")
+    assert look() == (False, "WARN", "paused", "paused, and reads nothing; launch flights_resume")
+    database.heartbeat(lease, state="waiting")
+    database.report_waiting("flights", "no broker at b:9092 answers")
+    assert look() == (False, "WARN", "waiting", "no broker at b:9092 answers")
+    database.report_waiting("flights", "")
+    database.heartbeat(lease, state="running")
+    database.report_tasks("flights", [task(), task(task="0_1", status="restoring", reason="40 per cent")])
+    assert look() == (False, "WARN", "restoring", "1 of 2 tasks are being restored (0_1: 40 per cent)")
+
+
+@pytest.mark.parametrize(
+    ("owner", "what"),
+    [("dagster run x", "weir_succession starts the next run"), ("weir run", "launch flights_continuously")],
+)
+def test_a_killed_driver_is_dead_and_it_is_said_who_goes_on(drive, look, owner, what):
+    pid = ended_pid()
+    drive(owner, pid)
+    passed, severity, state, sentence = look()
+    assert (passed, severity, state) == (False, "ERROR", "dead")
+    assert f"(process {pid} on {this_host()}) was killed" in sentence
+    assert what in sentence
+
+
+def test_a_driver_that_failed_says_why_and_one_that_was_stopped_is_well(database, drive, look):
+    database.release(drive(), state="failed", error="topic clicks does not exist; create it")
+    passed, severity, _, sentence = look()
+    assert (passed, severity) == (False, "ERROR")
+    assert "topic clicks does not exist; create it; once that is corrected, launch flights_continuously" in sentence
+    database.release(drive())
+    assert look()[:3] == (True, "", "stopped")
+
+
+@pytest.mark.parametrize("has_run_before", [False, True])
+def test_a_run_that_failed_before_its_driver_began_fails_the_check_until_another_begins(
+    database, drive, instance, look, has_run_before
+):
+    if has_run_before:
+        database.release(drive())
+        time.sleep(0.01)
+    run = instance.create_run_for_job(
+        defs.resolve_job_def("flights_continuously"), status=dg.DagsterRunStatus.FAILURE, tags=FLIGHTS.tags
+    )
+    passed, severity, state, sentence = look()
+    assert (passed, severity, state) == (False, "ERROR", "not started")
+    assert f"run {run.run_id} failed before its driver began" in sentence
+    assert "launch flights_continuously again" in sentence
+    drive(owner_of(run.run_id))
+    assert look()[0], "its driver had begun, after all"
+
+
+def test_failed_runs_of_other_jobs_say_nothing_about_the_ingest(instance, look):
+    instance.create_run_for_job(
+        defs.resolve_job_def("flights_compaction"), status=dg.DagsterRunStatus.FAILURE, tags=FLIGHTS.tags
+    )
+    assert look()[2] == "never started"
+
+
+def evaluations(instance: dg.DagsterInstance) -> list[tuple[bool, str]]:
+    key = dg.AssetCheckKey(FLIGHTS.ingest, "running")
+    records = instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
+    return [
+        (record.evaluation.passed, record.evaluation.metadata["state"].value)
+        for record in reversed(records)
+        if record.evaluation
+    ]
+
+
+def test_a_change_is_reported_at_once_and_the_same_again_after_minutes(database, drive, instance, tick, monkeypatch):
+    sensor, cursor = reports_sensor([FLIGHTS]), None
+
+    def look() -> dg.SensorResult | dg.SkipReason:
+        nonlocal cursor
+        answer = tick(sensor, cursor)
+        cursor = getattr(answer, "cursor", None) or cursor
+        return answer
+
+    look()
+    lease = drive()
+    database.heartbeat(lease, state="running")
+    look()
+    assert isinstance(look(), dg.SkipReason)
+    database.heartbeat(lease, state="paused")
+    look()
+    assert evaluations(instance) == [(True, "never started"), (True, "running"), (False, "paused")]
+    assert isinstance(look(), dg.SkipReason)
+    monkeypatch.setattr(reports, "REPEAT_S", 0.0)
+    look()
+    assert evaluations(instance)[3:] == [(False, "paused")]
