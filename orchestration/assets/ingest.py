@@ -9,6 +9,7 @@ from pydantic import Field
 
 from weir.infra.control import ControlDatabase, ControlDatabaseError
 from weir.infra.settings import Settings
+from weir.orchestration.assets.columns import column_schema
 from weir.orchestration.assets.materializations import commit_materializations, update_task_partitions
 from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.drivers.metadata import health_metadata
@@ -18,9 +19,9 @@ from weir.pipelines.operations.advice import addressed
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.commit.outbox import outbox_name
 from weir.state.commit.protocol import newest_commit
-from weir.state.commit.upserts import shown_name, upserts_of
+from weir.state.commit.upserts import shown_name
 from weir.state.storage.places import folder_at
-from weir.state.types import CHANGELOG_FOLDER, TableSpec
+from weir.state.types import CHANGELOG_FOLDER
 
 DRIVER = "weir.orchestration.drivers.ingest"
 
@@ -160,6 +161,7 @@ def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
             fail_window=timedelta(seconds=thresholds.stale_fail_s),
             warn_window=timedelta(seconds=thresholds.stale_warn_s),
         ),
+        metadata={"topology": dg.MetadataValue.md(f"```\n{supervised.application.topology.describe()}\n```")},
         description=f"The application {supervised.id}: one supervised driver that reads the topics and commits "
         "exactly once. Terminating the run finishes the epoch and commits.",
     )
@@ -177,7 +179,7 @@ def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
             owners=supervised.owners,
             tags=supervised.tags,
             description=f"What leaves for {outside[name]}, once committed." if name in outside else _description(name),
-            metadata={"dagster/column_schema": _columns(supervised.table_specs[name])},
+            metadata={"dagster/column_schema": column_schema(supervised.table_specs[name])},
         )
 
 
@@ -197,13 +199,3 @@ def _description(table: str) -> str:
             f"The Delta table {shown_name(table)}: one row per key, brought up to date after the application's commits."
         )
     return f"The Delta table {table}; only the application's commits change it."
-
-
-def _columns(spec: TableSpec) -> dg.TableSchema:
-    """The table's columns by polars' type names; key columns of updates are marked."""
-    return dg.TableSchema(
-        columns=[
-            dg.TableColumn(name, str(dtype), tags={"weir/key": ""} if name in spec.keys else None)
-            for name, dtype in (upserts_of(spec) or spec).schema.items()
-        ]
-    )

@@ -9,6 +9,7 @@ import dagster as dg
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME  # has no public name
 
 from weir.infra.control import ApplicationStatus, ControlDatabase
+from weir.orchestration.checks.tasks import task_table
 from weir.orchestration.drivers.dagster_run import run_of
 from weir.orchestration.jobs.asset_jobs import catch_up_name, continuous_name
 from weir.orchestration.resources import WeirResource
@@ -90,8 +91,13 @@ def _living(supervised: Supervised, driver: ApplicationStatus, now_s: float) -> 
     restoring = [task for task in driver.tasks if task.status == "restoring"]
     if restoring:
         first = "; ".join(f"{task.task}: {task.reason}" for task in restoring[:SHOWN_TASKS])
-        return _result("restoring", f"{len(restoring)} of {len(driver.tasks)} tasks are being restored ({first})", warn)
-    return _result(driver.state, f"{driver.state}: process {driver.pid} on {driver.host}, by {driver.owner}")
+        sentence = f"{len(restoring)} of {len(driver.tasks)} tasks are being restored ({first})"
+        return _result("restoring", sentence, warn, tasks=task_table(driver))
+    return _result(
+        driver.state,
+        f"{driver.state}: process {driver.pid} on {driver.host}, by {driver.owner}",
+        tasks=task_table(driver),
+    )
 
 
 def _run_without_driver(

@@ -67,7 +67,7 @@ def test_the_topics_of_a_pattern_are_one_asset():
 def test_a_table_shows_its_columns_and_their_types_before_anything_has_run():
     [spec] = [spec for spec in defs.resolve_all_asset_specs() if spec.key == dg.AssetKey(["flights", "carrier_totals"])]
     columns = {column.name: column for column in spec.metadata["dagster/column_schema"].columns}
-    assert columns["flights"].type == "Int64"
+    assert columns["flights"].type == "integer"
     assert [name for name, column in columns.items() if "weir/key" in column.tags] == ["carrier"]
 
 

@@ -149,3 +149,22 @@ def test_a_change_is_reported_at_once_and_the_same_again_after_minutes(database,
     monkeypatch.setattr(reports, "REPEAT_S", 0.0)
     look()
     assert evaluations(instance)[3:] == [(False, "paused")]
+
+
+def test_the_tasks_are_a_table_with_those_furthest_behind_first(database, drive, instance):
+    lease = drive()
+    database.heartbeat(lease, state="running")
+    database.report_tasks(
+        "flights",
+        [
+            task(lag=3, positions={"flights": {"0": 1_200}}, records_in=1_200, uncommitted_bytes=3 << 20),
+            task(task="0_10", slot=1, lag=7),
+            task(task="0_2", lag=3),
+        ],
+    )
+    records = running_result(FLIGHTS, database, instance, time.time()).metadata["tasks"].records
+    assert [record.data["task"] for record in records] == ["0_10", "0_0", "0_2"]
+    assert records[0].data["reads"] == "rows of other tasks"
+    first = records[1].data
+    assert (first["reads"], first["lag"], first["records read"]) == ("flights-0 at 1,200", "3", "1,200")
+    assert first["uncommitted"] == "3.0 MiB"
