@@ -59,7 +59,10 @@ def stalled(look: Look) -> Found:
         else stall_reason(driver, look.database.last_hour(look.id), limit_s, epoch_limit_s, now_ms)
     )
     if driver is None or why is None:
-        return Found(cursor="{}" if known else None)
+        if not known:
+            return Found()
+        over = observation(look.supervised.ingest, CONDITION, f"over: {CONDITION}", severity="info")
+        return Found(cursor="{}", events=[over])
     name = f"{driver.started_at_ms}-{driver.pid}"
     if known.get("life") != name:
         try:

@@ -122,7 +122,8 @@ def test_a_driver_that_hangs_leaves_its_stacks_and_is_killed_after_as_long_again
     reported = look(0, None)
     assert "its process hangs or is stopped" in observed(reported)[0]
     assert "waits_for_a_job" in reported.asset_events[0].metadata["stacks"].value
-    assert look(60, reported.cursor).cursor == remembered("{}"), "it makes progress again"
+    over = look(60, reported.cursor)
+    assert (observed(over), over.cursor) == (["over: stalled"], remembered("{}")), "it makes progress again"
     ended = look(0, reported.cursor)
     assert f"process {hanging.pid} was killed" in observed(ended)[0]
     assert hanging.wait() == -signal.SIGKILL
