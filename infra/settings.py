@@ -37,6 +37,7 @@ _SECRET_PARTS = (
     "access.key",
     "account.key",
     "auth.user.info",
+    "alert_urls",
 )
 
 
@@ -91,6 +92,10 @@ class Settings(BaseModel):
     """SQLAlchemy URL of the control database; if empty, SQLite in the folder."""
     sql_url: str = Field(default="", repr=False)
     """SQLAlchemy URL of the database for sinks of ``to_sql`` that name none."""
+    alert_urls: str = Field(default="", repr=False)
+    """Who is told of failed checks and runs under Dagster: Apprise's URLs, separated by white space."""
+    alert_level: Literal["error", "warning"] = "error"
+    """Whether warnings are told, too."""
     schema_registry: dict[str, str] = Field(default_factory=dict, repr=False)
     """Properties of confluent-kafka's registry client, for example ``url``; for programs that read Avro or Protobuf."""
     spark: dict[str, str] = Field(default_factory=dict, repr=False)
@@ -187,6 +192,8 @@ class Settings(BaseModel):
                 value = {key: "***" if is_secret(key) else mask_url(text) for key, text in value.items()}
             elif name in ("control_url", "sql_url"):
                 value = mask_url(value)
+            elif name == "alert_urls" and value:
+                value = "***"
             yield name, value
 
     @property

@@ -29,6 +29,7 @@ from weir.orchestration.jobs.requests import request_jobs
 from weir.orchestration.jobs.restore import restore_job
 from weir.orchestration.resources import WeirResource, driver_pipes
 from weir.orchestration.schedules.maintenance import audit_schedule, compaction_schedule
+from weir.orchestration.sensors.alerts import alerts_sensor
 from weir.orchestration.sensors.commits import commits_sensor
 from weir.orchestration.sensors.compaction import compaction_sensor
 from weir.orchestration.sensors.health import health_sensor
@@ -43,6 +44,7 @@ from weir.orchestration.thresholds import Thresholds
 from weir.pipelines.application import Application
 
 SENSORS = (
+    "alerts",
     "commits",
     "compaction_due",
     "health",
@@ -124,8 +126,10 @@ def definitions(*applications: Application | Supervised, weir: WeirResource | No
     }
     compactions, restores = [compaction_job(each) for each in supervised], [restore_job(each) for each in supervised]
     ingests = [job(each) for each in supervised for job in (catch_up_job, continuous_job)]
+    own = {each.id: _own(each) for each in supervised}
+    checks = {id_: [key for made in each.asset_checks or () for key in made.check_keys] for id_, each in own.items()}
     return dg.Definitions.merge(
-        *map(_own, supervised),
+        *own.values(),
         dg.Definitions(
             assets=list(external.values()),
             jobs=[*ingests, *compactions, *restores],
@@ -142,6 +146,7 @@ def definitions(*applications: Application | Supervised, weir: WeirResource | No
                 compaction_sensor(supervised, compactions),
                 stalled_sensor(supervised),
                 repair_sensor(supervised, restores),
+                alerts_sensor(supervised, checks),
             ],
             resources={"weir": weir or WeirResource(), "pipes": driver_pipes()},
         ),

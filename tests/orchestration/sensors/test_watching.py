@@ -65,7 +65,7 @@ def test_an_application_may_be_left_alone(tick):
 
     alone = replace(FLIGHTS, unwatched=["concern"])
     assert tick(sensor(fails, alone)).skip_message == "there is no application to look at"
-    with pytest.raises(ValueError, match=r"no sensor is called sucession; these are: commits, .*succession"):
+    with pytest.raises(ValueError, match=r"no sensor is called sucession; these are: alerts, commits, .*succession"):
         supervise(clicks("clicking"), "nowhere:app", unwatched=["sucession"])
 
 
@@ -76,7 +76,7 @@ def test_the_number_of_applications_adds_no_sensor():
     )
     names = [sensor.name for sensor in one.get_repository_def().sensor_defs]
     assert names == [sensor.name for sensor in many.get_repository_def().sensor_defs]
-    assert len(names) == 9
+    assert len(names) == 10
 
 
 def test_two_applications_of_one_name_are_refused():

@@ -1,0 +1,219 @@
+"""Failed checks and runs are told once each to a real HTTP and a real SMTP server, and again where it was not taken."""
+
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import dagster as dg
+import pytest
+
+from tests.orchestration.applications import FLIGHTS
+from tests.orchestration.readings import remembered
+from weir.infra.alerts import AlertError, send
+from weir.infra.settings import Settings
+from weir.orchestration.definitions import defs
+from weir.orchestration.sensors.alerts import alerts_sensor
+from weir.orchestration.thresholds import Thresholds
+
+RUNNING = dg.AssetCheckKey(FLIGHTS.ingest, "running")
+LAG = dg.AssetCheckKey(FLIGHTS.ingest, "lag")
+
+
+class Webhook(ThreadingHTTPServer):
+    """Keeps what it takes; refuses while ``status`` is no 200."""
+
+    def __init__(self) -> None:
+        self.taken: list[dict[str, str]] = []
+        self.status = 200
+        super().__init__(("127.0.0.1", 0), Post)
+
+
+class Post(BaseHTTPRequestHandler):
+    server: Webhook
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.server.status == 200:
+            self.server.taken.append(body)
+        self.send_response(self.server.status)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+class Mailbox(socketserver.ThreadingTCPServer):
+    """An SMTP server that takes every mail."""
+
+    def __init__(self) -> None:
+        self.mails: list[str] = []
+        super().__init__(("127.0.0.1", 0), Smtp)
+
+
+class Smtp(socketserver.StreamRequestHandler):
+    server: Mailbox
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 here\r\n")
+        while line := self.rfile.readline():
+            word = line[:4].upper()
+            if word == b"DATA":
+                self.wfile.write(b"354 go on\r\n")
+                lines = []
+                while (line := self.rfile.readline()) != b".\r\n":
+                    lines.append(line.decode())
+                self.server.mails.append("".join(lines))
+            self.wfile.write(b"221 bye\r\n" if word == b"QUIT" else b"250 ok\r\n")
+
+
+@contextmanager
+def serving(server: socketserver.BaseServer) -> Iterator[str]:
+    """The server's host and port."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def webhook(monkeypatch) -> Iterator[Webhook]:
+    with serving(server := Webhook()) as address:
+        monkeypatch.setenv("WEIR_ALERT_URLS", f"json://{address}/alerts?retry=0")
+        yield server
+
+
+@pytest.fixture
+def evaluate(instance):
+    def report(key: dg.AssetCheckKey, sentence: str = "", severity=dg.AssetCheckSeverity.ERROR) -> None:
+        """Passed without a sentence."""
+        instance.report_runless_asset_event(
+            dg.AssetCheckEvaluation(
+                asset_key=key.asset_key,
+                check_name=key.name,
+                passed=not sentence,
+                severity=severity,
+                description=sentence,
+            )
+        )
+
+    return report
+
+
+@pytest.fixture
+def look(tick, database):
+    """``look()`` ticks and returns what the tick said."""
+    cursor = None
+
+    def once(cooldown_s: float = 600.0) -> str:
+        nonlocal cursor
+        flights = replace(FLIGHTS, thresholds=Thresholds(cooldown_s=cooldown_s))
+        answer = tick(alerts_sensor([flights], {"flights": [RUNNING, LAG]}), cursor)
+        cursor = getattr(answer, "cursor", None) or cursor
+        return answer.skip_message if isinstance(answer, dg.SkipReason) else answer.skip_reason.skip_message
+
+    return once
+
+
+def test_nobody_is_told_without_a_setting(look, evaluate):
+    evaluate(RUNNING, "killed")
+    assert look() == "flights: nobody is told: the setting alert_urls is empty"
+
+
+def test_a_failed_check_is_told_once_and_once_when_it_is_over(look, evaluate, webhook):
+    assert look() == "flights: nothing to tell"
+    evaluate(RUNNING, "the driver was killed; launch flights_continuously")
+    evaluate(LAG, "70,000 records wait", dg.AssetCheckSeverity.WARN)
+    look()
+    [alert] = webhook.taken
+    sentence = "error: flights/ingest running: the driver was killed; launch flights_continuously"
+    assert alert["title"] == f"Weir: flights: {sentence}"
+    assert alert["message"] == sentence
+    evaluate(RUNNING, "the driver was killed; launch flights_continuously")
+    assert look() == "flights: nothing to tell"
+    evaluate(RUNNING)
+    look()
+    assert [each["message"] for each in webhook.taken[1:]] == ["over: flights/ingest running"]
+
+
+def test_warnings_are_told_if_asked_and_several_are_one_message(look, evaluate, webhook, monkeypatch):
+    monkeypatch.setenv("WEIR_ALERT_LEVEL", "warning")
+    evaluate(RUNNING, "paused", dg.AssetCheckSeverity.WARN)
+    evaluate(LAG, "70,000 records wait", dg.AssetCheckSeverity.WARN)
+    look()
+    [alert] = webhook.taken
+    assert alert["title"] == "Weir: flights: 2 alerts"
+    assert set(alert["message"].splitlines()) == {
+        "warning: flights/ingest running: paused",
+        "warning: flights/ingest lag: 70,000 records wait",
+    }
+
+
+def test_a_check_that_fails_again_and_again_is_told_once_in_the_cooldown(look, evaluate, webhook):
+    for _ in range(3):
+        evaluate(RUNNING, "killed")
+        look()
+        evaluate(RUNNING)
+        look()
+    assert [each["message"] for each in webhook.taken] == [
+        "error: flights/ingest running: killed",
+        "over: flights/ingest running",
+    ]
+    evaluate(RUNNING, "killed")
+    look(cooldown_s=0.0)
+    assert len(webhook.taken) == 3
+
+
+def test_what_was_not_taken_is_told_at_the_next_tick(look, evaluate, webhook):
+    evaluate(RUNNING, "killed")
+    webhook.status = 503
+    assert "not told, and tried again: json://127.0.0.1" in look()
+    webhook.status = 200
+    look()
+    look()
+    assert len(webhook.taken) == 1
+
+
+def test_a_failed_run_is_told_and_those_before_the_first_look_are_not(look, instance, webhook):
+    def fails() -> dg.DagsterRun:
+        run = instance.create_run_for_job(defs.resolve_job_def("flights_compaction"), tags=FLIGHTS.tags)
+        instance.report_run_failed(run, "the disk is full")
+        return run
+
+    fails()
+    look()
+    run = fails()
+    look()
+    look()
+    assert [each["message"] for each in webhook.taken] == [f"run {run.run_id} of flights_compaction failed"]
+
+
+def test_a_mail_arrives(monkeypatch):
+    with serving(mailbox := Mailbox()) as address:
+        send(f"mailto://{address}?from=weir@example.org&to=ops@example.org", "Weir: flights", "the driver was killed")
+    [mail] = mailbox.mails
+    assert "ops@example.org" in mail
+    assert "the driver was killed" in mail
+
+
+def test_what_is_wrong_is_said_without_secrets(monkeypatch):
+    with pytest.raises(AlertError, match="URL 2 of alert_urls is none that Apprise knows") as error:
+        send("json://ann:hunter2@127.0.0.1:1/?retry=0 nonsense://hunter2", "a", "b")
+    assert "hunter2" not in str(error.value)
+    monkeypatch.setenv("WEIR_ALERT_URLS", "slack://hunter2")
+    assert "hunter2" not in repr(Settings.load())
+    monkeypatch.setattr("weir.infra.alerts.find_spec", lambda name: None)
+    with pytest.raises(AlertError, match=r"pip install 'weir-streams\[alerts\]'"):
+        send("json://x", "a", "b")
+
+
+def test_the_cursor_of_others_is_kept(tick, database):
+    answer = tick(alerts_sensor([FLIGHTS], {"flights": []}), remembered(json.dumps({"failing": {}})))
+    assert isinstance(answer, dg.SkipReason)
