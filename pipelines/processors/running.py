@@ -318,7 +318,7 @@ class Running:
         known = [named.get(index, name) for index, name in enumerate(self.shape.children)]
         raise LookupError(
             f"forward names the child {child!r}, but the processor is followed by "
-            f"{', '.join(map(repr, known)) or 'nothing'}; a processor has the name that process(..., name=\"...\") gives "
+            f'{", ".join(map(repr, known)) or "nothing"}; a processor has the name that process(..., name="...") gives '
             "it, a sink its own, or that of its table or topic"
         )
 

@@ -213,9 +213,7 @@ def operator_of(node: Node) -> Operator | None:
 
 def _sinks_below(node: Node) -> dict[str, int]:
     """Which children of ``node`` are sinks, by the names that the program gives them, if no two have the same."""
-    found = [
-        (child.name_given, index) for index, child in enumerate(node.children) if isinstance(child, TableSinkNode)
-    ]
+    found = [(child.name_given, index) for index, child in enumerate(node.children) if isinstance(child, TableSinkNode)]
     names = [name for name, _ in found]
     return {name: index for name, index in found if names.count(name) == 1}
 
