@@ -5,12 +5,11 @@ from __future__ import annotations
 import types
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import polars as pl
 
 from weir.pipelines.arguments import positive_ms, whole_number
-from weir.pipelines.dsl.graph import Graph, store_spec
+from weir.pipelines.dsl.graph import Graph, Materialized, check_store, store_spec
 from weir.pipelines.dsl.grouped import repartition
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.processors.batching import OPEN, RESULT, Batching, BatchLimits, BatchShape, chunk_columns
@@ -18,6 +17,7 @@ from weir.pipelines.processors.column_store import ColumnStore
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.shapes import row_of
+from weir.pipelines.store_options import StoreOptions
 from weir.pipelines.topology.nodes import Node
 from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.stores.specs import list_spec
@@ -32,22 +32,27 @@ def add_batch(
     max_bytes: int | None,
     max_wait: timedelta | None,
     on_stop: str,
-    name: Any,
+    name: str | Materialized,
     needs_repartition: bool,
 ) -> ProcessorNode:
     """Batches of what ``parent`` forwards, by key.
 
     Raises:
-        TopologyError: There is no limit, one is out of range, ``on_stop`` is something else, or the name is taken.
+        TopologyError: There is no limit, one is out of range, ``on_stop`` is something else, the name is taken, or the
+            open batches are to be in a store of the program's own.
     """
-    node = graph.check_new("batch", name)
+    node = graph.check_new("batch", check_store(name))
+    options = name if isinstance(name, Materialized) else StoreOptions(name=node)
+    if isinstance(name, Materialized) and name.supplier is not None:
+        raise TopologyError(f"open batches, those of {node!r}, cannot be in a store of your own; leave it out")
     limits = _limits(node, max_records, max_bytes, max_wait, on_stop)
     if needs_repartition:
         parent = repartition(graph, parent, node)
     taken = parent.record
     record = graph.record(node, taken.key, _batches(taken.value), is_windowed=taken.is_windowed)
-    held = store_spec(node, node, taken, OPEN)
-    chunks = list_spec(f"{node}-records", taken.key_columns, chunk_columns(taken.value.columns))
+    held = options.applied(store_spec(node, node, taken, OPEN))
+    chunks = options.applied(list_spec(f"{node}-records", taken.key_columns, chunk_columns(taken.value.columns)))
+    timers = options.applied(timer_spec(f"{node}-wall-clock-timers", taken.key_columns))
     shape = BatchShape(
         key=tuple(taken.key_columns),
         value=taken.value.columns,
@@ -61,7 +66,7 @@ def add_batch(
             parent=parent,
             supplier=partial(Batching, shape, limits),
             declared=(ColumnStore(held), ColumnStore(chunks)),
-            timers={Punctuation.WALL_CLOCK_TIME: timer_spec(f"{node}-wall-clock-timers", taken.key_columns)},
+            timers={Punctuation.WALL_CLOCK_TIME: timers},
             key_taken=taken.key,
             value_taken=taken.value,
             is_fixed_key=True,

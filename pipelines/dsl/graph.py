@@ -188,8 +188,8 @@ def check_name(what: str, name: Any) -> str:
     """A store's or table's name; raises ``TopologyError`` when it is missing or cannot name a folder."""
     if isinstance(name, Materialized):
         raise TopologyError(
-            f"Weir itself keeps the {what} {name.name!r}; pass only its name, since Materialized is for aggregations "
-            "and tables"
+            f"Weir itself keeps the {what} {name.name!r}; pass only its name, since Materialized is for "
+            "aggregations, tables and batches"
         )
     if name is not None and not isinstance(name, str):
         raise TopologyError(f"the {what} name is {name!r}; pass text")

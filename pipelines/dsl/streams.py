@@ -409,7 +409,7 @@ class KStream(StreamOperations):
         max_bytes: int | None = None,
         max_wait: timedelta | None = None,
         on_stop: Literal["keep", "flush"] = "keep",
-        name: str,
+        name: str | Materialized,
     ) -> KStream:
         """Gather the records of each key, and forward them together: ``records``, the list of their values in order,
         ``count``, and ``first_time`` and ``last_time``, the least and the greatest of their times.
@@ -422,12 +422,13 @@ class KStream(StreamOperations):
         A batch has its ``last_time`` for its own time. Null keys and null values are dropped and counted. If the key
         has changed, the records move to the task that owns it.
 
-        Open batches are state, under ``name``. With ``on_stop="keep"`` they wait for the next run, and leave at its
+        Open batches are state, under ``name``; it may be a ``Materialized`` with ``in_memory``, or without a changelog
+        (``logging=False, on_loss="empty"``). With ``on_stop="keep"`` they wait for the next run, and leave at its
         beginning if they are due by then; with ``"flush"`` they leave with the last commit of a run that is stopped.
         The limits may change from run to run.
 
         Raises:
-            TopologyError: There is no limit, or one is out of range.
+            TopologyError: There is no limit, or one is out of range, or an option of the store does not fit.
 
         Examples:
             >>> builder = StreamsBuilder()

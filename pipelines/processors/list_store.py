@@ -79,6 +79,10 @@ class OpenListStore(Opened[StateListStore], Generic[K, V]):
         """All lists, in key order."""
         return ((self._key_item(key), [self._item(row) for row in rows]) for key, rows in self._open.all())
 
+    def all_rows(self) -> pl.DataFrame:
+        """``all`` as columns, a row for each value: key columns, value columns, ``_ts`` (Int64, ms)."""
+        return self._open.all_rows()
+
     def append_rows(self, rows: pl.DataFrame) -> None:
         """Append values, in order, each to the list of its key: key columns, value columns, ``_ts`` (Int64, ms)."""
         self._open.append_rows(rows)

@@ -55,6 +55,8 @@ class Shape:
     is_fixed_key: bool
     is_batch: bool
     children: Sequence[str]
+    sinks: Mapping[str, int]
+    """Which of the children are sinks, by the names that the program gives them."""
     given: pl.Schema
     """The key and value columns of what it forwards."""
     forwards: bool
@@ -308,13 +310,17 @@ class Running:
     def _child(self, child: str | None) -> int | None:
         if child is None:
             return None
-        if child not in self.shape.children:
-            known = ", ".join(map(repr, self.shape.children)) or "nothing"
-            raise LookupError(
-                f"forward names the child {child!r}, but the processor is followed by {known}; a processor has the "
-                'name that process(..., name="...") gives it, a sink that of builder.topology.add_sink("...", ...)'
-            )
-        return self.shape.children.index(child)
+        if child in self.shape.children:
+            return self.shape.children.index(child)
+        if child in self.shape.sinks:
+            return self.shape.sinks[child]
+        named = {index: name for name, index in self.shape.sinks.items()}
+        known = [named.get(index, name) for index, name in enumerate(self.shape.children)]
+        raise LookupError(
+            f"forward names the child {child!r}, but the processor is followed by "
+            f'{", ".join(map(repr, known)) or "nothing"}; a processor has the name that process(..., name="...") gives '
+            "it, a sink its own, or that of its table or topic"
+        )
 
     def _scheduled(
         self, punctuation: Punctuation, call: Callable[[datetime], object], interval_ms: int | None, first_ms: int
@@ -323,10 +329,20 @@ class Running:
             raise TypeError(f"the punctuation is to call {call!r}; pass a function of the time")
         clock = f"_due:{self.shape.node}:{self._count}" if self._is_in_init else None
         self._count += self._is_in_init
-        next_ms = first_ms if clock is None else self.clocks.setdefault(clock, first_ms)
+        next_ms = first_ms
+        if clock is not None:
+            kept_ms = self.clocks.get(clock, first_ms)
+            next_ms = self.clocks[clock] = self._in_step(punctuation, kept_ms, interval_ms) if interval_ms else kept_ms
         made = _Schedule(punctuation, call, interval_ms, clock, next_ms, self)
         self._schedules.append(made)
         return made
+
+    def _in_step(self, punctuation: Punctuation, kept_ms: int, interval_ms: int) -> int:
+        """When a punctuation is due next that was kept for ``kept_ms``, perhaps by a program with another interval."""
+        if punctuation is WALL:
+            return min(kept_ms, self.now_ms + interval_ms)
+        reached_ms = self.clocks.get(self.shape.node, -1)
+        return min(-(-kept_ms // interval_ms), reached_ms // interval_ms + 1) * interval_ms
 
     _count: int = 0
     """How many punctuations ``init`` has scheduled."""

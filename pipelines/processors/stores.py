@@ -253,9 +253,29 @@ class OpenKeyValueStore(Opened[StateKeyValueStore], Generic[K, V]):
         delete the key."""
         self._open.put_rows(rows)
 
+    def put_rows_if_absent(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Put those rows, as ``put_rows`` takes them, whose keys have none yet, of several of a key the first; returns
+        the rows that were put."""
+        new = rows.filter(~self.get_rows(rows).get_column("_found"))
+        new = new.unique(list(self._spec.key), keep="first", maintain_order=True)
+        self.put_rows(new)
+        return new
+
     def delete_rows(self, keys: pl.DataFrame) -> None:
         """Delete the rows of ``keys``; absent ones are harmless."""
         self._open.delete_rows(keys)
+
+    def range_rows(self, lower: K | None = None, upper: K | None = None) -> pl.DataFrame:
+        """``range`` as columns: key columns, value columns and ``_ts`` (Int64, ms)."""
+        return self._open.range(self._bound(lower), self._bound(upper)).frame()
+
+    def prefix_scan_rows(self, *prefix: Any) -> pl.DataFrame:
+        """``prefix_scan`` as columns, those of ``range_rows``."""
+        return self._open.prefix_scan(prefix).frame()
+
+    def all_rows(self) -> pl.DataFrame:
+        """``all`` as columns, those of ``range_rows``."""
+        return self.range_rows()
 
     def _entries(self, found: Iterable[tuple[Any, Any]]) -> Iterator[tuple[K, V]]:
         return ((self._key_item(key), self._item(row)) for key, row in found)

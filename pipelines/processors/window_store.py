@@ -130,6 +130,11 @@ class OpenWindowStore(Opened[StateWindowStore], Generic[K, V]):
         columns, ``_ts`` (Int64, ms), ``_found``."""
         return self._open.get_rows(self._bounded(keys))
 
+    def fetch_all_rows(self, earliest: datetime | None = None, latest: datetime | None = None) -> pl.DataFrame:
+        """``fetch_all`` as columns: key columns, ``window_start``, ``window_end``, value columns and ``_ts`` (Int64,
+        ms)."""
+        return self._open.fetch_all(bound_ms(earliest), bound_ms(latest)).frame()
+
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Put windows in order: key columns, ``window_start`` (in UTC), value columns, ``_ts`` (Int64, ms)."""
         self._open.put_rows(self._bounded(rows))

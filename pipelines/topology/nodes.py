@@ -540,6 +540,11 @@ class TableSinkNode(ChildNode):
     """Whether the outbox says by which time each row belongs to a day."""
 
     @property
+    def name_given(self) -> str:
+        """What the program calls its rows' place."""
+        return self.sink.name if self.sink else self.table
+
+    @property
     def collapses(self) -> bool:
         return self.is_updates and not self.keeps_all
 

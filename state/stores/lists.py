@@ -79,6 +79,12 @@ class ListStore(Store):
                 shown = parts[0] if len(parts) == 1 else dict(zip(self._names, parts, strict=True))
                 yield shown, [self._unpack(value).value for _, value in found]
 
+    def all_rows(self) -> pl.DataFrame:
+        """All lists, one after the other in key order: key columns, value columns, ``_ts`` (Int64, ms)."""
+        near = groupby(self._range(b"", None), key=_front)
+        rows = [row for _, found in near for row in sorted(found, key=lambda row: self._whole(row[0]))]
+        return self.frame_of(rows).drop(PLACE)
+
     def append_rows(self, rows: pl.DataFrame) -> None:
         """Append rows, in order, each to the list of its key: key columns, value columns, ``_ts`` (Int64, ms)."""
         keys = []

@@ -197,6 +197,7 @@ def operator_of(node: Node) -> Operator | None:
                 is_fixed_key=node.is_fixed_key,
                 is_batch=node.is_batch,
                 children=tuple(child.name for child in node.children),
+                sinks=_sinks_below(node),
                 given=node.record.columns,
                 forwards=node.forwards,
                 has_headers=node.has_headers,
@@ -208,6 +209,13 @@ def operator_of(node: Node) -> Operator | None:
                 )
             return ProcessRecords(shape=shape, value=value, key_result=key_result, result=result)
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")
+
+
+def _sinks_below(node: Node) -> dict[str, int]:
+    """Which children of ``node`` are sinks, by the names that the program gives them, if no two have the same."""
+    found = [(child.name_given, index) for index, child in enumerate(node.children) if isinstance(child, TableSinkNode)]
+    names = [name for name, _ in found]
+    return {name: index for name, index in found if names.count(name) == 1}
 
 
 def global_join_of(node: GlobalJoinNode, rows: StateView | None) -> GlobalTableJoin:

@@ -104,6 +104,26 @@ def test_a_record_may_go_to_one_child_of_either_kind():
     assert found == [[0, 3], [1, 4], [2, 5]]
 
 
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_record_may_go_to_one_sink_by_the_name_that_the_program_gives_it(shares):
+    class Choose(Pass):
+        stores = ("counts",) if shares else ()
+
+        def process(self, record):
+            self.context.forward(record, child=["table", "topic", "partner"][record.value % 3])
+
+    builder = StreamsBuilder().add_state_store(COUNTS) if shares else StreamsBuilder()
+    chosen = builder.topology.add_processor("choose", Choose, numbers(builder))
+    chosen.to_delta("table")
+    chosen.to("topic")
+    chosen.to_http("https://example.org/numbers", name="partner")
+    with driver(builder) as run:
+        run.create_input_topic("numbers").pipe_key_value_list([("ann", number) for number in range(6)])
+        assert run.create_output_table("table").read_values_to_list() == [0, 3]
+        assert run.create_output_topic("topic").read_values_to_list() == [1, 4]
+        assert [row["value"] for row in run.read_sink("partner")] == [2, 5]
+
+
 def test_batch_processors_share_stores_record_by_record():
     class Batches(BatchProcessor[str, int, str, int]):
         stores = ("counts",)

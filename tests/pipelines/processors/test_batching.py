@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
+import time
+from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -17,11 +19,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipelines.processors.runs import disturbed_run
+from tests.pipelines.processors.runs import CrashError, CrashesAt, disturbed_run
 from tests.pipelines.spark.inline import Place, Topics
-from weir import Application, Json, StreamsBuilder, String, TopologyError
+from tests.state.engine.own_store import InMemory
+from weir import Application, Json, Materialized, StreamsBuilder, String, TopologyError
 from weir.pipelines.processors import batching
 from weir.state.commit.tables import read_rows
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.in_memory import free, is_in_memory
+from weir.state.engine.instances import instances
 from weir.testing import TopologyTestDriver
 
 
@@ -71,7 +77,7 @@ def size_of(order: Order) -> int:
 def program(**limits) -> Application:
     builder = StreamsBuilder()
     orders = builder.stream("orders", key=String("customer"), value=Json(Order))
-    orders.batch(**limits, name="batches").to_delta("out")
+    orders.batch(**{"name": "batches", **limits}).to_delta("out")
     return Application("orders", builder)
 
 
@@ -165,6 +171,68 @@ def test_an_open_batch_that_is_overdue_leaves_at_the_next_start_and_a_longer_wai
     assert sorted(len(records) for _, records in left(place)) == sorted(
         [key for key, _ in orders(1, 5)].count(key) for key in {key for key, _ in orders(1, 5)}
     )
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_with_both_limits_each_record_leaves_once_and_in_its_order_whatever_is_killed(seed, tmp_path):
+    """When a batch leaves by the wall clock depends on the run; which records leave does not."""
+    chance, found = random.Random(seed), orders(seed, 200)
+    place = Place(program(max_records=3, max_wait=timedelta(milliseconds=4)), Topics({("orders", 0): []}), tmp_path)
+    for run in range(12):
+        place.topics.rows["orders", 0] = raw(found[: (run + 1) * 200 // 12])
+        place.max_records = chance.choice([4, 50])
+        with suppress(Exception):
+            place.run(CrashesAt(chance.randrange(1, 45) if run % 2 else 10_000))
+        if chance.random() < 0.3:
+            place.state_folder.rename(tmp_path / f"lost in {run}")
+    for _ in range(2):
+        place.run()
+        time.sleep(0.01)
+    place.run()
+    given, gone = defaultdict(list), defaultdict(list)
+    for key, order in found:
+        given[key].append(order)
+    for key, records in left(place):
+        gone[key] += records
+    assert gone == given
+    assert {len(records) for _, records in left(place)} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("options", [{"in_memory": True}, {"logging": False, "on_loss": "empty"}])
+def test_open_batches_may_be_in_memory_or_without_a_changelog(options, tmp_path):
+    found, model = orders(3, 60), Model(max_records=4)
+    application = program(max_records=4, name=Materialized("batches", **options))
+    specs = application.topology.sub_topologies[0].stores
+    assert {(spec.is_in_memory, spec.is_logged) for spec in specs} == {
+        ("in_memory" in options, "logging" not in options)
+    }
+    place = Place(application, Topics({("orders", 0): []}), tmp_path, max_records=7)
+    try:
+        for last in (25, 60):
+            place.topics.rows["orders", 0] = raw(found[:last])
+            with suppress(CrashError):
+                place.run(CrashesAt(12))
+            place.run()
+            for key, order in found[0 if last == 25 else 25 : last]:
+                model.take(key, order, size_of(order))
+            assert left(place) == model.gone
+            assert model.open
+            assert [is_in_memory(each) for each in instances(place.state_folder)] == ["in_memory" in options]
+            if "logging" in options:
+                assert not (place.warehouse / "orders" / "_changelog").exists()
+                place.state_folder.rename(tmp_path / f"lost at {last}")
+                model.open.clear()
+    finally:
+        TaskStoreCache.close_all()
+        if place.state_folder.exists():
+            free(place.state_folder)
+
+
+def test_the_options_of_open_batches_are_checked():
+    with pytest.raises(TopologyError, match=r'is neither an aggregation nor a table of a topic; add on_loss="empty"'):
+        program(max_records=1, name=Materialized("batches", logging=False))
+    with pytest.raises(TopologyError, match=r"cannot be in a store of your own; leave it out"):
+        program(max_records=1, name=Materialized("batches", InMemory))
 
 
 @pytest.mark.parametrize("on_stop", ["keep", "flush"])

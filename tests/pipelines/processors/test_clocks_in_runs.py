@@ -107,6 +107,56 @@ def test_schedules_that_end_and_that_come_once_give_what_a_loop_gives(tmp_path, 
     assert written(place, "out", "user", "value") == found
 
 
+def ticking(seconds: int) -> Application:
+    class Ticking(Processor[str, int, str, str]):
+        def init(self, context):
+            context.schedule(timedelta(seconds=seconds), Punctuation.STREAM_TIME, self.tick)
+            self.context = context
+
+        def process(self, record):
+            pass
+
+        def tick(self, now):
+            self.context.forward(Record("tick", "", now))
+
+    return application(Ticking)
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(3_600, 7), (7, 60), (60, 60)])
+def test_a_schedule_whose_interval_changes_goes_on_at_multiples_of_the_new_one(tmp_path, before_s, after_s):
+    rows = [(b"ann", bytes(8), 1_000 * second) for second in range(200)]
+    place = Place(ticking(before_s), Topics({("numbers", 0): rows[:100]}), tmp_path)
+    place.run()
+    place.application, place.topics.rows["numbers", 0] = ticking(after_s), rows
+    place.run()
+    called = [time_ms // 1_000 for _, time_ms in written(place, "out", "user")]
+    due = [(range(100), before_s), (range(100, 200), after_s)]
+    assert called == [second for seconds, interval_s in due for second in seconds if second % interval_s == 0]
+
+
+def test_a_schedule_by_the_wall_clock_with_a_shorter_interval_does_not_wait_for_the_longer_one(tmp_path):
+    def every(interval: timedelta) -> type:
+        class Every(Scheduled):
+            stores = ()
+
+            def init(self, context):
+                self.context = context
+                context.schedule(interval, Punctuation.WALL_CLOCK_TIME, lambda now: self.say("wall", now))
+
+            def process(self, record):
+                pass
+
+        return Every
+
+    place = Place(application(every(timedelta(days=1))), Topics({("numbers", 0): records(0, 5)}), tmp_path)
+    place.run()
+    place.application = application(every(MS))
+    place.run()
+    time.sleep(0.01)
+    place.run()
+    assert "wall" in [user for user, _ in written(place, "out", "user")]
+
+
 class Commits(Processor[str, int, str, int]):
     look: ClassVar[Callable[[], int]]
     seen: ClassVar[dict[int, int]]

@@ -121,6 +121,11 @@ class Calls(Processor[str, Call, str, str]):
         rows = {"user": [key] * 2, "page": ["", call.upper], "n": [call.first, call.last], "note": ["x"] * 2}
         self.pairs.put_rows(pl.DataFrame({**rows, "_ts": [0, 0], "_deleted": [False, call.last % 2 == 1]}))
 
+    def pairs_put_rows_if_absent(self, key, call):
+        rows = {"user": [key] * 3, "page": ["", call.upper, ""], "n": [call.first, call.last, 7], "note": ["y"] * 3}
+        put = self.pairs.put_rows_if_absent(pl.DataFrame({**rows, "_ts": [0] * 3}))
+        return put.select("page", "n").rows()
+
     def pairs_delete_rows(self, key, call):
         self.pairs.delete_rows(pl.DataFrame({"user": [key, key], "page": [call.upper, "none"]}))
 
@@ -139,6 +144,14 @@ class Calls(Processor[str, Call, str, str]):
             assert [(pair.user, pair.page, value.n) for pair, value in backward] == answers[-1][::-1]
         for prefix in ((key,), (key, str(call.last)[:1])):
             answers.append([(pair.user, pair.page, value.n) for pair, value in self.pairs.prefix_scan(*prefix)])
+            assert self.pairs.prefix_scan_rows(*prefix).select("user", "page", "n").rows() == answers[-1]
+        frames = (
+            self.pairs.range_rows(*bounds),
+            self.pairs.range_rows(bounds[0]),
+            self.pairs.range_rows(upper=bounds[1]),
+        )
+        frames = [frame.select("user", "page", "n").rows() for frame in (*frames, self.pairs.all_rows())]
+        assert frames == answers[:4]
         one = self.pairs.get(Pair(key, call.upper))
         row = self.pairs.get_rows(pl.DataFrame({"user": [key], "page": [call.upper]}))
         assert row["n"].item() == (None if one is None else one.n)
@@ -177,6 +190,8 @@ class Calls(Processor[str, Call, str, str]):
         for forward, backward in ways:
             answers.append(numbers(forward))
             assert numbers(backward) == answers[-1][::-1]
+        rows = self.windows.fetch_all_rows(None, last).select("key", "window_start", "window_end", "n").rows()
+        assert [(user, ms(start), ms(end), n) for user, start, end, n in rows] == answers[2]
         return None if one is None else one.n, answers
 
     def sessions_put(self, key, call):
@@ -250,7 +265,9 @@ class Calls(Processor[str, Call, str, str]):
     def lists_read(self, key, call):
         found = [value.n for value in self.lists.get(key)]
         assert self.lists.get_rows(pl.DataFrame({"key": [key]}))["n"].to_list() == found
-        return found, self.lists.count(key), [(key, [one.n for one in value]) for key, value in self.lists.all()]
+        lists = [(key, [one.n for one in value]) for key, value in self.lists.all()]
+        assert self.lists.all_rows().select("key", "n").rows() == [(key, n) for key, found in lists for n in found]
+        return found, self.lists.count(key), lists
 
 
 class Expected:
@@ -283,6 +300,14 @@ class Expected:
         self.pairs.pop((key, call.upper), None)
         if call.last % 2 == 0:
             self.pairs[key, call.upper] = call.last
+
+    def pairs_put_rows_if_absent(self, key, call):
+        put = []
+        for page, n in (("", call.first), (call.upper, call.last), ("", 7)):
+            if (key, page) not in self.pairs:
+                self.pairs[key, page] = n
+                put.append((page, n))
+        return put
 
     def pairs_delete_rows(self, key, call):
         self.pairs.pop((key, call.upper), None)

@@ -117,7 +117,7 @@ ROWS = pl.DataFrame({"user": ["ann"], "value": [1], "_ts": [0]})
         (
             lambda self, record: self.context.forward(record, "Other"),
             None,
-            "names the child 'Other', but the processor is followed by 'KSTREAM-SINK-0000000001'; a processor has",
+            "names the child 'Other', but the processor is followed by 'out'; a processor has",
         ),
         (
             lambda self, record: self.context.forward(record),
