@@ -43,6 +43,7 @@ class Application:
         commit_interval: timedelta = timedelta(seconds=1),
         on_error: OnError = "fail",
         on_processing_error: OnError = "fail",
+        on_delivery_error: Literal["wait", "dead_letter"] = "wait",
         dead_letter_topic: str | None = None,
         start: Literal["earliest", "latest"] = "earliest",
         max_skew: timedelta | None = None,
@@ -63,6 +64,8 @@ class Application:
                 record, a ``BadRecord``, and returns one of these.
             on_processing_error: The same for a record on which an operator or a sink's serde fails, or a ``Retry``. A
                 record that is left out leaves no trace in the stores and results of the task that it failed in.
+            on_delivery_error: What to do with a committed row that a topic or database will never take: wait at it
+                until somebody decides ("wait"), or put it into the dead letters and go on ("dead_letter").
             dead_letter_topic: A Kafka topic that gets each dead letter too, exactly once, with its key, value, time
                 and headers, and headers that say what happened (KIP-1034).
             start: Where to begin in a topic without a committed offset.
@@ -104,6 +107,8 @@ class Application:
             positive_ms(max_source_wait, "max_source_wait")
         if start not in ("earliest", "latest"):
             raise TopologyError(f'start is {start!r}; it must be "earliest" or "latest"')
+        if on_delivery_error not in ("wait", "dead_letter"):
+            raise TopologyError(f'on_delivery_error is {on_delivery_error!r}; it must be "wait" or "dead_letter"')
         if uncommitted_max_bytes != NO_LIMIT and (
             not isinstance(uncommitted_max_bytes, int) or uncommitted_max_bytes < 1
         ):
@@ -122,7 +127,7 @@ class Application:
         self.max_task_idle, self.max_source_wait = max_task_idle, max_source_wait
         self.on_error = checked(on_error, "on_error")
         self.on_processing_error = checked(on_processing_error, "on_processing_error")
-        self.start = start
+        self.on_delivery_error, self.start = on_delivery_error, start
         self.uncommitted_max_bytes, self.uncommitted_max_rollback = uncommitted_max_bytes, uncommitted_max_rollback
         self.state_isolation = IsolationLevel(state_isolation)
         self.topology = builder.build()

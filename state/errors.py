@@ -343,6 +343,13 @@ class TableSchemaError(StateError):
         self.application, self.table, self.reason = application, table, reason
 
     def __str__(self) -> str:
+        if self.table.startswith("_outbox/"):
+            sink = self.table.removeprefix("_outbox/")
+            return (
+                f"the outbox of the sink {sink!r} of {self.application!r} cannot take this program's rows: "
+                f"{self.reason}; columns may only be added: keep the old ones and the kind of the sink, or give the "
+                f'sink another name, for example name="{sink}-2", which gets what comes from now on'
+            )
         way_out = (
             f"run the version of Weir that wrote it, or start over with `weir reset {self.application}`"
             if self.table.startswith("_")

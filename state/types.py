@@ -128,6 +128,8 @@ class TableSpec:
     evolves_freely: bool = False
     """Whether columns may get wider types, or no longer be written, in a table that exists; else they may only be
     added."""
+    required: tuple[str, ...] = ()
+    """Columns that each row has to have: a table that exists without them cannot get them."""
 
 
 class StoreKind(StrEnum):

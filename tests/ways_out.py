@@ -46,6 +46,10 @@ DEMO = f"{CLI}/test_demo.py::test_a_demo_that_is_killed_and_interrupted_continue
 JOINED = COMMANDS + "topics_that_are_joined_get_as_many_partitions_or_a_repartition"
 EXPECT = "tests/pipelines/operators/test_expect.py::test_"
 FUNCTION = COMMANDS + "a_function_is_corrected_and_a_new_start_repeats_the_epoch"
+CHANGED_SINKS = (
+    "tests/pipelines/sinks/test_changed_sinks.py::"
+    "test_another_kind_or_fewer_columns_under_one_name_are_refused_and_both_ways_out_work"
+)
 PORT = COMMANDS + "a_port_that_is_taken_is_left_out_or_another_chosen"
 BUFFER = EVOLUTION + "each_advice_of_a_full_buffer_goes_on_with_its_state"
 FEATURE = TABLES + "a_table_that_needs_more_than_weir_writes_is_copied_and_the_application_reset"
@@ -188,6 +192,8 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "keep the old ones": EVOLUTION + "an_output_gets_columns_that_are_null_in_its_rows_and_keeps_those_it_has",
         "write to a table with another name": EVOLUTION
         + "an_output_gets_columns_that_are_null_in_its_rows_and_keeps_those_it_has",
+        "keep the old ones and the kind of the sink": CHANGED_SINKS,
+        "give the sink another name": CHANGED_SINKS,
     },
     "state/errors.py TableModeError": {
         "choose another name": f"{SPARK}/test_upserts.py::"

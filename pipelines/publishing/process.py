@@ -98,6 +98,7 @@ class _Publishing:
             application=application.id,
             shown_key=sink.shown_key,
             refused=Refused(folder, sink.name, application.id),
+            skips=application.on_delivery_error == "dead_letter",
             **options,
         )
         self._again = Retry(folder, sink, application.id, connected, **options)

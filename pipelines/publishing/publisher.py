@@ -95,16 +95,18 @@ class Publisher:
         target: str = "",
         shown_key: Callable[[pl.DataFrame], str] = lambda row: "none",
         refused: Refused | None = None,
+        skips: bool = False,
         is_newest: Callable[[], bool] = lambda: True,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         """``shown_key`` is what people are told of the key of a row. ``refused`` takes the rows that are put aside;
-        without it none is, and the first one ends the run. ``is_newest`` says whether no newer driver has begun: a
+        without it none is, and the first one ends the run. With ``skips`` each row that is refused goes there at once;
+        otherwise one that is no batch waits for a decision. ``is_newest`` says whether no newer driver has begun: a
         publisher that is fenced by an older one's connects again. ``on_step`` is called at each point where a crash
         would leave something to do."""
         self._outbox, self._sink, self._connect = outbox, sink, connect
         self._application, self._refused, self._shown_key = application, refused, shown_key
-        self._is_newest, self._on_step = is_newest, on_step
+        self._skips, self._is_newest, self._on_step = skips, is_newest, on_step
         self._state, self._lock = SinkState(sink=sink, target=target, **self._aside()), Lock()
         self._mark = Mark()  # until the sink has said what it has
         self._watched = outbox.another()
@@ -256,11 +258,11 @@ class Publisher:
             return True
         if self._refused is None:
             raise RefusedRowsError(self._refusal(error)) from error
-        if not error.is_batch and self._decided != "skip":
+        if not (error.is_batch or self._skips or self._decided == "skip"):
             return False
         self._refused.add(rows, reached, str(error))
         self._tell(refused_reason=str(error), **self._aside())
-        self._decided, self._at_most = None, None
+        self._decided = None
         log.warning("sink %r: put aside: %s", self._sink, self._refusal(error))
         self._on_step("rows put aside")
         return True

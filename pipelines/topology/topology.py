@@ -46,7 +46,7 @@ from weir.pipelines.topology.rebuilding import (
     why_not_rebuilt,
 )
 from weir.pipelines.topology.sub_topology import Edge, SubTopology, columns_of, inputs_of
-from weir.state.commit.outbox import AT, outbox_name
+from weir.state.commit.outbox import AT, BYTES, outbox_name
 from weir.state.commit.record import CommittedTopology, Lineage
 from weir.state.commit.upserts import updates_name
 from weir.state.types import StoreSpec, TableSpec, TaskId
@@ -382,7 +382,8 @@ def table_spec(sink: TableSinkNode) -> TableSpec:
 
 def outbox_spec(sink: Sink) -> TableSpec:
     """The outbox of ``sink``."""
-    return TableSpec(name=outbox_name(sink.name), schema=pl.Schema({**sink.columns, "_epoch": pl.Int64()}))
+    schema = pl.Schema({**sink.columns, "_epoch": pl.Int64()})
+    return TableSpec(name=outbox_name(sink.name), schema=schema, required=(BYTES,) if BYTES in schema else ())
 
 
 def _joined(node: Node) -> list[Any]:

@@ -107,7 +107,7 @@ def _needed(app_folder: Place, table: DeltaTable, spec: TableSpec, *, is_shown: 
     if has_other_keys:
         reason = f"it has {_keyed(keys)}, and the program writes {_keyed(','.join(spec.keys))}"
         raise TableSchemaError(app_folder.name, shown_name(spec.name), reason)
-    if refused := [each for each in changed if each.before is not None]:
+    if refused := [each for each in changed if each.before is not None or each.path in spec.required]:
         raise TableSchemaError(app_folder.name, shown_name(spec.name), ", ".join(map(str, refused)))
     return Evolution(table=spec.name, differences=tuple(changed), schema=pl.Schema(merged(found, wanted)), keys=None)
 

@@ -1,4 +1,4 @@
-"""Orders in Avro by user, written by another producer with its schema in a registry."""
+"""Orders in Avro by user, written by another producer with its schema in a registry, summed and copied to a topic."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Order:
     amount: int
 
 
-TOPIC = "registry-orders"
+TOPIC, COPIES = "registry-orders", "registry-copies"
 _builder = StreamsBuilder()
-_builder.stream(TOPIC, key=String("user"), value=Avro(Order)).group_by_key().agg(
-    "totals", total=Sum("amount")
-).to_delta("totals")
+_orders = _builder.stream(TOPIC, key=String("user"), value=Avro(Order))
+_orders.group_by_key().agg("totals", total=Sum("amount")).to_delta("totals")
+_orders.to(COPIES, value=Avro(Order))
 app = Application("registry-orders", _builder)

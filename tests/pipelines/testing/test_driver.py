@@ -324,20 +324,20 @@ def test_nothing_touches_the_disk(monkeypatch, tmp_path):
         driver.get_key_value_store("pages")
 
 
-def test_a_test_with_the_driver_takes_well_under_a_tenth_of_a_second():
+def test_a_test_with_the_driver_takes_less_than_ten_milliseconds():
+    """Of the processor, since others may use it too; of several, the quickest."""
     app = application()
-    best = min(_seconds_of_a_test(app) for _ in range(5))
-    assert best < 0.1
+    assert min(_seconds_of_a_test(app) for _ in range(10)) < 0.01
 
 
 def _seconds_of_a_test(app: Application) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     with TopologyTestDriver(app) as driver:
         topic = driver.create_input_topic("clicks")
-        for index in range(5):
+        for index in range(3):
             topic.pipe_input("a", Click("x"), timestamp_ms=index)
-        assert driver.create_output_table("totals").read_rows()[-1] == dict(page="x", count=5)
-    return time.perf_counter() - start
+        assert driver.create_output_table("totals").read_rows()[-1] == dict(page="x", count=3)
+    return time.process_time() - start
 
 
 HOUR = datetime(2024, 1, 1, 12, tzinfo=UTC)
