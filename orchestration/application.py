@@ -22,7 +22,7 @@ from weir.orchestration.checks.sinks import sink_checks
 from weir.orchestration.checks.state import state_checks
 from weir.orchestration.jobs.asset_jobs import audit_job, catch_up_job, continuous_job, verify_job
 from weir.orchestration.jobs.compaction import compaction_job
-from weir.orchestration.jobs.dead_letters import dead_letters_job, replay_job
+from weir.orchestration.jobs.dead_letters import dead_letters_job, discard_job, replay_job
 from weir.orchestration.jobs.migration import migration_job
 from weir.orchestration.jobs.rebuild import rebuild_job
 from weir.orchestration.jobs.requests import request_jobs
@@ -171,6 +171,7 @@ def _own(supervised: Supervised) -> dg.Definitions:
             *request_jobs(supervised),
             dead_letters_job(supervised),
             replay_job(supervised),
+            discard_job(supervised),
             verify_job(supervised),
             audit,
             rebuild_job(supervised),

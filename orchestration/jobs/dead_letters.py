@@ -1,5 +1,5 @@
 """Lists the newest dead letters, records that could not be read or processed or that a sink refuses, and has them
-processed, or sent, again."""
+processed, or sent, again, or deleted."""
 
 import dagster as dg
 from pydantic import Field
@@ -7,7 +7,7 @@ from pydantic import Field
 from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
-from weir.pipelines.operations.dead_letters import replay
+from weir.pipelines.operations.dead_letters import discard, replay
 from weir.pipelines.operations.deliveries import undelivered
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.rows import as_dictionaries
@@ -25,6 +25,13 @@ class ReplayConfig(dg.Config):
     """Which dead letters to process again."""
 
     ids: list[str] = Field(default=[], description="The ids of the letters, as the list shows them; all without one.")
+
+
+class DiscardConfig(dg.Config):
+    """Which dead letters to delete."""
+
+    ids: list[str] = Field(default=[], description="The ids of the letters, as the list shows them.")
+    everything: bool = Field(default=False, description="Delete all of them; without it, ids are needed.")
 
 
 def dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
@@ -97,6 +104,34 @@ def replay_job(supervised: Supervised) -> dg.JobDefinition:
     )
     def job() -> None:
         ask_replay()
+
+    return job
+
+
+def discard_job(supervised: Supervised) -> dg.JobDefinition:
+    """``<app>_discard_dead_letters``."""
+
+    @dg.op(
+        name=f"{supervised.name}_delete_dead_letters", description="Delete dead letters; a driver goes on meanwhile."
+    )
+    def delete(context: dg.OpExecutionContext, config: DiscardConfig, weir: WeirResource) -> None:
+        if bool(config.ids) == config.everything:
+            raise dg.Failure("name the ids of the letters, or say everything: true", allow_retries=False)
+        try:
+            deleted = discard(weir.settings(), supervised.id, config.ids or None)
+        except OperationError as error:
+            raise dg.Failure(str(error), allow_retries=False) from None
+        context.log.info("%s: %d dead letters were deleted", supervised.id, deleted)
+        context.add_output_metadata({"deleted": deleted})
+
+    @dg.job(
+        name=f"{supervised.name}_discard_dead_letters",
+        tags=supervised.tags,
+        executor_def=dg.in_process_executor,
+        description="Delete dead letters by their ids, or all of them.",
+    )
+    def job() -> None:
+        delete()
 
     return job
 

@@ -15,7 +15,7 @@ from tests.pipelines.publishing.batches import SINK, Orders, drain, http_node
 from tests.pipelines.publishing.requests_server import Answer, RequestsServer
 from tests.waiting import wait_for
 from weir.infra.settings import Settings
-from weir.orchestration.jobs.dead_letters import dead_letters_job, replay_job
+from weir.orchestration.jobs.dead_letters import dead_letters_job, discard_job, replay_job
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.application import load_application
@@ -93,8 +93,21 @@ def test_refused_batches_are_listed_shown_and_discarded_by_id(tmp_path, server, 
     assert "deleted 1 dead letter" in weir("dead-letters", "discard", "shop", "orders:1-20", "--yes").stdout
     assert [each["id"] for each in listed()["letters"]] == ["orders:1-0"]
     assert Refused(orders.folder, SINK, "shop").count() == 10
-    assert "deleted 1 dead letter" in weir("dead-letters", "discard", "shop", "--yes").stdout
+    shop = Supervised(
+        application=load_application("weir.pipelines.examples.flights:app"), reference="shop:app", topics={}
+    )
+    monkeypatch.setattr(Supervised, "id", "shop")
+    discarded = lambda **config: discard_job(shop).execute_in_process(
+        resources={"weir": WeirResource(dir=".weir")},
+        run_config={"ops": {f"{shop.name}_delete_dead_letters": {"config": config}}},
+        raise_on_error=False,
+    )
+    assert not discarded().success, "neither ids nor everything"
+    assert not discarded(ids=["no-such"]).success
+    assert [each["id"] for each in listed()["letters"]] == ["orders:1-0"]
+    assert discarded(ids=["orders:1-0"]).success
     assert listed()["letters"] == []
+    assert "deleted 0 dead letters" in weir("dead-letters", "discard", "shop", "--yes").stdout
 
 
 def test_a_list_that_is_read_while_rows_are_sent_again_has_those_that_are_left(tmp_path, server, monkeypatch):
