@@ -123,8 +123,8 @@ class Process(ABC):
                 running.enter(epoch.session, epoch.clocks, epoch.now_ms, epoch.metadata_of, epoch.outlets.get(node, []))
             yield running
         finally:
-            if expired := running.leave():
-                epoch.counts["expired_records"] += expired
+            for store, expired in running.leave().items():
+                epoch.note_expired(store, expired)
         epoch.wants_commit = epoch.wants_commit or running.wants_commit
 
     def _pass_wall_clock(self, running: Running, epoch: Epoch) -> None:

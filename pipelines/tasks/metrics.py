@@ -31,6 +31,8 @@ class EpochMetrics:
     """Counts by node; ``process`` for a source, ``suppression_emits`` for a suppression."""
     lateness_ms_of: Mapping[str, Values] = field(default_factory=dict)
     """By node, how far the rows that it took were behind the task's stream time."""
+    expired_of: Mapping[str, int] = field(default_factory=dict)
+    """By store, the records that were older than it keeps."""
     overtime_ms_of: Mapping[str, Values] = field(default_factory=dict)
     """By suppression, how long the updates that its time limit let go had waited without another one."""
     buffers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -49,6 +51,7 @@ class EpochMetrics:
             lateness_ms=self.lateness_ms + later.lateness_ms,
             nodes=_counted(self.nodes, later.nodes),
             lateness_ms_of=_together(self.lateness_ms_of, later.lateness_ms_of),
+            expired_of=Counter(self.expired_of) + Counter(later.expired_of),
             overtime_ms_of=_together(self.overtime_ms_of, later.overtime_ms_of),
             buffers={**self.buffers, **later.buffers},
             calls=_counted(self.calls, later.calls),

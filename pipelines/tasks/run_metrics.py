@@ -107,6 +107,8 @@ class RunMetrics:
             for count, name in names.items():
                 if count in found:
                     self._sensors[NODE, task, node, name].record(found[count])
+        for store, records in metrics.expired_of.items():
+            self._sensors[STATE, task, store, _LATE["expired_records"]].record(records)
         for node, values in metrics.overtime_ms_of.items():
             self._sensors[NODE, task, node, _OVERTIME].record_all(values)
         if metrics.figures is not None:

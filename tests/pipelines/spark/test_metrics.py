@@ -7,6 +7,7 @@ import logging
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from threading import Event
 from urllib.request import urlopen
 
@@ -216,3 +217,17 @@ def test_a_scrape_gets_what_expectations_counted_by_task_and_name(tmp_path):
     assert {
         name: found[f"expectation_metrics_{name}_records_total", "0_0", "not_negative"] for name in totals
     } == totals
+
+
+def test_each_metric_of_a_run_is_on_the_page_under_its_group(place):
+    rows, group = dict[str, str](), ""
+    for line in (Path(__file__).parents[3] / "docs" / "metrics.md").read_text().splitlines():
+        found = re.match(r"\| `(stream-\S+)`", line)
+        group = found.group(1) if found else group
+        rows[group] = rows.get(group, "") + line
+    told = []
+    place.driver(on_progress=lambda progress: told.append(progress.readings)).run(Event(), until_caught_up=True)
+    names = {(reading.group, reading.name) for readings in told for reading in readings}
+    assert len(names) > 60
+    for group, name in names:
+        assert f"`{name}`" in rows[group] or f"`{name.rpartition('-')[0]}-" in rows[group], name

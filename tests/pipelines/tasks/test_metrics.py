@@ -135,6 +135,7 @@ def test_readings_have_kafka_streams_names_and_tags():
             buffers={"held": (3, 96)},
             nodes=nodes,
             lateness_ms_of={"AGG": Values(count=4, total=10, greatest=7)},
+            expired_of={"kept": 2},
             overtime_ms_of={"SUPPRESS": Values(count=2, total=30, least=5, greatest=25)},
             calls={"held": {"get": 40, "range": 10}},
             figures=Figures(
@@ -172,6 +173,8 @@ def test_readings_have_kafka_streams_names_and_tags():
         (task, "expired-window-record-drop-total", "0_1"): 2,
         (node, "expired-window-record-drop-rate", "0_1", "JOIN"): 0.2,
         (node, "expired-window-record-drop-total", "0_1", "JOIN"): 2,
+        (state, "expired-window-record-drop-rate", "0_1", "kept"): 0.2,
+        (state, "expired-window-record-drop-total", "0_1", "kept"): 2,
         (node, "suppression-emit-rate", "0_1", "SUPPRESS"): 0.9,
         (node, "suppression-emit-total", "0_1", "SUPPRESS"): 9,
         (state, "suppression-buffer-count-avg", "0_1", "held"): 3,

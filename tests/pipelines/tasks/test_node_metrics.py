@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 from tests.examples import combined
 from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.one_topic import CUTS, FINAL, RECORDS, batches, build, frame
-from weir import BufferConfig, Materialized, SessionWindows, Suppressed, TimeWindows
+from tests.pipelines.operators.one_topic import CUTS, FINAL, RECORDS, Event, batches, build, frame
+from weir import (
+    BufferConfig,
+    FixedKeyProcessor,
+    KeyValueStore,
+    Materialized,
+    SessionWindows,
+    Suppressed,
+    TimeWindows,
+)
 from weir.pipelines.operators.epoch import MOST_LATE
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.tasks.processor import TaskProcessor
@@ -170,6 +178,40 @@ def test_a_size_that_was_not_counted_before_is_counted_once():
     held = session.rows["counts"]
     assert found[1] == (None, False)
     assert found[2] == ((3, sum(len(key) + len(value) for key, value in held.items())), True)
+
+
+@given(RECORDS, CUTS)
+def test_records_older_than_a_store_keeps_are_counted_for_that_store(records, cuts):
+    keeps_ms = {"short": 5, "long": 20}
+
+    def program(events):
+        for name, ttl_ms in keeps_ms.items():
+            events.to_table(name, ttl=ms(ttl_ms)).to_delta(f"{name}_out")
+
+    total, _, _ = measured(build(program), batches(records, cuts))
+    expired, newest = Counter(), 0
+    for key, time_ms, _ in records:
+        if key is not None:
+            newest = max(newest, time_ms)
+            expired.update(name for name, ttl_ms in keeps_ms.items() if time_ms <= newest - ttl_ms)
+    assert total.expired_of == expired
+
+
+class Keeps(FixedKeyProcessor[str, Event, Event]):
+    stores = (KeyValueStore("kept", key=str, value=int, ttl=ms(5)),)
+
+    def init(self, context):
+        self.kept = context.state_store("kept")
+
+    def process(self, record):
+        self.kept.put(record.key, 1)
+
+
+def test_so_are_those_that_a_processor_puts_too_late():
+    sub_topology = build(lambda events: events.process_values(Keeps, name="keeps").to_delta("out"))
+    times = [10, 5, 6, 40, 35, 34]
+    total, _, _ = measured(sub_topology, batches([("a", time_ms, (1, "x")) for time_ms in times], {2, 4}))
+    assert total.expired_of == {"kept": sum(time_ms <= max(times[: at + 1]) - 5 for at, time_ms in enumerate(times))}
 
 
 @combined("rows_in_a_batch,keys", [1, 3, 20, 100], [1, 2, 7])
