@@ -39,6 +39,8 @@ class EpochMetrics:
     """The rows and bytes that a suppression holds now, by its store, or that of its aggregation."""
     calls: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By store, what operators asked of it: ``get``, ``put``, ``delete`` in keys, ``range``, ``all`` in calls."""
+    call_ms: Mapping[str, Mapping[str, Values]] = field(default_factory=dict, compare=False)
+    """By store, how long these calls have taken, each for as many keys as a batch has."""
     late: tuple[LateRecord, ...] = ()
     """The first late records that were dropped."""
     figures: Figures | None = field(default=None, compare=False)
@@ -55,6 +57,10 @@ class EpochMetrics:
             overtime_ms_of=_together(self.overtime_ms_of, later.overtime_ms_of),
             buffers={**self.buffers, **later.buffers},
             calls=_counted(self.calls, later.calls),
+            call_ms={
+                store: _together(self.call_ms.get(store, {}), later.call_ms.get(store, {}))
+                for store in (*self.call_ms, *later.call_ms)
+            },
             late=(*self.late, *later.late)[:MOST_LATE],
             figures=later.figures or self.figures,
         )

@@ -259,6 +259,7 @@ class TaskProcessor:
                 for name in (*self._buffers, *self._fused)
             },
             calls={store: dict(calls) for store, calls in metered.calls.items() if calls},
+            call_ms={store: dict(took) for store, took in metered.took_ms.items() if took},
             late=tuple(epoch.late_records or ()),
         )
 

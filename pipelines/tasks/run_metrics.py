@@ -122,6 +122,9 @@ class RunMetrics:
             for store, calls in metrics.calls.items():
                 for call, calls_made in calls.items():
                     self._sensors[STATE, task, store, call].record(calls_made)
+            for store, took in metrics.call_ms.items():
+                for call, values in took.items():
+                    self._sensors[STATE, task, store, f"{call}-latency"].record_all(values)
 
     def restoring(self, task: str, rows: int, remaining: int) -> None:
         """Note that a running restore has loaded ``rows`` and has about ``remaining`` to go."""

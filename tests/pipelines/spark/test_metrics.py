@@ -155,6 +155,7 @@ def test_a_scrape_tells_what_stores_are_asked_and_what_they_take(place):
         keys = sum(len({number % 9 for number in range(start, start + 40)}) for start in range(0, RECORDS, 40))
         for call in ("get", "put"):
             assert last[f"state_metrics_{call}_total", task, "own"] == keys
+            assert last[f"state_metrics_{call}_latency_max", task, "own"] > 0
         assert last["state_metrics_range_total", task, "windowed"] >= epochs
         for store in ("own", "windowed"):
             assert (

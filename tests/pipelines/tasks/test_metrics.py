@@ -138,6 +138,7 @@ def test_readings_have_kafka_streams_names_and_tags():
             expired_of={"kept": 2},
             overtime_ms_of={"SUPPRESS": Values(count=2, total=30, least=5, greatest=25)},
             calls={"held": {"get": 40, "range": 10}},
+            call_ms={"held": {"get": Values(count=4, total=10, least=1, greatest=7), "range": Values.of(3)}},
             figures=Figures(
                 map_bytes=1 << 26,
                 used_bytes=8192,
@@ -188,6 +189,9 @@ def test_readings_have_kafka_streams_names_and_tags():
         (state, "get-rate", "0_1", "held"): 4,
         (state, "get-total", "0_1", "held"): 40,
         (state, "range-total", "0_1", "held"): 10,
+        (state, "get-latency-avg", "0_1", "held"): 2.5,
+        (state, "get-latency-max", "0_1", "held"): 7,
+        (state, "range-latency-max", "0_1", "held"): 3,
         (task, "apply-latency-max", "0_1"): 3,
         (task, "settle-latency-avg", "0_1"): 2,
         (state, "apply-latency-avg", "0_1", "held"): 1,

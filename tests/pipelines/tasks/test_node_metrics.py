@@ -5,6 +5,7 @@ Whatever batches the records come in, the numbers are the same.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import timedelta
 
@@ -26,6 +27,7 @@ from weir import (
     TimeWindows,
 )
 from weir.pipelines.operators.epoch import MOST_LATE
+from weir.pipelines.tasks.metered import MeteredSession
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology.nodes import SuppressNode
@@ -236,6 +238,49 @@ def test_calls_are_those_of_each_batch_to_each_store(rows_in_a_batch, keys):
     assert total.calls["counts"] == {"get": counted["keys"], "put": counted["keys"]}
     assert total.calls["newest"]["put"] == counted["put"]
     assert total.calls["newest"].get("delete", 0) == counted["delete"]
+
+
+class SlowSession(MemorySession):
+    """Each call takes a while, and so does each row that is read in order; by call, how long it has to take."""
+
+    CALL_MS, ROW_MS = 4, 3
+
+    def get_many(self, store, keys):
+        time.sleep(self.CALL_MS / 1000)
+        return super().get_many(store, keys)
+
+    def scan(self, store, lower=b"", upper=None, *, reverse=False):
+        def rows():
+            for row in found:
+                time.sleep(self.ROW_MS / 1000)
+                yield row
+
+        found = list(super().scan(store, lower, upper, reverse=reverse))
+        return rows()
+
+
+def test_calls_are_timed_and_reading_in_order_until_the_reader_has_enough():
+    session = SlowSession()
+    metered = MeteredSession(session, ["timed"], [])
+    metered.put_many("timed", [b"a", b"b", b"c"], [b"1", b"2", b"3"])
+    for keys in ([b"a"], [b"a", b"b"]):
+        assert metered.get_many("timed", keys) == [b"1", b"2"][: len(keys)]
+    rows = metered.scan("timed")
+    metered.delete_many("timed", [b"a"])
+    assert list(rows) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")], "as of the call"
+    first = metered.scan("timed", b"b")
+    next(first)
+    first.close()
+    assert {call: values.count for call, values in metered.took_ms["timed"].items()} == {
+        "put": 1,
+        "get": 2,
+        "delete": 1,
+        "all": 1,
+        "range": 1,
+    }
+    least = {"get": 2 * session.CALL_MS, "all": 3 * session.ROW_MS, "range": session.ROW_MS}
+    assert all(metered.took_ms["timed"][call].total >= took_ms for call, took_ms in least.items())
+    assert metered.calls["timed"]["get"] == 3
 
 
 @given(RECORDS, CUTS)
