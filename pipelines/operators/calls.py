@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from weir.pipelines.errors import UserFunctionError
 
-running: tuple[Callable[[Any, Any], UserFunctionError], Any, Any] | None = None
-"""What makes an error of the call that runs, with its arguments; None if none does."""
+running: tuple[Callable[[Any, Any], Call | None], Any, Any] | None = None
+"""What describes the call that runs, with its arguments; None if none does."""
 
 
 class Call(NamedTuple):
@@ -20,17 +20,22 @@ class Call(NamedTuple):
 
     partition: int
     offset: int
+    """Of the record that it was called for; of another call, its number in partition -1."""
     text: str
-    """The node, the function, and the record that it was called for."""
+    """The node, the function, and what it was called for."""
+
+
+def of_record(error: UserFunctionError) -> Call | None:
+    """The call whose error this would be, if that has a record."""
+    if (record := error.record) is None:
+        return None
+    return Call(record.partition, record.offset, f"{error.function!r} in {error.node}, for the record of {record}")
 
 
 def running_call() -> Call | None:
     """The call that is running; None if none is, or if it ends this moment."""
     with suppress(Exception):  # the other thread goes on meanwhile
         if running is not None:
-            describe, rows, index = running
-            error = describe(rows, index)
-            if (record := error.record) is not None:
-                text = f"{error.function!r} in {error.node}, for the record of {record}"
-                return Call(record.partition, record.offset, text)
+            describe, *arguments = running
+            return describe(*arguments)
     return None

@@ -65,6 +65,8 @@ class Epoch:
     operators run over all rows, and so each calls what is due after each of its records."""
     node: str = ""
     """The node that is at work."""
+    expired: Counter[str] = field(default_factory=Counter)
+    """By store, the records that were older than it keeps."""
     overtimes: dict[str, Values] = field(default_factory=dict)
     """By store of a suppression, how long updates waited without another one before its time limit let them go."""
     late_records: list[LateRecord] | None = None
@@ -78,6 +80,12 @@ class Epoch:
     def before(self) -> StateView:
         """The stores that other operators look into, as they were when the batch began."""
         return self.session.before if isinstance(self.session, BatchSession) else self.session
+
+    def note_expired(self, store: str, records: int) -> None:
+        """Count records that were older than ``store`` keeps."""
+        if records:
+            self.counts["expired_records"] += records
+            self.expired[store] += records
 
     def drop_late(self, rows: pl.DataFrame, late_to: str | None, offsets: pl.Series, stream_time: pl.Series) -> None:
         """Count rows that are late for their window, and keep them for the node ``late_to`` if given.

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
-from weir.pipelines.errors import UserFunctionError
 from weir.pipelines.operators import calls
 from weir.pipelines.operators.aggregates import STORED, Accumulator
 from weir.pipelines.operators.functions import KeyType, Records, UserFunction
@@ -260,8 +259,8 @@ class FunctionFold:
         except failures() as error:
             raise self._named.failed(f"{type(error).__name__}: {error}", self._records(rows), index) from error
 
-    def _called(self, rows: pl.DataFrame, index: int) -> UserFunctionError:
-        return self._named.failed("", self._records(rows), index)
+    def _called(self, rows: pl.DataFrame, index: int) -> calls.Call | None:
+        return calls.of_record(self._named.failed("", self._records(rows), index))
 
     def _frame(self, rows: pl.DataFrame, states: list[Any], times: list[int], made_by: Sequence[int]) -> pl.DataFrame:
         """States that records of ``rows`` produced, each record given by its index."""

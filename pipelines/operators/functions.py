@@ -110,8 +110,8 @@ class UserFunction:
             raise self.failed(f"{type(error).__name__}: {error}", records, len(results)) from error
         return results
 
-    def _called(self, records: Records, results: Sequence[Any]) -> UserFunctionError:
-        return self.failed("", records, len(results))
+    def _called(self, records: Records, results: Sequence[Any]) -> calls.Call | None:
+        return calls.of_record(self.failed("", records, len(results)))
 
     def over_each(self, arguments: Iterable[tuple[Any, ...]], records: Records) -> list[list[Any]]:
         """All results of each call, for a function that gives any number of them, or None for none; errors as for

@@ -8,11 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import polars as pl
 
 from weir.pipelines.errors import RecordPlace, UserFunctionError
+from weir.pipelines.operators import calls
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.functions import KeyType, Records
 from weir.pipelines.processors.forwarding import Cause
@@ -25,6 +27,8 @@ CHILD = "_child"
 """Of a forwarded row, the one child that it is for; null for all. The column is there only if a row has one."""
 NOWHERE = (-1, -1)
 """The place of what no record caused."""
+_numbers = count()
+"""Of calls that are not for one record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +123,8 @@ class Process(ABC):
                 running.enter(epoch.session, epoch.clocks, epoch.now_ms, epoch.metadata_of, epoch.outlets.get(node, []))
             yield running
         finally:
-            if expired := running.leave():
-                epoch.counts["expired_records"] += expired
+            for store, expired in running.leave().items():
+                epoch.note_expired(store, expired)
         epoch.wants_commit = epoch.wants_commit or running.wants_commit
 
     def _pass_wall_clock(self, running: Running, epoch: Epoch) -> None:
@@ -149,13 +153,22 @@ class Process(ABC):
         return str(getattr(self.shape.supplier, "__qualname__", repr(self.shape.supplier)))
 
     @contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
+    def _guarded(self, what: str, given: Callable[[], str] = str) -> Iterator[None]:
+        """Around a call of ``what`` that is not for one record; ``given`` says what it is for, if anything."""
+        before, calls.running = calls.running, (self._called_with, (what, given), next(_numbers))
         try:
             yield
         except UserFunctionError:
             raise
         except failures() as error:
             raise self._failed(what, error, None, None) from error
+        finally:
+            calls.running = before
+
+    def _called_with(self, call: tuple[str, Callable[[], str]], number: int) -> calls.Call:
+        what, given = call
+        text = f"{f'{self._name}.{what}'!r} in {self.shape.node}"
+        return calls.Call(-1, number, f"{text}, for {found}" if (found := given()) else text)
 
     def _failed(self, what: str, error: BaseException, records: Records | None, index: int | None) -> UserFunctionError:
         return self._failed_at(what, error, None if records is None or index is None else records.at(index))

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from weir.pipelines.operators.epoch import Epoch, has_key, has_value
+from weir.pipelines.operators.functions import Records
 from weir.pipelines.operators.process import CHILD, Process
 from weir.pipelines.operators.stateless import with_tombstones
 from weir.pipelines.processors.forwarding import RESERVED, Cause, ForwardedRows
@@ -90,9 +91,12 @@ class ProcessBatches(Process):
 
     def _process(self, rows: pl.DataFrame, cause: Cause, running: Running) -> None:
         running.cause(cause)
-        with self._guarded("process_batch"):
+        with self._guarded("process_batch", partial(self._told, rows)):
             if (given := running.processor.process_batch(rows)) is not None:
                 running.forward_rows(given)
+
+    def _told(self, rows: pl.DataFrame) -> str:
+        return f"{rows.height} records from that of {Records(rows, self.key.names).at(0)}"
 
     def _call_timers(self, punctuation: Punctuation, time_ms: int, running: Running, place: Sequence[int]) -> None:
         if (due := running.due_timer_rows(punctuation, time_ms)) is not None:

@@ -13,7 +13,7 @@ from weir.pipelines.errors import RecordPlace, UserFunctionError
 from weir.pipelines.operators import calls
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.functions import KeyType, Records
-from weir.pipelines.operators.process import CHILD, Process
+from weir.pipelines.operators.process import CHILD, NOWHERE, Process
 from weir.pipelines.operators.time_limit import check_time
 from weir.pipelines.processors.forwarding import RESERVED, Cause, Forwarded
 from weir.pipelines.processors.processor import Punctuation
@@ -110,11 +110,11 @@ class ProcessRecords(Process):
                 continue  # the record that caused it is not through yet
             self._call_due(given, time_ms, running, epoch)
 
-    def _called(self, rows: pl.DataFrame, index: int) -> UserFunctionError:
-        return self._failed("process", RuntimeError(), Records(rows, self.key.names), index)
+    def _called(self, rows: pl.DataFrame, index: int) -> calls.Call | None:
+        return calls.of_record(self._failed("process", RuntimeError(), Records(rows, self.key.names), index))
 
-    def _called_for(self, cause: Cause, _: None) -> UserFunctionError:
-        return self._failed_at("process", RuntimeError(), self._place_of(cause))
+    def _called_for(self, cause: Cause, _: None) -> calls.Call | None:
+        return calls.of_record(self._failed_at("process", RuntimeError(), self._place_of(cause)))
 
     def _place_of(self, cause: Cause) -> RecordPlace | None:
         """The place of the record that the processor is called with; None if it is called for what is due."""
@@ -150,8 +150,13 @@ class ProcessRecords(Process):
         partition, offset = place
         for key, at_ms in running.due_timers(punctuation, time_ms):
             running.cause(Cause(partition, offset, at_ms))
-            with self._guarded("on_timer"):
+            with self._guarded("on_timer", partial(self._timer, key, at_ms)):
                 running.processor.on_timer(self._record_class(key, None, as_time(at_ms)))
+
+    def _timer(self, key: Any, at_ms: int) -> str:
+        partition, offset = NOWHERE
+        place = RecordPlace(partition=partition, offset=offset, time_ms=at_ms, key=self._named_key(key))
+        return f"the timer of {place}"
 
     def _rows(self, forwarded: Out) -> pl.DataFrame:
         sent = [each for each in forwarded if isinstance(each, Forwarded)]

@@ -95,7 +95,7 @@ class StreamJoin:
             new = part.rows.filter(pl.col("_pos") >= 0)
             store = KeyValueStore(side.store, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms))
             store.put_rows(new.with_columns_seq(_at=pl.col("_ts").cast(TIME)))
-            epoch.counts["expired_records"] += store.expired_puts
+            epoch.note_expired(side.store.name, store.expired_puts)
         key = list(self.joiner.key_columns)
         found = pl.concat([part for part in parts if part.height] or parts[:1])
         found = found.sort("_pos", "_phase", "_time", "_is_left", *key, "_seq", maintain_order=True)

@@ -30,7 +30,7 @@ class Materialization:
         if self.store.retention_ms is not None:
             store = KeyValueStore(self.store, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms))
             store.put_rows(rows)
-            epoch.counts["expired_records"] += store.expired_puts
+            epoch.note_expired(self.store.name, store.expired_puts)
             return rows
         kept = rows.unique(by, keep="last", maintain_order=True) if rows.height > 1 else rows
         columns = TypedStore(self.store, epoch.session)
@@ -56,5 +56,5 @@ class VersionedMaterialization:
         rows = has_key(rows, self.store.key.names()[:-1], epoch)
         store = VersionedStore(self.store, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms))
         kept = store.put_rows(rows)
-        epoch.counts["expired_records"] += store.expired_puts
+        epoch.note_expired(self.store.name, store.expired_puts)
         return kept

@@ -122,11 +122,11 @@ class Running:
             self.processor.init(self)
             self._is_in_init = False
 
-    def leave(self) -> int:
+    def leave(self) -> dict[str, int]:
         """The epoch goes on without the processor: until the next one it has nothing but its own attributes. Returns
-        how many puts its stores have dropped as expired."""
+        how many puts each of its stores has dropped as expired."""
         self.is_called = False
-        return sum(store.leave() for store in self.stores.values())
+        return {name: store.leave() for name, store in self.stores.items()}
 
     # what a processor calls
 

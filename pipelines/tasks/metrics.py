@@ -31,12 +31,16 @@ class EpochMetrics:
     """Counts by node; ``process`` for a source, ``suppression_emits`` for a suppression."""
     lateness_ms_of: Mapping[str, Values] = field(default_factory=dict)
     """By node, how far the rows that it took were behind the task's stream time."""
+    expired_of: Mapping[str, int] = field(default_factory=dict)
+    """By store, the records that were older than it keeps."""
     overtime_ms_of: Mapping[str, Values] = field(default_factory=dict)
     """By suppression, how long the updates that its time limit let go had waited without another one."""
     buffers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """The rows and bytes that a suppression holds now, by its store, or that of its aggregation."""
     calls: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By store, what operators asked of it: ``get``, ``put``, ``delete`` in keys, ``range``, ``all`` in calls."""
+    call_ms: Mapping[str, Mapping[str, Values]] = field(default_factory=dict, compare=False)
+    """By store, how long these calls have taken, each for as many keys as a batch has."""
     late: tuple[LateRecord, ...] = ()
     """The first late records that were dropped."""
     figures: Figures | None = field(default=None, compare=False)
@@ -49,9 +53,14 @@ class EpochMetrics:
             lateness_ms=self.lateness_ms + later.lateness_ms,
             nodes=_counted(self.nodes, later.nodes),
             lateness_ms_of=_together(self.lateness_ms_of, later.lateness_ms_of),
+            expired_of=Counter(self.expired_of) + Counter(later.expired_of),
             overtime_ms_of=_together(self.overtime_ms_of, later.overtime_ms_of),
             buffers={**self.buffers, **later.buffers},
             calls=_counted(self.calls, later.calls),
+            call_ms={
+                store: _together(self.call_ms.get(store, {}), later.call_ms.get(store, {}))
+                for store in (*self.call_ms, *later.call_ms)
+            },
             late=(*self.late, *later.late)[:MOST_LATE],
             figures=later.figures or self.figures,
         )

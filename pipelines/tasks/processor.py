@@ -244,7 +244,9 @@ class TaskProcessor:
     def _measured(self, metrics: EpochMetrics, epoch: Epoch, metered: MeteredSession | None) -> EpochMetrics:
         """``metrics`` with what the operators have noted, and if asked for, what stores hold and were asked."""
         metrics = replace(
-            metrics, overtime_ms_of={self._buffers[store]: values for store, values in epoch.overtimes.items()}
+            metrics,
+            expired_of=dict(epoch.expired),
+            overtime_ms_of={self._buffers[store]: values for store, values in epoch.overtimes.items()},
         )
         if metered is None:
             return metrics
@@ -257,6 +259,7 @@ class TaskProcessor:
                 for name in (*self._buffers, *self._fused)
             },
             calls={store: dict(calls) for store, calls in metered.calls.items() if calls},
+            call_ms={store: dict(took) for store, took in metered.took_ms.items() if took},
             late=tuple(epoch.late_records or ()),
         )
 

@@ -107,6 +107,8 @@ class RunMetrics:
             for count, name in names.items():
                 if count in found:
                     self._sensors[NODE, task, node, name].record(found[count])
+        for store, records in metrics.expired_of.items():
+            self._sensors[STATE, task, store, _LATE["expired_records"]].record(records)
         for node, values in metrics.overtime_ms_of.items():
             self._sensors[NODE, task, node, _OVERTIME].record_all(values)
         if metrics.figures is not None:
@@ -120,6 +122,9 @@ class RunMetrics:
             for store, calls in metrics.calls.items():
                 for call, calls_made in calls.items():
                     self._sensors[STATE, task, store, call].record(calls_made)
+            for store, took in metrics.call_ms.items():
+                for call, values in took.items():
+                    self._sensors[STATE, task, store, f"{call}-latency"].record_all(values)
 
     def restoring(self, task: str, rows: int, remaining: int) -> None:
         """Note that a running restore has loaded ``rows`` and has about ``remaining`` to go."""

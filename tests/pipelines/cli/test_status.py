@@ -104,6 +104,23 @@ def test_one_application_in_detail(place, database):
         assert fact in text
 
 
+def test_a_running_application_tells_how_far_apart_commits_are_and_how_fresh_their_records(place, database):
+    told = {"commit-interval-avg": 101.4, "freshness-p50": 91.4, "freshness-p99": 1_160.6}
+    lease = database.acquire_lease("sales", owner="weir run", pid=1, host=this_host(), ttl_s=60, take_over=True)
+    database.add_metric("sales", MetricRow(lag=7, commits_per_s=9.8, commit_ms_avg=12.2, commit_ms_max=30.0, **METRIC))
+    database.report_readings(
+        "sales",
+        [{"group": "stream-thread-metrics", "name": name, "tags": {}, "value": value} for name, value in told.items()],
+    )
+    text = flat(status("sales").stdout)
+    assert "commits: 9.8 per second, 12 ms on average, at most 30 ms, 101 ms apart" in text
+    assert "half of the last minute's records were committed within 91 ms of their time, 99% within 1,161 ms" in text
+    (entry,) = json.loads(status("--json").stdout)["applications"]
+    assert [entry[name] for name in ("commit_interval_ms", "freshness_p50_ms", "freshness_p99_ms")] == [*told.values()]
+    database.release(lease)
+    assert "freshness" not in status("sales").stdout, "it has ended"
+
+
 def test_a_full_disk_shows_whether_or_not_a_run_could_say_so(place, monkeypatch):
     assert json.loads(status("sales", "--json").stdout)["full_disk"] is None
     monkeypatch.setattr(full_disk, "free_bytes", lambda where: 1_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from threading import Event
 
 import pytest
@@ -229,6 +230,27 @@ def test_a_run_reports_how_old_records_are_when_they_are_committed(place):
     passed_ms = time.time_ns() // 1_000_000 - now_ms
     assert 60_000 <= found["freshness-p50"] <= 60_000 + passed_ms
     assert 3_600_000 <= found["freshness-p99"] <= 3_600_000 + passed_ms
+
+
+def test_a_run_reports_how_far_apart_its_commits_are_while_records_wait(place):
+    place.max_records = 1
+    place.topics.rows = {("sales", partition): sales(40, partition) for partition in (0, 1)}
+    place.application = application(commit_interval=timedelta(milliseconds=20))
+    told, began_s = [], []
+    driver = place.driver(on_progress=lambda progress: told.append(progress.readings))
+    commit = driver._coordinator.commit
+
+    def noted(*args, **others):
+        began_s.append(time.monotonic())
+        commit(*args, **others)
+
+    driver._coordinator.commit = noted
+    driver.run(Event(), until_caught_up=True)
+    found = {reading.name: reading.value for reading in told[-1]}
+    apart_ms = [1000 * (after - before) for before, after in pairwise(began_s)]
+    assert len(apart_ms) > 3
+    assert found["commit-interval-avg"] == pytest.approx(sum(apart_ms) / len(apart_ms), abs=30)
+    assert found["commit-interval-max"] == pytest.approx(max(apart_ms), abs=30)
 
 
 def test_a_run_that_has_nothing_to_do_rests_and_is_there_when_a_punctuation_is_due(place, monkeypatch):

@@ -7,6 +7,7 @@ import logging
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from threading import Event
 from urllib.request import urlopen
 
@@ -154,6 +155,7 @@ def test_a_scrape_tells_what_stores_are_asked_and_what_they_take(place):
         keys = sum(len({number % 9 for number in range(start, start + 40)}) for start in range(0, RECORDS, 40))
         for call in ("get", "put"):
             assert last[f"state_metrics_{call}_total", task, "own"] == keys
+            assert last[f"state_metrics_{call}_latency_max", task, "own"] > 0
         assert last["state_metrics_range_total", task, "windowed"] >= epochs
         for store in ("own", "windowed"):
             assert (
@@ -216,3 +218,18 @@ def test_a_scrape_gets_what_expectations_counted_by_task_and_name(tmp_path):
     assert {
         name: found[f"expectation_metrics_{name}_records_total", "0_0", "not_negative"] for name in totals
     } == totals
+
+
+def test_each_metric_of_a_run_is_on_the_page_under_its_group(place):
+    rows, group = dict[str, str](), ""
+    for line in (Path(__file__).parents[3] / "docs" / "metrics.md").read_text().splitlines():
+        found = re.match(r"\| `(stream-\S+)`", line)
+        group = found.group(1) if found else group
+        rows[group] = rows.get(group, "") + line
+    told = []
+    place.driver(on_progress=lambda progress: told.append(progress.readings)).run(Event(), until_caught_up=True)
+    names = {(reading.group, reading.name) for readings in told for reading in readings}
+    assert len(names) > 60
+    for group, name in names:
+        stem = re.sub("-(rate|total|avg|min|max|current)$", "-", name)
+        assert f"`{name}`" in rows[group] or (stem != name and f"`{stem}" in rows[group]), name

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from threading import Event
 
 import msgspec
 import pytest
 
 from tests.pipelines.spark.inline import InlineSlots, Place, Topics
-from weir import Application, FixedKeyProcessor, Json, StreamsBuilder, String
+from weir import (
+    Application,
+    BatchProcessor,
+    FixedKeyProcessor,
+    Json,
+    Processor,
+    Punctuation,
+    StreamsBuilder,
+    String,
+)
 from weir.pipelines.operators.calls import running_call
 from weir.pipelines.spark.control import ControlPanel
 from weir.pipelines.spark.signs import Sign
@@ -53,10 +62,10 @@ PROGRAMS = {
 }
 
 
-def place(folder, program) -> Place:
+def place(folder, program, rows=None) -> Place:
     builder = StreamsBuilder()
     program(builder.stream("clicks", key=String("user"), value=Json(Click))).to_delta("out")
-    rows = [(b"user-%d" % number, msgspec.json.encode(Click(number)), 1_000 * number) for number in range(3)]
+    rows = rows or [(b"user-%d" % number, msgspec.json.encode(Click(number)), 1_000 * number) for number in range(3)]
     application = Application("shop", builder, commit_interval=timedelta(milliseconds=1))
     return Place(application, Topics({("clicks", 0): rows}), folder)
 
@@ -73,6 +82,60 @@ def test_each_call_is_named_by_function_operator_and_record(tmp_path, program):
             program, "add' in KSTREAM-AGGREGATE"
         ) in function
     assert running_call() is None
+
+
+class Batches(BatchProcessor[str, Click, str, Click]):
+    def process_batch(self, rows):
+        SEEN.append(running_call().text)
+        return rows
+
+
+class Timed(Processor[str, Click, str, Click]):
+    def init(self, context):
+        self.context = context
+        SEEN.append(running_call().text)
+        context.schedule(timedelta(seconds=2), Punctuation.STREAM_TIME, self.tick)
+
+    def process(self, record):
+        self.context.timer(record.key, record.timestamp + timedelta(milliseconds=1))
+
+    def on_timer(self, record):
+        SEEN.append(running_call().text)
+
+    def tick(self, now: datetime) -> None:
+        SEEN.append(running_call().text)
+
+    def close(self):
+        SEEN.append(running_call().text)
+
+
+def test_calls_that_are_not_for_one_record_are_named_too(tmp_path):
+    SEEN.clear()
+    place(tmp_path / "batches", lambda clicks: clicks.process(Batches, name="batches")).run()
+    assert SEEN[0] == (
+        "'Batches.process_batch' in batches, for 3 records from that of key user='user-0', time 1970-01-01T00:00:00Z"
+    )
+    SEEN.clear()
+    place(tmp_path / "timed", lambda clicks: clicks.process(Timed, name="timed")).run()
+    timer = "'Timed.on_timer' in timed, for the timer of key user='user-{0}', time 1970-01-01T00:00:0{0}.001000Z"
+    seen = [*SEEN]
+    assert seen == [
+        "'Timed.init' in timed",
+        "'Timed.tick' in timed",
+        timer.format(0),
+        "'Timed.tick' in timed",
+        timer.format(1),
+        "'Timed.close' in timed",
+    ]
+    assert running_call() is None
+
+
+def test_one_call_after_another_is_not_taken_for_a_long_one(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Timed, "on_timer", lambda self, record: seen.append(running_call()))
+    rows = [(b"user-%d" % number, msgspec.json.encode(Click(number)), 10 * number) for number in range(5)]
+    place(tmp_path, lambda clicks: clicks.process(Timed, name="timed"), rows).run()
+    assert len({call._replace(text="") for call in seen}) == len(seen) == 4
 
 
 def test_a_driver_that_waits_reports_and_names_the_call_until_the_task_has_answered(tmp_path, monkeypatch, caplog):

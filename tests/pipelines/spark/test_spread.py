@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import struct
+import time
 from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.pipelines.spark.inline import Place, Topics
+from weir import Application, Int64, StreamsBuilder, String
 from weir.pipelines.spark.spread import spread
 from weir.state.types import TaskId
 
@@ -53,3 +59,37 @@ def test_the_tasks_that_cost_most_are_in_slots_of_their_own():
     found = spread(tasks, 5, {TaskId(0, 0): 50.0, TaskId(0, 1): 40.0, TaskId(1, 1): 30.0})
     assert len({found[TaskId(0, 0)], found[TaskId(0, 1)], found[TaskId(1, 1)]}) == 3
     assert sorted(Counter(found.values()).values()) == [1, 1, 2, 2, 2]
+
+
+def waits(user: str, wait_ms: int) -> bool:
+    time.sleep(wait_ms / 1000)
+    return True
+
+
+def test_a_run_spreads_tasks_by_what_all_runs_before_have_measured(tmp_path):
+    """Two of four partitions take long; while nothing is known, they share a slot."""
+    slow, wait_ms, records = {0, 2}, 50, 4
+    rows = [
+        [(b"ann", struct.pack(">q", wait_ms * (partition in slow)), number) for number in range(records)]
+        for partition in range(4)
+    ]
+    builder = StreamsBuilder()
+    builder.stream("calls", key=String("user"), value=Int64("wait_ms")).filter(waits).to_delta("out")
+    place = Place(
+        Application("app", builder, commit_interval=timedelta(milliseconds=1)),
+        Topics({("calls", partition): list(rows[partition]) for partition in range(4)}),
+        tmp_path,
+    )
+
+    def slots_of_the_slow() -> set[int]:
+        spec = replace(place.spec(), slots=2, newest=place.commit_before())
+        return {spec.slot_of[TaskId(0, partition)] for partition in slow}
+
+    assert len(slots_of_the_slow()) == 1
+    for runs in (1, 2):
+        place.run()
+        for partition in range(4):
+            task = place.commit_before().tasks[place.name_of(f"0_{partition}")]
+            assert task.busy_s >= runs * records * wait_ms / 1000 * (partition in slow)
+            place.topics.rows["calls", partition] += rows[partition]
+        assert len(slots_of_the_slow()) == 2

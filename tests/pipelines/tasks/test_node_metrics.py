@@ -5,6 +5,7 @@ Whatever batches the records come in, the numbers are the same.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import timedelta
 
@@ -15,9 +16,18 @@ from hypothesis import strategies as st
 from tests.examples import combined
 from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.one_topic import CUTS, FINAL, RECORDS, batches, build, frame
-from weir import BufferConfig, Materialized, SessionWindows, Suppressed, TimeWindows
+from tests.pipelines.operators.one_topic import CUTS, FINAL, RECORDS, Event, batches, build, frame
+from weir import (
+    BufferConfig,
+    FixedKeyProcessor,
+    KeyValueStore,
+    Materialized,
+    SessionWindows,
+    Suppressed,
+    TimeWindows,
+)
 from weir.pipelines.operators.epoch import MOST_LATE
+from weir.pipelines.tasks.metered import MeteredSession
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology.nodes import SuppressNode
@@ -172,6 +182,40 @@ def test_a_size_that_was_not_counted_before_is_counted_once():
     assert found[2] == ((3, sum(len(key) + len(value) for key, value in held.items())), True)
 
 
+@given(RECORDS, CUTS)
+def test_records_older_than_a_store_keeps_are_counted_for_that_store(records, cuts):
+    keeps_ms = {"short": 5, "long": 20}
+
+    def program(events):
+        for name, ttl_ms in keeps_ms.items():
+            events.to_table(name, ttl=ms(ttl_ms)).to_delta(f"{name}_out")
+
+    total, _, _ = measured(build(program), batches(records, cuts))
+    expired, newest = Counter(), 0
+    for key, time_ms, _ in records:
+        if key is not None:
+            newest = max(newest, time_ms)
+            expired.update(name for name, ttl_ms in keeps_ms.items() if time_ms <= newest - ttl_ms)
+    assert total.expired_of == expired
+
+
+class Keeps(FixedKeyProcessor[str, Event, Event]):
+    stores = (KeyValueStore("kept", key=str, value=int, ttl=ms(5)),)
+
+    def init(self, context):
+        self.kept = context.state_store("kept")
+
+    def process(self, record):
+        self.kept.put(record.key, 1)
+
+
+def test_so_are_those_that_a_processor_puts_too_late():
+    sub_topology = build(lambda events: events.process_values(Keeps, name="keeps").to_delta("out"))
+    times = [10, 5, 6, 40, 35, 34]
+    total, _, _ = measured(sub_topology, batches([("a", time_ms, (1, "x")) for time_ms in times], {2, 4}))
+    assert total.expired_of == {"kept": sum(time_ms <= max(times[: at + 1]) - 5 for at, time_ms in enumerate(times))}
+
+
 @combined("rows_in_a_batch,keys", [1, 3, 20, 100], [1, 2, 7])
 def test_calls_are_those_of_each_batch_to_each_store(rows_in_a_batch, keys):
     """A count reads each key of a batch once and writes it once; a table with a tombstone deletes it."""
@@ -194,6 +238,49 @@ def test_calls_are_those_of_each_batch_to_each_store(rows_in_a_batch, keys):
     assert total.calls["counts"] == {"get": counted["keys"], "put": counted["keys"]}
     assert total.calls["newest"]["put"] == counted["put"]
     assert total.calls["newest"].get("delete", 0) == counted["delete"]
+
+
+class SlowSession(MemorySession):
+    """Each call takes a while, and so does each row that is read in order; by call, how long it has to take."""
+
+    CALL_MS, ROW_MS = 4, 3
+
+    def get_many(self, store, keys):
+        time.sleep(self.CALL_MS / 1000)
+        return super().get_many(store, keys)
+
+    def scan(self, store, lower=b"", upper=None, *, reverse=False):
+        def rows():
+            for row in found:
+                time.sleep(self.ROW_MS / 1000)
+                yield row
+
+        found = list(super().scan(store, lower, upper, reverse=reverse))
+        return rows()
+
+
+def test_calls_are_timed_and_reading_in_order_until_the_reader_has_enough():
+    session = SlowSession()
+    metered = MeteredSession(session, ["timed"], [])
+    metered.put_many("timed", [b"a", b"b", b"c"], [b"1", b"2", b"3"])
+    for keys in ([b"a"], [b"a", b"b"]):
+        assert metered.get_many("timed", keys) == [b"1", b"2"][: len(keys)]
+    rows = metered.scan("timed")
+    metered.delete_many("timed", [b"a"])
+    assert list(rows) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")], "as of the call"
+    first = metered.scan("timed", b"b")
+    next(first)
+    first.close()
+    assert {call: values.count for call, values in metered.took_ms["timed"].items()} == {
+        "put": 1,
+        "get": 2,
+        "delete": 1,
+        "all": 1,
+        "range": 1,
+    }
+    least = {"get": 2 * session.CALL_MS, "all": 3 * session.ROW_MS, "range": session.ROW_MS}
+    assert all(metered.took_ms["timed"][call].total >= took_ms for call, took_ms in least.items())
+    assert metered.calls["timed"]["get"] == 3
 
 
 @given(RECORDS, CUTS)
