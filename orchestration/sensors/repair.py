@@ -1,7 +1,8 @@
-"""Restores a task whose stores are missing or differ from their changelogs, once a check has found that.
+"""Has a task restored whose stores are missing or differ from their changelogs, once a check has found that.
 
-What a driver notices when it opens a store or runs an epoch, it restores by itself; flipped bytes in a row that can
-still be read are found only by a comparison.
+What a driver notices when it opens a store or runs an epoch, it restores by itself. Flipped bytes in a row that can
+still be read are found only by a comparison, which puts the task in doubt: the driver restores that, too, and is asked
+to only if it has not for a while.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ import time
 import dagster as dg
 
 from weir.infra.control import ControlDatabase
-from weir.orchestration.checks.state import FULL_CHECK, SAMPLED_CHECK, TASK_ENTRY
+from weir.orchestration.checks.state import FULL_CHECK, IN_DOUBT_ENTRY, SAMPLED_CHECK, TASK_ENTRY
 from weir.orchestration.jobs.restore import restore_op
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.doubts import doubts
 
 LOOK_EVERY_S = 30
+LONGEST_WAIT_S = 3_600.0
+RUN_KEY = "dagster/run_key"
+"""The tag in which Dagster keeps the key of a run that a sensor has requested."""
 
 
 def repair_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.SensorDefinition:
-    """One restore, from the changelog, per failed check. The cursor is the newest failure that was handled, and
-    when."""
+    """One restore, from the changelog, per failed check, and others, further and further apart, until one succeeds. The
+    cursor is the newest failure that was restored, when a restore was last requested, and how often since."""
     cooldown_s = supervised.thresholds.cooldown_s
     checks = [dg.AssetCheckKey(supervised.ingest, name) for name in (FULL_CHECK, SAMPLED_CHECK)]
 
@@ -34,12 +39,12 @@ def repair_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.SensorDef
         description="Restores a task from its changelog when a check finds that its stores differ from it.",
     )
     def repair(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
-        seen, _, at_s = (context.cursor or "0 0").partition(" ")
+        seen, at_s, asked = [*map(int, (context.cursor or "").split()), 0, 0, 0][:3]
         records = context.instance.event_log_storage.get_latest_asset_check_execution_by_key(checks)
         failed = [
             (record.id, record.evaluation)
             for record in records.values()  # some are only planned, not evaluated
-            if record.id > int(seen)
+            if record.id > seen
             and isinstance(record.evaluation, dg.AssetCheckEvaluation)
             and not record.evaluation.passed
             and TASK_ENTRY in record.evaluation.metadata
@@ -48,12 +53,25 @@ def repair_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.SensorDef
             return dg.SkipReason("no check has found a new difference")
         newest, found = max(failed, key=lambda each: each[0])
         task = str(found.metadata[TASK_ENTRY].value)
-        if not ControlDatabase(weir.settings().control_database_url).is_running(supervised.id):
+        doubt = next((each for each in doubts(weir.settings(), supervised.id) if each.task == task), None)
+        was_in_doubt = IN_DOUBT_ENTRY in found.metadata and found.metadata[IN_DOUBT_ENTRY].value
+        filters = dg.RunsFilter(tags={RUN_KEY: f"{supervised.id}-{newest}-{asked}"})
+        run = next(iter(context.instance.get_runs(filters, limit=1)), None)
+        if doubt is None and (was_in_doubt or (run is not None and run.is_success)):
+            return dg.SensorResult(skip_reason=f"task {task} has been restored", cursor=f"{newest} {at_s} 0")
+        if run is not None and not run.is_finished:
+            return dg.SkipReason(f"run {run.run_id} restores task {task}")
+        if ControlDatabase(weir.settings().control_database_url).has_ended(supervised.id):
             return dg.SkipReason(f"task {task} will be restored when a driver of {supervised.id} is running")
-        if time.time() - float(at_s) < cooldown_s:
-            return dg.SkipReason(f"task {task} differs; the last restore is less than {cooldown_s:,.0f} s ago")
+        wait_s = max(cooldown_s, min(cooldown_s * 2 ** max(0, asked - 1), LONGEST_WAIT_S))
+        if time.time() - at_s < wait_s:
+            return dg.SkipReason(f"task {task} differs; the last restore was requested less than {wait_s:,.0f} s ago")
+        if doubt is not None and time.time() - doubt.found_at_s < wait_s:
+            return dg.SkipReason(
+                f"the driver restores task {task}, and is asked to if it has not after {wait_s:,.0f} s"
+            )
         request = dg.RunRequest(
-            run_key=f"{supervised.id}-{newest}",
+            run_key=f"{supervised.id}-{newest}-{asked + 1}",
             partition_key=task,
             tags=supervised.tags,
             run_config={
@@ -64,6 +82,6 @@ def repair_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.SensorDef
                 }
             },
         )
-        return dg.SensorResult(run_requests=[request], cursor=f"{newest} {time.time():.0f}")
+        return dg.SensorResult(run_requests=[request], cursor=f"{seen} {time.time():.0f} {asked + 1}")
 
     return repair

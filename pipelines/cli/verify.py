@@ -38,7 +38,7 @@ def verify(
     settings = load_settings(directory)
     program, found, tables = registered_application(settings, application), [], []
     with notices.status(f"verifying {application}"):
-        for agreement in verify_application(settings, program, found_by="weir verify", sample=sample):
+        for agreement in verify_application(settings, program, sample=sample):
             found.append(agreement)
             if not as_json:
                 at = "has no commit yet" if agreement.state is None else f"agrees at {agreement.state}"

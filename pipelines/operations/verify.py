@@ -28,7 +28,7 @@ LOOK_AGAIN_S = 2.0
 
 
 def verify_application(
-    settings: Settings, application: Application, *, found_by: str, sample: int | None = None
+    settings: Settings, application: Application, *, sample: int | None = None, found_by: str = "weir verify"
 ) -> Iterator[Agreement]:
     """Compare every task's stores on this host with what is durable, one task after another; with ``sample``, only
     that many tasks, chosen at random.

@@ -63,7 +63,7 @@ class Shop(Place):
 
     def verify(self) -> list[int]:
         """Rows by task, all matching."""
-        return [found.rows for found in verify_application(self.place, self.application, found_by="a test")]
+        return [found.rows for found in verify_application(self.place, self.application)]
 
     def find(self) -> StateDifferenceError:
         """The difference, which is kept from now on."""
