@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import signal
 from collections import defaultdict
+from collections.abc import Callable
 
 import psutil
 import pytest
 
 from tests.faults.applications import records
-from tests.integration.test_run import Place, place  # noqa: F401
+from tests.integration.place import Place
 from tests.pipelines.spark.damage import flip_a_bit
 from tests.waiting import wait_for
 from weir.pipelines.operations.doubts import doubts
@@ -28,6 +29,12 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 VICTIM, USER = TaskId(0, 3), "user-7"
 """A task, and a user of its partition."""
+
+
+@pytest.fixture
+def place(settings, broker, kafka_admin) -> Callable[[str], Place]:
+    """``place(name)`` is the place of an application, on the shared broker."""
+    return lambda name: Place(name, settings.model_copy(update={"bootstrap_servers": broker}), kafka_admin)
 
 
 def sums(count: int) -> dict[str, list[tuple[int, int]]]:
@@ -74,7 +81,7 @@ def end(driver) -> None:
     assert driver.returncode == 0, errors
 
 
-def test_a_flipped_bit_of_a_running_application_never_reaches_the_changelog(place):  # noqa: F811
+def test_a_flipped_bit_of_a_running_application_never_reaches_the_changelog(place):
     there = place("flipped")
     register(there.settings, "faulty", there.reference)
     driver = there.start()
@@ -94,7 +101,7 @@ def test_a_flipped_bit_of_a_running_application_never_reaches_the_changelog(plac
     assert_as_if_nothing_had_been(there, 3_000, instance.name)
 
 
-def test_a_driver_that_is_killed_before_it_sees_the_mark_leaves_the_restore_to_the_next(place):  # noqa: F811
+def test_a_driver_that_is_killed_before_it_sees_the_mark_leaves_the_restore_to_the_next(place):
     there = place("killed")
     register(there.settings, "faulty", there.reference)
     driver = there.start()
