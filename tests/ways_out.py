@@ -599,6 +599,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
 """What messages of refusals offer and no test runs from there, with the reason."""
 
 NO_WAYS_OUT = {
+    "pipelines/spark/errors.py StateInDoubtError",
+    "pipelines/operations/doubts.py InDoubtError",
     "pipelines/spark/slots.py WorkerStartError",
     "pipelines/publishing/sql_address.py SinkAddressError",
     "pipelines/publishing/sql_table.py SinkTableError",

@@ -380,6 +380,11 @@ class ControlDatabase:
         status = self.application_status(application, host)
         return status is not None and status.is_running
 
+    def has_ended(self, application: str) -> bool:
+        """Whether no driver of the application is left that could still answer: ``ApplicationStatus.has_ended``."""
+        status = self.application_status(application)
+        return status is None or status.has_ended
+
     def application_status(
         self, application: str, host: str | None = None, *, of_driver: bool = False
     ) -> ApplicationStatus | None:

@@ -124,3 +124,9 @@ class ApplicationStatus:
     """How the sinks are doing: ``weir.pipelines.publishing.publisher.SinkState``, as plain values."""
     waits_for: str = ""
     """Why the driver waits, if it is running and does."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the driver has given the lease back, or its process has ended; of one on another host, whether its
+        time is up. A process that cannot extend its lease, being busy or without the database, has not ended."""
+        return not (self.is_running or (self.ended_at_ms is None and self.has_process))

@@ -43,7 +43,7 @@ def running_result(
     supervised: Supervised, database: ControlDatabase, instance: dg.DagsterInstance, now_s: float
 ) -> dg.AssetCheckResult:
     """The state is in the metadata as one word: the driver's own, or ``never started``, ``silent``, ``dead``,
-    ``not started``."""
+    ``not started``, ``in doubt``."""
     driver = database.application_status(supervised.id, of_driver=True)
     if driver is not None and driver.ended_at_ms is None and (driver.is_running or driver.has_process):
         return _living(supervised, driver, now_s)
@@ -88,6 +88,11 @@ def _living(supervised: Supervised, driver: ApplicationStatus, now_s: float) -> 
         return _result("paused", f"paused, and reads nothing; launch {supervised.name}_resume", warn)
     if driver.waits_for:
         return _result("waiting", driver.waits_for, warn)
+    doubtful = [task for task in driver.tasks if task.status == "in doubt"]
+    if doubtful:
+        first = "; ".join(f"{task.task}: {task.reason}" for task in doubtful[:SHOWN_TASKS])
+        sentence = f"{len(doubtful)} of {len(driver.tasks)} tasks are in doubt and process nothing ({first})"
+        return _result("in doubt", sentence, dg.AssetCheckSeverity.ERROR, tasks=task_table(driver))
     restoring = [task for task in driver.tasks if task.status == "restoring"]
     if restoring:
         first = "; ".join(f"{task.task}: {task.reason}" for task in restoring[:SHOWN_TASKS])

@@ -1,12 +1,14 @@
 """Checks that local state agrees with its changelogs and the commit log: the comparison of ``weir verify``.
 
-A failure names the task, which the repair sensor then restores, and blocks what is downstream in the same run.
+A failure names the task, which is in doubt from then on, and blocks what is downstream in the same run. The check stays
+failed until the task has been restored, whatever its rows say meanwhile.
 """
 
 import dagster as dg
 
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.doubts import InDoubtError
 from weir.pipelines.operations.errors import OtherProgramError
 from weir.pipelines.operations.verify import verify_application
 from weir.state.changelog.verify import StateDifferenceError
@@ -14,6 +16,8 @@ from weir.state.changelog.verify import StateDifferenceError
 FULL_CHECK, SAMPLED_CHECK = "state_equals_changelog", "sampled_state_equals_changelog"
 TASK_ENTRY = "task"
 """In the metadata of a failed comparison: the task, under the name that the restore job's partitions use."""
+IN_DOUBT_ENTRY = "in_doubt"
+"""In the same place: whether the task is in doubt, so that a driver restores it by itself."""
 
 
 def state_checks(supervised: Supervised) -> list[dg.AssetChecksDefinition]:
@@ -36,16 +40,13 @@ def _state_check(supervised: Supervised, name: str, description: str, sample: in
         """Compare the rows of stores, their changelogs and the commit log; a difference names its task."""
         agreements = []
         try:
-            for agreement in verify_application(weir.settings(), supervised.application, sample=sample):
+            for agreement in verify_application(
+                weir.settings(), supervised.application, found_by=f"the check {name}", sample=sample
+            ):
                 agreements.append(agreement)
-        except (StateDifferenceError, OtherProgramError) as error:
-            task = (
-                {TASK_ENTRY: str(supervised.application.topology.task_of(error.task))}
-                if isinstance(error, StateDifferenceError)
-                else {}
-            )
+        except (StateDifferenceError, InDoubtError, OtherProgramError) as error:
             return dg.AssetCheckResult(
-                passed=False, description=str(error), metadata={"tasks_that_agree": len(agreements), **task}
+                passed=False, description=str(error), metadata={"tasks_that_agree": len(agreements), **_found(error)}
             )
         return dg.AssetCheckResult(
             passed=True,
@@ -57,3 +58,12 @@ def _state_check(supervised: Supervised, name: str, description: str, sample: in
         )
 
     return state_equals_changelog
+
+
+def _found(error: Exception) -> dict[str, str | bool]:
+    """The task that differs, and whether it is in doubt."""
+    if isinstance(error, InDoubtError):
+        return {TASK_ENTRY: error.doubt.task, IN_DOUBT_ENTRY: True}
+    if isinstance(error, StateDifferenceError):
+        return {TASK_ENTRY: error.task_id, IN_DOUBT_ENTRY: error.instance is not None}
+    return {}

@@ -64,8 +64,10 @@ def restore_job(supervised: Supervised) -> dg.JobDefinition:
 def _follow(context: dg.OpExecutionContext, application: str, settings: Settings, task: str) -> None:
     """Log the progress of the restore until the task takes part in epochs again."""
     database, logged, logged_s = ControlDatabase(settings.control_database_url), "", -LOG_EVERY_S
-    while (status := database.application_status(application)) is not None and status.is_running:
+    while (status := database.application_status(application)) is not None and not status.has_ended:
         row = next((row for row in status.tasks if row.task == task), None)
+        if row is not None and row.status == "in doubt":
+            raise dg.Failure(f"task {task} is in doubt: {row.reason}", allow_retries=False)
         if row is None or row.status != "restoring":
             return
         if row.reason != logged and time.monotonic() - logged_s >= LOG_EVERY_S:

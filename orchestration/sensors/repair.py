@@ -1,7 +1,8 @@
-"""Restores a task whose stores are missing or differ from their changelogs, once a check has found that.
+"""Has a task restored whose stores are missing or differ from their changelogs, once a check has found that.
 
-What a driver notices when it opens a store or runs an epoch, it restores by itself; flipped bytes in a row that can
-still be read are found only by a comparison.
+What a driver notices when it opens a store or runs an epoch, it restores by itself. Flipped bytes in a row that can
+still be read are found only by a comparison, which puts the task in doubt: the driver restores that, too, and is asked
+to only if it has not for a while.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ import time
 from collections.abc import Sequence
 
 import dagster as dg
+from dagster._core.storage.tags import RUN_KEY_TAG  # has no public name
 
-from weir.orchestration.checks.state import FULL_CHECK, SAMPLED_CHECK, TASK_ENTRY
+from weir.orchestration.checks.state import FULL_CHECK, IN_DOUBT_ENTRY, SAMPLED_CHECK, TASK_ENTRY
 from weir.orchestration.jobs.restore import restore_name, restore_op
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.doubts import doubts
 
 LOOK_EVERY_S = 10
+LONGEST_WAIT_S = 3_600.0
 
 
 def repair_sensor(applications: Sequence[Supervised], jobs: Sequence[dg.JobDefinition]) -> dg.SensorDefinition:
-    """One restore, from the changelog, per failed check. The cursor is the newest failure that was handled, and
-    when. ``jobs`` are the restores of all ``applications``."""
+    """One restore, from the changelog, per failed check, and others, further and further apart, until one succeeds. The
+    cursor is the newest failure that was restored, when a restore was last requested, and how often since. ``jobs`` are
+    the restores of all ``applications``."""
     return watch(
         "repair",
         repair,
@@ -33,15 +38,15 @@ def repair_sensor(applications: Sequence[Supervised], jobs: Sequence[dg.JobDefin
 
 
 def repair(look: Look) -> Found:
-    """A request for the newest difference that no restore was requested for."""
+    """A request for the newest difference that was not restored, or why there is none."""
     supervised, cooldown_s = look.supervised, look.supervised.thresholds.cooldown_s
     checks = [dg.AssetCheckKey(supervised.ingest, name) for name in (FULL_CHECK, SAMPLED_CHECK)]
-    seen, _, at_s = (look.cursor or "0 0").partition(" ")
+    seen, at_s, asked = [*map(int, (look.cursor or "").split()), 0, 0, 0][:3]
     records = look.instance.event_log_storage.get_latest_asset_check_execution_by_key(checks)
     failed = [
         (record.id, record.evaluation)
         for record in records.values()  # some are only planned, not evaluated
-        if record.id > int(seen)
+        if record.id > seen
         and isinstance(record.evaluation, dg.AssetCheckEvaluation)
         and not record.evaluation.passed
         and TASK_ENTRY in record.evaluation.metadata
@@ -50,12 +55,23 @@ def repair(look: Look) -> Found:
         return Found(said="no check has found a new difference")
     newest, found = max(failed, key=lambda each: each[0])
     task = str(found.metadata[TASK_ENTRY].value)
-    if not look.database.is_running(supervised.id):
+    doubt = next((each for each in doubts(look.settings, supervised.id) if each.task == task), None)
+    was_in_doubt = IN_DOUBT_ENTRY in found.metadata and found.metadata[IN_DOUBT_ENTRY].value
+    filters = dg.RunsFilter(tags={RUN_KEY_TAG: f"{supervised.id}-{newest}-{asked}"})
+    run = next(iter(look.instance.get_runs(filters, limit=1)), None)
+    if doubt is None and (was_in_doubt or (run is not None and run.is_success)):
+        return Found(said=f"task {task} has been restored", cursor=f"{newest} {at_s} 0")
+    if run is not None and not run.is_finished:
+        return Found(said=f"run {run.run_id} restores task {task}")
+    if look.database.has_ended(supervised.id):
         return Found(said=f"task {task} will be restored when a driver of {supervised.id} is running")
-    if time.time() - float(at_s) < cooldown_s:
-        return Found(said=f"task {task} differs; the last restore is less than {cooldown_s:,.0f} s ago")
+    wait_s = max(cooldown_s, min(cooldown_s * 2 ** max(0, asked - 1), LONGEST_WAIT_S))
+    if time.time() - at_s < wait_s:
+        return Found(said=f"task {task} differs; the last restore was requested less than {wait_s:,.0f} s ago")
+    if doubt is not None and time.time() - doubt.found_at_s < wait_s:
+        return Found(said=f"the driver restores task {task}, and is asked to if it has not after {wait_s:,.0f} s")
     request = dg.RunRequest(
-        run_key=f"{supervised.id}-{newest}",
+        run_key=f"{supervised.id}-{newest}-{asked + 1}",
         job_name=restore_name(supervised),
         partition_key=task,
         tags=supervised.tags,
@@ -67,4 +83,4 @@ def repair(look: Look) -> Found:
             }
         },
     )
-    return Found(run_requests=[request], cursor=f"{newest} {time.time():.0f}")
+    return Found(run_requests=[request], cursor=f"{seen} {time.time():.0f} {asked + 1}")

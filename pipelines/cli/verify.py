@@ -28,8 +28,9 @@ def verify(
 ) -> None:
     """Compare every store with its changelog and the commit log, and read all files of the output tables.
 
-    Stops at the first difference or damaged file, with exit code 1. The application may be running. While it runs, the
-    command needs as much disk space as the largest task's state.
+    Stops at the first difference or damaged file, with exit code 1. A task whose store differs processes nothing until
+    it is restored, which a run does by itself. The application may be running. While it runs, the command needs as much
+    disk space as the largest task's state.
     """
     from weir.pipelines.operations.registry import registered_application
     from weir.pipelines.operations.verify import verify_application, verify_outputs

@@ -41,7 +41,7 @@ def ask(
     database = ControlDatabase(settings.control_database_url)
     if arguments and "task" in arguments:
         _require_task(settings, database, application, arguments["task"])
-    if not database.is_running(application):
+    if database.has_ended(application):
         way_out = "" if kind == "stop" else "; start it with `weir run MODULE:APP`"
         raise OperationError(f"{application} is not running{way_out}")
     request = database.request(
@@ -49,7 +49,7 @@ def ask(
     )
     until = time.monotonic() + ANSWER_LIMIT_S
     while (answer := database.wait_request(request, LOOK_EVERY_S)).state == "pending":
-        if not database.is_running(application):
+        if database.has_ended(application):
             if (answer := database.wait_request(request, 0)).state != "pending":
                 break
             database.finish_request(request, "its driver ended first", failed=True)  # not for the next driver
@@ -86,7 +86,7 @@ def wait_for_end(settings: Settings, application: str, *, limit_s: float | None 
         OperationError: It is still running after ``limit_s``.
     """
     database, began = ControlDatabase(settings.control_database_url), time.monotonic()
-    while database.is_running(application):
+    while not database.has_ended(application):
         if limit_s is not None and time.monotonic() - began > limit_s:
             raise OperationError(
                 f"{application} is still stopping after {limit_s:.0f} s; "

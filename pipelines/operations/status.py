@@ -1,5 +1,5 @@
 """The status of an application: what is committed comes from the commit log, whether and how it runs from the control
-database, what is in quarantine from the state folder."""
+database, what is in doubt and in quarantine from the state folder."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.errors import ApplicationLoadError, TopologyError, naming
 from weir.pipelines.expectations import expectation_counts
+from weir.pipelines.operations.doubts import doubts
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.positions import committed_positions, committed_totals
 from weir.pipelines.operations.quarantine import quarantine_status
@@ -70,6 +71,16 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "started_at": _time(life.started_at_ms) if life else None,
         "ended_at": _time(life.ended_at_ms) if life else None,
         "error": naming(life.error, old=reference_of(settings, application)) if life and life.error else None,
+        "in_doubt": [
+            {
+                "task": doubt.task,
+                "store": doubt.store,
+                "difference": doubt.difference,
+                "found_at": _time(round(doubt.found_at_s * 1000)),
+                "found_by": doubt.found_by,
+            }
+            for doubt in doubts(settings, application)
+        ],
         "quarantine": asdict(quarantine_status(settings, application)),
         "tasks": [asdict(task) for task in life.tasks] if life else [],
         "sinks": list(life.sinks) if life else [],

@@ -106,9 +106,9 @@ class ControlPanel:
                 is_last = self._is_over
                 answers, self._answers = self._answers, []
                 report, self._report = self._report, None
-            for request_id, result, failed in answers:
-                self._control.finish(request_id, result, failed=failed)
             (report or self._write_again)()
+            for request_id, result, failed in answers:  # after what they have brought about
+                self._control.finish(request_id, result, failed=failed)
             if time.monotonic() >= look_s and not is_last:
                 look_s = time.monotonic() + REQUESTS_EVERY_S
                 self._look()

@@ -19,7 +19,7 @@ from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.spark.admission import admit
 from weir.pipelines.spark.beginnings import Beginnings, unlogged_of
-from weir.pipelines.spark.errors import CommitOutOfSpaceError
+from weir.pipelines.spark.errors import CommitOutOfSpaceError, StateInDoubtError
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.late_log import log_late
 from weir.pipelines.spark.pace import NO_SHARES, Share, Took
@@ -130,6 +130,8 @@ class Coordinator:
         """Tasks whose stream time has moved to the end of the input."""
         self.to_restore: dict[TaskId, str] = {}
         """Tasks whose stores the program's start has changed, and how: they are restored before they run."""
+        self.difference_of: Callable[[Task], str | None] = lambda task: None
+        """Finds what a check has found in a task's store, if anything (PROTOCOL 41)."""
         self.wait_for_disk: Callable[[Exception], bool] = lambda error: False
         """Called when the disk has no room for a commit; False to give up."""
         self.wait_for_brokers: Callable[[Exception], bool] = lambda error: False
@@ -404,6 +406,29 @@ class Coordinator:
             self.slots.forget(task)
         self.tasks[task].lost(reason)
 
+    def take_doubted(self) -> dict[TaskId, str]:
+        """Take tasks out of the epochs whose stores a check has found to differ since; returns what it has found.
+
+        Raises:
+            StateInDoubtError: What one of them has done is in no commit yet.
+        """
+        self._require_no_doubt()
+        found = {
+            task.id: difference
+            for task in self.tasks.values()
+            if task.state is TaskState.RUNNING and (difference := self.difference_of(task)) is not None
+        }
+        for task_id, difference in found.items():
+            self.lost(task_id, difference)
+            self.tasks[task_id].doubted(difference)
+        return found
+
+    def _require_no_doubt(self) -> None:
+        """Raise ``StateInDoubtError`` if a commit would make what was counted on from a wrong row durable."""
+        for task in self.tasks.values():
+            if task.has_uncommitted and (difference := self.difference_of(task)) is not None:
+                raise StateInDoubtError(str(task.id), difference)
+
     def _is_free(self, task: Task, state: StateId) -> bool:
         """Whether a task can be given a plan that leads to ``state``."""
         return self.slots.is_free(task.id) and task.current != state
@@ -477,6 +502,7 @@ class Coordinator:
         Raises:
             FencedError: A newer driver has taken over.
             CommitOutOfSpaceError: The disk of the warehouse is full, and ``wait_for_disk`` waits no longer.
+            StateInDoubtError: A check has found the store of a task to differ whose epochs would be committed.
         """
         if self.epoch == self.committed_id.epoch:
             self.epoch += 1  # every commit has a number of its own
@@ -529,7 +555,11 @@ class Coordinator:
         except FileNotFoundError:  # a newer driver's start removes what no commit names
             self._committer.check_claim()
             raise
-        self._committer.commit(record, confirm)
+        self._committer.commit(record, partial(self._confirm, confirm))
+
+    def _confirm(self, confirm: Callable[[], None]) -> None:
+        confirm()
+        self._require_no_doubt()
 
     def read_on_at(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit that these topic partitions are read from elsewhere, by tasks that keep their state (PROTOCOL 28)."""

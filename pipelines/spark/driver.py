@@ -32,22 +32,24 @@ from weir.pipelines.spark.errors import (
     MatchedTopicGoneError,
     OffsetsLostError,
     RunError,
+    StateInDoubtError,
     TaskFailedError,
 )
 from weir.pipelines.spark.pace import Pace, Share
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import total_lag
-from weir.pipelines.spark.progress import NEW_TOPICS, Progress, RunSummary
+from weir.pipelines.spark.progress import NEW_TOPICS, ROLLED_BACK, Progress, RunSummary
 from weir.pipelines.spark.replays import begin_replay
 from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.signs import Sign
 from weir.pipelines.spark.snapshots import Snapshots
-from weir.pipelines.spark.task import BEFORE_ALL_MS, TaskState
+from weir.pipelines.spark.task import BEFORE_ALL_MS, Task, TaskState
 from weir.pipelines.spark.task_readings import task_readings
 from weir.pipelines.spark.topic_watch import TopicWatch
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import ReceiptStatus
 from weir.state.commit.protocol import Committer
+from weir.state.engine.doubts import clear_doubt, doubt_of, instances_in_doubt
 from weir.state.engine.environment import FREE_DISK_RESERVE_BYTES
 from weir.state.engine.instances import instance_folder, instances
 from weir.state.engine.quarantine import quarantine
@@ -125,8 +127,17 @@ def _started(spec: RunSpec, committer: Committer, executors: Executors, listener
     for folder in before:
         if folder not in named:  # another program's, or one of a restore that died
             quarantine(folder, "no task of the newest commit uses it", coordinator.generation)
+    for folder in instances_in_doubt(spec.state_folder):
+        if folder not in named:  # restored, by a driver that died before it could remove the mark
+            clear_doubt(folder)
     for task in coordinator.tasks.values():
         task.slot = spec.slot_of[task.id]
+
+    def difference_of(task: Task) -> str | None:
+        doubt = doubt_of(instance_folder(spec.state_folder / name_of(task.id), task.instance))
+        return None if doubt is None else doubt.difference
+
+    coordinator.difference_of = difference_of
     return Driver(coordinator, spec, executors, listeners)
 
 
@@ -159,7 +170,13 @@ class Driver:
         )
         self._control, self._on_progress = listeners.control, listeners.on_progress
         self._publishing, self._outbox_max_bytes = listeners.publishing, spec.outbox_max_bytes
-        self._restores = Restores(coordinator, executors.restores, self._commit, takes_snapshots=spec.snapshot_rows > 0)
+        self._restores = Restores(
+            coordinator,
+            executors.restores,
+            self._commit,
+            state_folder=spec.state_folder,
+            takes_snapshots=spec.snapshot_rows > 0,
+        )
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
@@ -171,7 +188,7 @@ class Driver:
         self._beat = Beat(self._interval_s, is_told=spec.wait_for_records is not None)
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
-        self._is_paused = self._is_live = False
+        self._is_paused = self._is_live = self._is_stopping = False
         self._message = self._held = ""
         """Why the run waits; the second is about its sinks."""
         self._reported: tuple[object, ...] = ()
@@ -193,7 +210,8 @@ class Driver:
     def run(self, stop: Event, *, until_caught_up: bool = False, end_time_ms: int | None = None) -> RunSummary:
         """Loop until ``stop`` is set, or until everything that the topics held at the start has been read.
 
-        A run that goes on after that ends for the reason ``NEW_TOPICS`` when there are more topic partitions to read.
+        A run that goes on after that ends for the reason ``NEW_TOPICS`` when there are more topic partitions to read,
+        and any for the reason ``ROLLED_BACK`` if what was done since the last commit must not be committed.
 
         ``end_time_ms`` is for input that ends at that time: stream time advances to it, which closes windows.
 
@@ -206,6 +224,10 @@ class Driver:
         """
         try:
             return self._run(stop, until_caught_up=until_caught_up, end_time_ms=end_time_ms)
+        except StateInDoubtError as error:
+            log.warning("%s", error)
+            is_over = self._is_stopping or stop.is_set() or self._stop_request is not None
+            return self._summary("stopped" if is_over else ROLLED_BACK)
         except (RunError, UnknownTopicError) as error:
             self._commit_before(error)
             self._report("stopping", now=True)  # positions and lag as of the failure
@@ -522,7 +544,7 @@ class Driver:
     def _has_caught_up(self, result: EpochResult | None) -> bool:
         coordinator = self._coordinator
         if coordinator.under_way or any(
-            task.state is TaskState.RESTORING or task.pending or task.letters for task in coordinator.tasks.values()
+            task.state is not TaskState.RUNNING or task.pending or task.letters for task in coordinator.tasks.values()
         ):
             return False
         return self._lag() == 0 and (result is None or not result.records_in)
@@ -563,6 +585,7 @@ class Driver:
         """Commit what there is, let the tasks hear of it, and close their stores cleanly."""
         coordinator = self._coordinator
         request, self._stop_request = self._stop_request, None
+        self._is_stopping = reason == "stopped"
         if request is not None and request.arguments.get("drain"):
             self._drain(stop)
         self._report("stopping", now=True)
@@ -582,11 +605,15 @@ class Driver:
                 coordinator.tasks[task_id].calling or "has not answered",
             )
         coordinator.settle(close=True)
-        last_commit_end, first = self._clock.last_commit_end, self._clock.first_input
         self._snapshots.finish()
         if coordinator.has_uncommitted:
             coordinator.commit("snapshot")
-        self._report("starting" if reason == NEW_TOPICS else reason, now=True)
+        return self._summary(reason)
+
+    def _summary(self, reason: str) -> RunSummary:
+        """Report that the generation has ended, and how."""
+        coordinator, first = self._coordinator, self._clock.first_input
+        self._report("starting" if reason in (NEW_TOPICS, ROLLED_BACK) else reason, now=True)
         return RunSummary(
             application=coordinator.application.id,
             generation=coordinator.generation,
@@ -595,7 +622,7 @@ class Driver:
             records_in=self._pace.records_in,
             reason=reason,
             totals=coordinator.totals(),
-            seconds=last_commit_end - first if first is not None else 0.0,
+            seconds=max(0.0, self._clock.last_commit_end - first) if first is not None else 0.0,
         )
 
     def _drain(self, stop: Event) -> None:

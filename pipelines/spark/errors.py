@@ -80,6 +80,21 @@ class TaskFailedError(RunError):
         )
 
 
+class StateInDoubtError(Exception):
+    """A task whose store was found to differ has accepted epochs that no commit covers: they must not be committed, so
+    this generation ends without them, and another one goes on from the last commit."""
+
+    def __init__(self, task: str, difference: str) -> None:
+        super().__init__(task, difference)
+        self.task, self.difference = task, difference
+
+    def __str__(self) -> str:
+        return (
+            f"task {self.task} is in doubt: {self.difference}; what was done since the last commit is rolled back, and "
+            "the run goes on from there"
+        )
+
+
 class RestoreFailedError(RunError):
     """A task's state could not be rebuilt from its changelog."""
 

@@ -10,6 +10,8 @@ from weir.pipelines.tasks.run_metrics import Reading
 
 NEW_TOPICS = "new topics"
 """Why a generation ends when there is more to read than it began with: another one goes on."""
+ROLLED_BACK = "rolled back"
+"""Why a generation ends that must not commit what it has done: another one goes on from the last commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ class RunSummary:
     publishing_s: float = 0.0
     """From there until sinks had everything, or were given up for this run."""
     reason: str
-    """caught_up, stopped or new topics."""
+    """caught_up, stopped, new topics or rolled back."""
     totals: Mapping[str, int]
     """Counts since the application began, for example records_in and late_records; open_windows is as of now."""
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
 from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.pipelines.spark.beat import LOOK_S
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.errors import (
     CompactedTopicError,
@@ -24,7 +26,8 @@ from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest
 from weir.pipelines.spark.task import TaskState
 from weir.pipelines.tasks.plan import Receipt, ReceiptStatus
 from weir.state.commit.record import TaskCommit
-from weir.state.engine.instances import new_instance
+from weir.state.engine.doubts import clear_doubt
+from weir.state.engine.instances import instance_folder, new_instance
 from weir.state.full_disk import DISK_FULL_WAIT_S
 from weir.state.types import TaskId
 
@@ -34,6 +37,8 @@ HOLD_S = 5.0
 """How long epochs wait when every task restores."""
 ASK_AGAIN_S = 1.0
 """How long to wait after brokers gave no answer."""
+FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 300.0
+"""How long to wait after the first failed restore of a task in doubt, and at most; the wait doubles each time."""
 TELL_EVERY_S = 10.0
 """How often the log has the progress of a restore."""
 
@@ -47,17 +52,20 @@ class Restores:
         executor: RestoreExecutor,
         commit: Callable[[str], None],
         *,
+        state_folder: Path,
         takes_snapshots: bool,
     ) -> None:
         """``commit`` is called with the reason; ``takes_snapshots`` lets a snapshot's own file become the instance."""
         self._coordinator, self._executor, self._commit = coordinator, executor, commit
-        self._takes_snapshots = takes_snapshots
-        self._hold_until = self._ask_after = 0.0
+        self._state_folder, self._takes_snapshots = state_folder, takes_snapshots
+        self._hold_until = self._ask_after = self._look_after = 0.0
         self._said = ""
         self._waiting: dict[TaskId, RestoreRequest] = {}
-        """Restores that begin once the brokers answer, or a disk has room."""
-        self._begin_after = 0.0
+        """Restores that begin once the brokers answer, a disk has room, or it is time to try again."""
+        self._not_before: dict[TaskId, float] = {}
         """When to try those again."""
+        self._failed: dict[TaskId, int] = {}
+        """How often the restore of a task in doubt has failed."""
         self.waits = ""
         """For which disk a restore waits; empty if none does."""
         self._unchecked: list[Restored] = []
@@ -95,13 +103,22 @@ class Restores:
                 raise CompactedTopicError(application.id, store, topic)
 
     def begin_those_of_the_start(self) -> None:
-        """Restore the tasks whose stores another program has left in other tasks, or with other columns.
+        """Restore the tasks in doubt, and those whose stores another program has left in other tasks, or with other
+        columns.
 
         Raises:
             FencedError: A newer driver has taken over.
         """
-        if self._coordinator.to_restore:
-            self._begin(self._coordinator.to_restore)
+        doubted = self._begin_doubted()
+        if rest := {task: why for task, why in self._coordinator.to_restore.items() if task not in doubted}:
+            self._begin(rest)
+
+    def _begin_doubted(self) -> Collection[TaskId]:
+        """Restore the tasks whose stores a check has found to differ since the last look (PROTOCOL 41)."""
+        self._look_after = time.monotonic() + LOOK_S
+        if found := self._coordinator.take_doubted():
+            self._begin(found, from_snapshots=False)
+        return found
 
     def begin(self, receipts: Sequence[Receipt]) -> None:
         """Restore the tasks whose receipts ask for it.
@@ -141,8 +158,12 @@ class Restores:
         task = next((task for task in coordinator.tasks.values() if wanted in (str(task.id), name_of(task.id))), None)
         if task is None:
             raise RunError(f"there is no task {wanted!r}; the tasks are {', '.join(map(str, coordinator.tasks))}")
+        self._begin_doubted()  # this one may be among them
         if task.state is TaskState.RESTORING:
             return f"task {wanted} is restoring already"
+        if task.state is TaskState.IN_DOUBT:
+            self._start([self._waiting[task.id]])
+            return f"task {wanted} is restoring"
         if task.committed is None and not coordinator.has_uncommitted:
             raise RunError(f"task {wanted} has no committed state to restore from yet")
         why = f": {request.reason}" if request.reason else ""
@@ -153,15 +174,19 @@ class Restores:
         return f"task {wanted} is restoring"
 
     def take_up(self) -> None:
-        """Let tasks continue whose restores have finished, and begin those that waited for the brokers.
+        """Let tasks continue whose restores have finished; begin those that have waited, and those of tasks in doubt.
 
         Raises:
-            RestoreFailedError: A restore failed; everything that was accepted is committed.
+            RestoreFailedError: A restore failed, of a task that is not in doubt; everything that was accepted is
+                committed.
+            StateInDoubtError: What a task in doubt has done is in no commit yet.
             FencedError: A newer driver has taken over.
-            RangeLostError, CompactedTopicError: As for ``begin``.
+            UnloggedStoreLostError, RangeLostError, CompactedTopicError: As for ``begin``.
         """
-        if self._waiting and time.monotonic() >= self._begin_after:
-            self._start(list(self._waiting.values()))
+        now_s = time.monotonic()
+        if now_s >= self._look_after:
+            self._begin_doubted()
+        self._start([each for task, each in self._waiting.items() if now_s >= self._not_before.get(task, 0.0)])
         ended = [*self._unchecked, *self._executor.finished()]
         self._unchecked = [
             # retention may have passed meanwhile
@@ -176,10 +201,16 @@ class Restores:
             self.waits = ""
             if restored.error:
                 self._coordinator.check_claim()  # it fails, too, if a newer driver has taken over
+                if self._coordinator.tasks[restored.request.task].doubt:
+                    self._try_again(restored)
+                    continue
                 if self._coordinator.has_uncommitted:
                     self._commit("failure")
                 raise RestoreFailedError(self._coordinator.application.id, str(restored.request.task), restored.error)
+            was_in_doubt = self._coordinator.tasks[restored.request.task].doubt
             self._coordinator.restored(restored)
+            if was_in_doubt:
+                self._end_doubt(restored.request)
             log.info(
                 "task %s: restored %s rows in %.2f s from its %s",
                 restored.request.task,
@@ -197,11 +228,29 @@ class Restores:
                     store,
                 )
 
+    def _try_again(self, restored: Restored) -> None:
+        """A task in doubt stays so, and is restored once that is possible; meanwhile the others go on."""
+        task = restored.request.task
+        self._failed[task] = times = self._failed.get(task, 0) + 1
+        wait_s = min(FIRST_RETRY_S * 2 ** (times - 1), LONGEST_RETRY_S)
+        self._waiting[task], self._not_before[task] = restored.request, time.monotonic() + wait_s
+        often = f"{times} time{'s' * (times > 1)}"
+        message = f"its restore has failed {often}; the next attempt is in {wait_s:.0f} s: {restored.error}"
+        log.warning("task %s: %s", task, message)
+        self._coordinator.tasks[task].not_restored(message)
+
+    def _end_doubt(self, request: RestoreRequest) -> None:
+        """Commit that the task has another instance: only then nobody can go on with the one in doubt."""
+        self._failed.pop(request.task, None)
+        self._commit("restored")
+        name = self._coordinator.application.topology.task_name(request.task)
+        clear_doubt(instance_folder(self._state_folder / name, request.commit.instance))
+
     def _wait_for_space(self, restored: Restored) -> None:
         """Try a restore again in a moment: a full disk says nothing about what it reads."""
         task, message = restored.request.task, f"{restored.error}; its restore waits for space"
         self._coordinator.check_claim()  # else it would take the room of a newer driver's
-        self._waiting[task], self._begin_after = restored.request, time.monotonic() + DISK_FULL_WAIT_S
+        self._waiting[task], self._not_before[task] = restored.request, time.monotonic() + DISK_FULL_WAIT_S
         self._coordinator.tasks[task].restoring(message)
         if message != self.waits:
             log.warning(message)
@@ -291,14 +340,17 @@ class Restores:
                     take_snapshot=self._takes_snapshots,
                 )
             )
-        self._start([*self._waiting.values(), *requests])
+        self._start(requests)
 
     def _start(self, requests: Sequence[RestoreRequest]) -> None:
         """Start the restores; those whose stores are computed again wait for brokers that give no answer."""
         ready = [request for request in requests if self._has_records(request.task, request.commit)]
-        self._waiting = {request.task: request for request in requests if request not in ready}
+        self._waiting |= {request.task: request for request in requests if request not in ready}
         if not ready:
             return
+        for request in ready:
+            self._waiting.pop(request.task, None)
+            self._coordinator.tasks[request.task].restoring()
         are_others_running = any(
             task.state is TaskState.RUNNING or not self._coordinator.slots.is_free(task.id)
             for task in self._coordinator.tasks.values()

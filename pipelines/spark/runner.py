@@ -36,7 +36,7 @@ from weir.pipelines.spark.mirror import offset_mirror
 from weir.pipelines.spark.own_stores import feeding, followers
 from weir.pipelines.spark.parts import Control, Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import Limits
-from weir.pipelines.spark.progress import NEW_TOPICS, Progress, RunSummary
+from weir.pipelines.spark.progress import NEW_TOPICS, ROLLED_BACK, Progress, RunSummary
 from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S, Publishers
 from weir.pipelines.spark.restore_jobs import RestoreJobs
 from weir.pipelines.spark.slots import SlotPool
@@ -116,7 +116,7 @@ def run(
             spark=spark,
         )
         summary = generations.run()
-        while summary.reason == NEW_TOPICS:
+        while summary.reason in (NEW_TOPICS, ROLLED_BACK):
             generations.accept_state_loss = generations.accept_lost_records = False  # they were about the start
             summary = summary.followed_by(generations.run())
         return summary
@@ -124,7 +124,8 @@ def run(
 
 @dataclass(kw_only=True)
 class _Generations:
-    """The generations of one run: another one follows where there are topics to read that were not there before."""
+    """The generations of one run: another one follows where there are topics to read that were not there before, or
+    where one has ended without a commit."""
 
     application: Application
     reference: str

@@ -42,6 +42,8 @@ class TaskState(StrEnum):
 
     RUNNING = "running"
     RESTORING = "restoring"
+    IN_DOUBT = "in doubt"
+    """A check has found its store to differ from its changelog, and its restore has yet to begin, or failed."""
 
 
 @dataclass
@@ -59,6 +61,8 @@ class Task:
     """Why it is not running, or why it was last restored."""
     progress: str = ""
     """The progress of its restore."""
+    doubt: str = ""
+    """The difference that a check has found in its store; empty if none, or once a restore has succeeded."""
     is_restored: bool = False
     """Whether a restore built its store and no epoch has succeeded on it since."""
     is_from_snapshot: bool = False
@@ -119,6 +123,8 @@ class Task:
     """Dead letters that it is still to process again."""
     replayed: list[Letter] = field(default_factory=list)
     """Those that it has processed since the last commit."""
+    has_uncommitted: bool = False
+    """Whether an epoch of it has done something since the last commit."""
     visited: bool = False
     """Whether this generation has run an epoch of it: the first epoch visits every task."""
     has_undo: bool = False
@@ -185,14 +191,23 @@ class Task:
         self.state, self.reason, self.current, self.has_undo = TaskState.RESTORING, reason, self.committed, False
         self.waiting, self.waits_until_ms = None, BEFORE_ALL_MS
 
-    def restoring(self, progress: str) -> None:
-        """Its restore has made this progress."""
-        self.progress = progress
+    def doubted(self, difference: str) -> None:
+        """A check has found its store to differ: it restores from its changelog alone, since its snapshot may too."""
+        self.state, self.doubt = TaskState.IN_DOUBT, difference
+        self.distrust_snapshot()
+
+    def restoring(self, progress: str = "") -> None:
+        """Its restore has begun, or has made this progress."""
+        self.state, self.progress = TaskState.RESTORING, progress
+
+    def not_restored(self, reason: str) -> None:
+        """A restore has failed, and is tried again."""
+        self.state, self.progress = TaskState.IN_DOUBT, reason
 
     def restored(self, instance: str, *, from_snapshot: bool, is_snapshot_gone: bool) -> None:
         """A new instance holds its committed state; the next epoch visits it."""
         self.state, self.instance, self.visited, self.is_restored = TaskState.RUNNING, instance, False, True
-        self.is_from_snapshot, self.progress = from_snapshot, ""
+        self.is_from_snapshot, self.progress, self.doubt = from_snapshot, "", ""
         if is_snapshot_gone and self.snapshot is not None:
             self.rows_since_snapshot += self.snapshot.rows
             self.snapshot = None
@@ -246,6 +261,7 @@ class Task:
         for name, count in receipt.counts.items():
             self.totals[name] = self.totals.get(name, 0) + count
         self.visited, self.is_restored, self.has_undo = True, False, receipt.gauges.get("uncommitted_records", 0) > 0
+        self.has_uncommitted |= moved
         return moved
 
     def _wait(self, receipt: Receipt, now_ms: int) -> None:
@@ -301,5 +317,5 @@ class Task:
         replaced = self.listed_snapshot if self.listed_snapshot != self.snapshot else None
         self.committed, self.listed_snapshot = self.current, self.snapshot
         self.committed_positions = {topic: dict(offsets) for topic, offsets in self.positions.items()}
-        self.files, self.consumed, self.replayed = [], [], []
+        self.files, self.consumed, self.replayed, self.has_uncommitted = [], [], [], False
         return replaced

@@ -47,10 +47,16 @@ class StateDifferenceError(StateError):
         super().__init__(task, store, key, wanted, found, application, task_id)
         self.task, self.store, self.key, self.wanted, self.found = task, store, key, wanted, found
         self.application, self.task_id = application, task_id
+        self.instance: Path | None = None
+        """The folder whose content differs; None if it is not the content."""
+        self.state: StateId | None = None
+        """The commit at which rows differ; None if it is not rows."""
 
     def of(self, application: str, task_id: str) -> StateDifferenceError:
         """The same, naming the application and the task's id."""
-        return StateDifferenceError(self.task, self.store, self.key, self.wanted, self.found, application, task_id)
+        named = StateDifferenceError(self.task, self.store, self.key, self.wanted, self.found, application, task_id)
+        named.instance, named.state = self.instance, self.state
+        return named
 
     def __str__(self) -> str:
         shown = f"{self.task_id} ({self.task})" if self.task_id else self.task
@@ -102,14 +108,18 @@ def verify_task(
                 return Agreement(task=task, state=None, rows=0)
             named = os.path.relpath(instance, task_folder)  # another folder's, where the task had another name
             record = _commit_of(warehouse, application, task, state, named)
-            _compare_task_rows(task, task_rows(record.tasks[task]), reader)
-            return Agreement(
-                task=task,
-                state=state,
-                rows=_compare_stores(warehouse / application, application, task, specs, record, state, reader),
-            )
+            _require_changelogs(warehouse / application, application, task, specs, record)
+            try:
+                _compare_task_rows(task, task_rows(record.tasks[task]), reader)
+                rows = _compare_stores(warehouse / application, task, specs, record, state, reader)
+            except StateDifferenceError as difference:
+                difference.instance, difference.state = instance, state
+                raise
+            return Agreement(task=task, state=state, rows=rows)
     except TaskCorruptedError as error:
-        raise StateDifferenceError(task, "-", "instance", f"a readable {instance.name}", error.reason) from error
+        damage = StateDifferenceError(task, "-", "instance", f"a readable {instance.name}", error.reason)
+        damage.instance = instance
+        raise damage from error
 
 
 def _commit_of(warehouse: Place, application: str, task: str, state: StateId, instance: str) -> CommitRecord:
@@ -165,19 +175,11 @@ def _compare_maps(task: str, store: str, what: str, wanted: Mapping[Any, Any], f
             )
 
 
-def _compare_stores(
-    app_folder: Place,
-    application: str,
-    task: str,
-    specs: Sequence[StoreSpec],
-    record: CommitRecord,
-    state: StateId,
-    reader: StateView,
-) -> int:
-    count, long_keys = 0, dict[bytes, bytes]()
-    for spec in specs:
-        if not spec.is_logged or spec.name in record.tasks[task].unlogged:
-            continue
+def _require_changelogs(
+    app_folder: Place, application: str, task: str, specs: Sequence[StoreSpec], record: CommitRecord
+) -> None:
+    """Raise ``StateDifferenceError`` if a changelog does not have the commit yet."""
+    for spec in _compared(task, specs, record):
         table = changelog_spec(spec).name
         wanted = record.table_versions.get(table, 0)
         version = table_at(app_folder / table).transaction_version(application) or 0
@@ -189,6 +191,22 @@ def _compare_stores(
                 f"at commit {version_text(wanted)}",
                 f"{version_text(version)}: the next start of the application repairs it",
             )
+
+
+def _compared(task: str, specs: Sequence[StoreSpec], record: CommitRecord) -> list[StoreSpec]:
+    return [spec for spec in specs if spec.is_logged and spec.name not in record.tasks[task].unlogged]
+
+
+def _compare_stores(
+    app_folder: Place,
+    task: str,
+    specs: Sequence[StoreSpec],
+    record: CommitRecord,
+    state: StateId,
+    reader: StateView,
+) -> int:
+    count, long_keys = 0, dict[bytes, bytes]()
+    for spec in _compared(task, specs, record):
         rows = TaskChangelog.of(app_folder, spec, task, through=state.epoch).newest_rows().filter(~pl.col("_deleted"))
         held = reader.scan(spec.name)
         for part in encoded(spec, rows):

@@ -27,7 +27,9 @@ def _faulty(name: str) -> Application:
     return build(timedelta(milliseconds=100), topic=f"events-{name}")
 
 
-restored, read, stopped, overtaken, reset = map(_faulty, ("restored", "read", "stopped", "overtaken", "reset"))
+restored, read, stopped, overtaken, reset, flipped, killed = map(
+    _faulty, ("restored", "read", "stopped", "overtaken", "reset", "flipped", "killed")
+)
 """The application that fault tests kill, each instance over its own topic, so that all can use one broker."""
 
 

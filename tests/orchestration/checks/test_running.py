@@ -69,6 +69,9 @@ def test_a_paused_a_waiting_and_a_restoring_driver_are_warned_of(database, drive
     database.heartbeat(lease, state="running")
     database.report_tasks("flights", [task(), task(task="0_1", status="restoring", reason="40 per cent")])
     assert look() == (False, "WARN", "restoring", "1 of 2 tasks are being restored (0_1: 40 per cent)")
+    database.report_tasks("flights", [task(status="in doubt", reason="key user='ann' differs")])
+    sentence = "1 of 2 tasks are in doubt and process nothing (0_0: key user='ann' differs)"
+    assert look() == (False, "ERROR", "in doubt", sentence)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ def test_a_task_without_its_store_fails_the_comparison_with_its_changelog(commit
         result = check(WeirResource(dir=str(settings.dir)))
         assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.ERROR)
         assert "wanted i, found nothing" in result.description
+        assert not result.metadata["in_doubt"].value, "there is nothing to go on with"
 
 
 def test_the_checks_that_find_errors_block_what_is_downstream():

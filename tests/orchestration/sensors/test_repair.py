@@ -1,6 +1,8 @@
-"""A check that finds a difference makes the repair sensor request one restore of the task."""
+"""A check that finds a difference makes the repair sensor request restores of the task until it is restored."""
 
+import json
 import random
+import time
 from pathlib import Path
 
 import dagster as dg
@@ -51,6 +53,13 @@ def shop(settings, monkeypatch):
     TaskStoreCache.close_all()
 
 
+def later(monkeypatch, seconds: float, cursor: str | None = None) -> str | None:
+    """``cursor``, for a tick so many seconds after now."""
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + seconds)
+    return cursor
+
+
 def lose_a_row(shop: Place) -> None:
     (spec,) = shop.application.topology.sub_topologies[0].stores
     [lost] = KeyCodec(spec.key, spec.kind).encode(pl.DataFrame({"shop": ["shop-3"]}))
@@ -59,7 +68,7 @@ def lose_a_row(shop: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_lost_row_fails_the_comparison_and_requests_one_restore_of_its_task_from_the_changelog(
+def test_a_lost_row_fails_the_comparison_and_restores_are_requested_until_the_task_is_restored(
     shop, settings, database, instance, tick, monkeypatch
 ):
     known = Supervised(application=shop.application, reference="nowhere:sales", topics={"sales": dg.AssetKey("sales")})
@@ -91,14 +100,41 @@ def test_a_lost_row_fails_the_comparison_and_requests_one_restore_of_its_task_fr
     evaluate()
     assert "a driver of sales" in tick(sensor).skip_message
     database.acquire_lease("sales", owner="weir run", pid=1, host=this_host(), ttl_s=60)
-    asked = tick(sensor)
+    assert "the driver restores task 0_1" in tick(sensor).skip_message
+    asked = tick(sensor, later(monkeypatch, 601))
     [request] = asked.run_requests
     assert request.partition_key == "0_1"
     [op] = request.run_config["ops"].values()
     assert op["config"]["from_changelog"]
-    assert isinstance(tick(sensor, asked.cursor), dg.SkipReason), "one restore per failed check"
+    assert "less than 600 s ago" in tick(sensor, asked.cursor).skip_message
     evaluate()
     assert "less than 600 s ago" in tick(sensor, asked.cursor).skip_message
+
+    def run_of(request: dg.RunRequest, status: dg.DagsterRunStatus) -> None:
+        tags = {"dagster/run_key": request.run_key}
+        instance.add_run(dg.DagsterRun(job_name="sales_restore", status=status, tags=tags))
+
+    again = tick(sensor, later(monkeypatch, 601, asked.cursor))
+    assert int(json.loads(again.cursor)["sales"].split()[0]) == 0, (
+        "the cursor moves once the task is restored, not when that is requested"
+    )
+    [second] = again.run_requests
+    run_of(second, dg.DagsterRunStatus.STARTED)
+    assert "restores task 0_1" in tick(sensor, again.cursor).skip_message
+    instance.delete_run(instance.get_runs()[0].run_id)
+    run_of(second, dg.DagsterRunStatus.FAILURE)
+    assert "less than 1,200 s ago" in tick(sensor, again.cursor).skip_message
+    third = tick(sensor, later(monkeypatch, 1_201, again.cursor))
+    assert third.run_requests[0].run_key not in {request.run_key, second.run_key}
+    run_of(third.run_requests[0], dg.DagsterRunStatus.SUCCESS)
+    assert isinstance(tick(sensor, third.cursor), dg.SkipReason), "the task is in doubt, whatever the run says"
+    shop.run()
+    assert [str(done.request.task) for done in shop.restores.done] == ["0_1"]
+    restored = tick(sensor, third.cursor)
+    assert (restored.run_requests, "has been restored" in restored.skip_reason.skip_message) == ([], True)
+    assert "no check has found a new difference" in tick(sensor, restored.cursor).skip_message
+    for result in compare(known, settings):
+        assert result.passed
 
 
 @pytest.mark.usefixtures("database")

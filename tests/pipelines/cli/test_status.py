@@ -25,6 +25,7 @@ from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.spark.errors import BadRecordError
 from weir.state import full_disk
 from weir.state.commit.protocol import newest_commit
+from weir.state.engine.doubts import Doubt, put_in_doubt
 from weir.state.engine.instances import current_instance
 from weir.state.types import StateId
 
@@ -119,6 +120,17 @@ def test_a_running_application_tells_how_far_apart_commits_are_and_how_fresh_the
     assert [entry[name] for name in ("commit_interval_ms", "freshness_p50_ms", "freshness_p99_ms")] == [*told.values()]
     database.release(lease)
     assert "freshness" not in status("sales").stdout, "it has ended"
+
+
+def test_a_task_in_doubt_shows_with_what_was_found_until_it_is_restored(place):
+    doubt = Doubt(task="0_1", store="sums", difference="key shop=x differs", found_at_s=0.0, found_by="a check")
+    put_in_doubt(current_instance(place.state_of("0_1")), doubt)
+    (found,) = json.loads(status("sales", "--json").stdout)["in_doubt"]
+    assert (found["task"], found["store"], found["difference"]) == ("0_1", "sums", "key shop=x differs")
+    assert "in doubt: key shop=x differs; found at 1970-01-01 00:00:00 UTC by a check;" in flat(status().stdout)
+    place.run()
+    assert json.loads(status("sales", "--json").stdout)["in_doubt"] == []
+    assert "in doubt" not in status().stdout
 
 
 def test_a_full_disk_shows_whether_or_not_a_run_could_say_so(place, monkeypatch):

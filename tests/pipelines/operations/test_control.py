@@ -1,10 +1,12 @@
 """Requests that no driver can follow are refused, and a request whose driver died is not left for the next one."""
 
+import os
 import subprocess
 from threading import Thread
 
 import pytest
 
+from tests.waiting import wait_for
 from weir.infra.control import ControlDatabase, TaskStatusRow, this_host
 from weir.infra.settings import Settings
 from weir.pipelines.operations import control
@@ -49,6 +51,28 @@ def test_a_pause_that_was_reported_as_failed_does_not_pause_the_next_driver(sett
     with pytest.raises(OperationError, match="ended before it could pause"):
         ask(settings, "shop", "pause", reason="test")
     assert driver.pending_requests("shop") == []
+
+
+def test_a_driver_that_is_too_busy_to_extend_its_lease_has_not_ended_and_answers_late(settings, monkeypatch):
+    monkeypatch.setattr(control, "LOOK_EVERY_S", 0.05)
+    database = ControlDatabase(settings.control_database_url)
+    lease = database.acquire_lease("shop", owner="weir run", pid=os.getpid(), host=this_host(), ttl_s=0.0)
+    has_ended, looks = ControlDatabase.has_ended, []
+    monkeypatch.setattr(ControlDatabase, "has_ended", lambda *given: looks.append(given) or has_ended(*given))
+
+    def answer() -> None:
+        wait_for(lambda: database.pending_requests("shop"), "it is asked")
+        assert not database.is_running("shop"), "its lease is over"
+        wait_for(lambda: len(looks) > 3, "it is looked for")
+        database.finish_request(database.pending_requests("shop")[0].id, "task 0_1 is restoring")
+
+    driver = Thread(target=answer)
+    driver.start()
+    assert ask(settings, "shop", "restore", {"task": "0_1"}, reason="test") == "task 0_1 is restoring"
+    driver.join()
+    database.release(lease)
+    with pytest.raises(OperationError, match="shop is not running"):
+        ask(settings, "shop", "restore", {"task": "0_1"}, reason="test")
 
 
 @pytest.mark.parametrize(
