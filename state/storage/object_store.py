@@ -25,7 +25,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 from obstore.store import ObjectStore, from_url
 
 from weir.state.errors import ConditionalPutError, ObjectStoreError
-from weir.state.storage.contract import File, Target
+from weir.state.storage.contract import File, Result, Target
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 8 << 20
 _WRITER = "weirwriter"
 """The attribute that tells a writer its own file from that of another."""
-_AT_ONCE = 16
+_AT_ONCE = 32
 _PUTS = 3
 """How often a put is tried whose answer has been lost; what the server refuses for now is tried again below that."""
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
@@ -95,8 +95,9 @@ class ObjectFolder:
             return None
         return File(name=name, size_bytes=found["size"], modified_s=found["last_modified"].timestamp())
 
-    def find_all(self, names: Sequence[str]) -> Sequence[File | None]:
-        return [self.find(name) for name in names] if len(names) < 2 else [*_asking_at_once().map(self.find, names)]
+    def at_once(self, calls: Iterable[Callable[[], Result]]) -> Sequence[Result]:
+        with ThreadPoolExecutor(_AT_ONCE, "storage") as threads:
+            return [*threads.map(lambda call: call(), calls)]
 
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
         parent = prefix.rpartition("/")[0]
@@ -238,11 +239,6 @@ def _store(root: str) -> ObjectStore:
         return from_url(root, client_options={"allow_http": True})
     except BaseError as error:
         raise _store_error(root, error) from None
-
-
-@cache
-def _asking_at_once() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_AT_ONCE, "storage")
 
 
 def _found(store: ObjectStore, prefix: str, after: str | None, *, below: bool) -> Iterator[ObjectMeta]:

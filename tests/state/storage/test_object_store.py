@@ -125,4 +125,16 @@ def test_a_commit_asks_as_often_as_the_page_says(proxy, s3_bucket):
     assert proxy.requests == {"PUT": 3}
     driver.commit(second)
     driver.close()
-    assert proxy.requests == {"PUT": 8, "HEAD": 10, "GET": 8}
+    assert proxy.requests == {"PUT": 8, "HEAD": 7, "GET": 8}
+
+
+def test_what_a_commit_waits_for_does_not_grow_with_its_tables(proxy, s3_bucket):
+    """The checks, the pivot, what came after it, the appends, what came after those."""
+    warehouse = folder_at(f"{s3_bucket}/warehouse")
+    driver = Committer(warehouse, "app", TABLES, fingerprint="f")
+    driver.claim()
+    written = record(warehouse, 1, 1)
+    proxy.delay_s, proxy.rounds = 0.2, 0
+    driver.commit(written)
+    driver.close()
+    assert proxy.rounds <= 5
