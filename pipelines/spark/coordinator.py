@@ -323,6 +323,7 @@ class Coordinator:
         end_time_ms: int | None = None,
         upto_ms: int | None = None,
         shares: Mapping[TaskId, Share] = NO_SHARES,
+        begins: bool = False,
     ) -> EpochResult | None:
         """One step of every task that has something to do, stage by stage; None when none has, and nothing has come.
 
@@ -332,8 +333,11 @@ class Coordinator:
         ``is_live``: whether topics without further records count as idle, for operators to which that matters.
         ``end_time_ms``: the input has ended, and stream time moves to this. ``upto_ms``: no record after this time is
         read, not even one. ``shares``: what tasks may take within ``limits``.
+
+        With ``begins`` only one stage begins, and nothing is waited for: a commit follows, and then a call without it
+        goes on with the epoch. Until then its tasks write nothing.
         """
-        result = self.take_up()
+        result = None if begins else self.take_up()
         running = [task for task in self.tasks.values() if task.state is TaskState.RUNNING]
         until_ms = self._until(running, ends, limits, shares) if upto_ms is None else dict.fromkeys(self.tasks, upto_ms)
         is_all_read = not (until_ms or self._under_way) and reads_all(self.tasks.values(), ends, limits, shares)
@@ -364,7 +368,7 @@ class Coordinator:
                 end_time_ms=end_time_ms,
             )
             plans = [planned for task in ready if (planned := plan(task, until_time_ms=until_ms.get(task.id)))]
-            if plans:
+            if plans or (self.slots.has_begun and not begins):
                 busy = {planned.task for planned in plans}
                 plans += [
                     planned
@@ -373,13 +377,19 @@ class Coordinator:
                     and task.owes_settling
                     and (planned := plan(task, until_time_ms=until_ms.get(task.id), is_visit=True))
                 ]
-                self.epoch = state.epoch
+                if plans:
+                    self.epoch = state.epoch
                 result = result or EpochResult()
                 following = [
                     task for task in running if any(task.id.sub_topology in later for later in self._stages[number:])
                 ]
-                plans = self._uncommitted.shared(plans, self.tasks, following)
-                self._give(self._with_global_tables(plans, ends), result)
+                plans = self._with_global_tables(self._uncommitted.shared(plans, self.tasks, following), ends)
+                if begins:
+                    plans = [replace(planned, asks=True) for planned in plans]
+                    self._under_way |= {planned.task: planned for planned in plans}
+                    self.slots.begin(plans)
+                    return None
+                self._give(plans, result)
         self._stalls.note(Frontiers(self.application.topology, self.tasks, ends, given_up), self.tasks, now_ms)
         return result
 
@@ -388,6 +398,11 @@ class Coordinator:
         self._accept_all(self.slots.late(), self._late)
         result, self._late = self._late, EpochResult()
         return result if result.has_answers else None
+
+    def finish_begun(self) -> None:
+        """Wait for an epoch that has begun before a commit; what has come of it is in the result of ``take_up``."""
+        if self.slots.has_begun:
+            self._accept_all(self.slots.run(()), self._late)
 
     def finish_writing(self) -> None:
         """Wait for the tasks that write under an epoch that the next commit passes (PROTOCOL 40)."""
@@ -469,7 +484,8 @@ class Coordinator:
     ) -> None:
         """Make every accepted epoch durable, and record which instances hold the tasks' state.
 
-        During a run, call ``finish_writing`` before; nothing may be asked of the slots in between.
+        During a run, call ``finish_writing`` before; in between slots may be given what asks before it writes, but no
+        task may be answered.
 
         ``files``, ``swaps`` and ``notes`` of a backfill are committed too, in addition to the tasks' files.
         ``confirm`` is called just before the pivot; an error that it raises is raised here, and nothing is committed.

@@ -88,6 +88,8 @@ class TaskPlan:
     """How many records fit into half of that time, as far as is known."""
     tried: int = 0
     """How often the first row has been tried before, where it failed and is to be tried again."""
+    asks: bool = False
+    """Whether the task asks before it writes, since a commit is made meanwhile (PROTOCOL 40)."""
 
     @property
     def plan_hash(self) -> str:
