@@ -26,6 +26,8 @@ class Proxy:
     """So many answers to puts get lost: the connection ends without one."""
     refusing: int = 0
     """So many requests are answered with 503, and not passed on."""
+    hanging_up: int = 0
+    """So many connections end as a request comes."""
     requests: Counter[str] = field(default_factory=Counter)
     """How many have come, by method."""
     rounds: int = 0
@@ -69,6 +71,9 @@ def s3_proxy(server: str) -> Iterator[Proxy]:
                     proxy.waiting -= 1
 
         def _answer_to(self, body: bytes) -> None:
+            if proxy.take("hanging_up"):
+                self.close_connection = True
+                return
             if proxy.take("refusing"):
                 self._answer(503, [], b"")
                 return

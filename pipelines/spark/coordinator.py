@@ -58,6 +58,7 @@ from weir.state.commit.record import (
     TaskCommit,
 )
 from weir.state.full_disk import disk_full, is_disk_full
+from weir.state.storage.object_store import away, is_away
 from weir.state.storage.places import Place, disks
 from weir.state.types import FileEntry, StateId, StoreSpec, TaskId, TopicPartition
 
@@ -85,7 +86,7 @@ class EpochResult:
     stopped_early: set[TopicPartition] = field(default_factory=set)
     """Topic partitions whose next record is after the time to stop at."""
     failures: list[Receipt] = field(default_factory=list)
-    """Receipts with the status ``FAILED`` or ``DISK_FULL``."""
+    """Receipts with the status ``FAILED``, ``DISK_FULL`` or ``STORE_AWAY``."""
     to_restore: list[Receipt] = field(default_factory=list)
 
 
@@ -131,7 +132,7 @@ class Coordinator:
         self.to_restore: dict[TaskId, str] = {}
         """Tasks whose stores the program's start has changed, and how: they are restored before they run."""
         self.wait_for_disk: Callable[[Exception], bool] = lambda error: False
-        """Called when the disk has no room for a commit; False to give up."""
+        """Called when the disk has no room for a commit, or the object store does not answer; False to give up."""
         self.wait_for_brokers: Callable[[Exception], bool] = lambda error: False
         """Called when no broker answers a question of the start; False to give up."""
         self._form = application.topology.committed_form
@@ -516,6 +517,8 @@ class Coordinator:
                 self._make_durable(record, confirm)
                 break
             except Exception as error:
+                if is_away(error) and self.wait_for_disk(away(str(self.folder), error)):
+                    continue
                 if not is_disk_full(error) or not (folders := disks(self.folder)):
                     raise
                 full = disk_full(error, "a commit", folders)
@@ -524,8 +527,8 @@ class Coordinator:
         # 7. The tasks told: by their next plans
         passed = [blob for task in self.tasks.values() for blob in task.consumed]
         replaced = [snapshot for task in self.tasks.values() if (snapshot := task.settled()) is not None]
-        remove_blobs(self._blobs, passed)
-        remove_snapshots(self._blobs.parent, replaced)
+        self._patiently(lambda: remove_blobs(self._blobs, passed))
+        self._patiently(lambda: remove_snapshots(self._blobs.parent, replaced))
         self.committed_id, self._has_uncommitted = record.state_id, False
         self._listed = {blob.path for blob in record.pending_blobs}
         self.commits += 1
@@ -537,6 +540,15 @@ class Coordinator:
                 for partition, offset in offsets.items()
             }
         )
+
+    def _patiently(self, call: Callable[[], None]) -> None:
+        """Do it again while an object store does not answer."""
+        while True:
+            try:
+                return call()
+            except Exception as error:
+                if not (is_away(error) and self.wait_for_disk(away(str(self.folder), error))):
+                    raise
 
     def _make_durable(self, record: CommitRecord, confirm: Callable[[], None]) -> None:
         # 1. Files written and synced: the tasks' files already are, blobs only now
@@ -604,7 +616,7 @@ class Coordinator:
 
     def check_claim(self) -> None:
         """Raise ``FencedError`` when a newer driver has taken over."""
-        self._committer.check_claim()
+        self._patiently(self._committer.check_claim)
 
     def settle(self, *, close: bool = False) -> None:
         """Let tasks that are idle after a commit drop their undo logs; ``close`` is for a clean stop.

@@ -53,6 +53,7 @@ from weir.state.engine.instances import instance_folder, instances
 from weir.state.engine.quarantine import quarantine
 from weir.state.errors import SwapRefusedError
 from weir.state.full_disk import DISK_FULL_WAIT_S, disk_full, is_disk_full, require_room
+from weir.state.storage.object_store import away, is_away
 from weir.state.storage.places import disks
 from weir.state.types import TaskId, TopicPartition
 
@@ -102,6 +103,8 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
                 require_room(disk, what, FREE_DISK_RESERVE_BYTES)  # else claims would pile up
             return _started(spec, committer, executors, listeners)
         except Exception as error:
+            if is_away(error) and listeners.wait_for_brokers(away(str(folder), error)):
+                continue
             if not is_disk_full(error):
                 raise
             full = disk_full(error, what, [*disks(folder), spec.state_folder])
@@ -321,8 +324,9 @@ class Driver:
         return result
 
     def _wait_for_disk(self, error: Exception) -> bool:
-        """Wait a moment with a commit for which the disk has no room; False once the run is to end."""
-        message = f"a commit waits for space: {error}"
+        """Wait a moment with a commit for which the disk has no room, or the object store no answer; False once the run
+        is to end."""
+        message = f"a commit waits{'' if is_away(error) else ' for space'}: {error}"
         if message != self._message:
             log.warning(message)
         self._message = message
@@ -386,7 +390,8 @@ class Driver:
                     self._topics.require_readable()
                 self._commit("failure")
                 raise TaskFailedError(application, str(receipt.task), receipt.error)
-            self._message = f"{receipt.error}; waiting for space"
+            is_full = receipt.status is ReceiptStatus.DISK_FULL
+            self._message = f"{receipt.error}; waiting for {'space' if is_full else 'an answer'}"
             log.warning(self._message)
             self._report("waiting", now=True)
             stop.wait(DISK_FULL_WAIT_S)

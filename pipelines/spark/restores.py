@@ -170,8 +170,8 @@ class Restores:
             if not (restored.error or self._has_records(restored.request.task, restored.request.commit))
         ]
         for restored in [restored for restored in ended if restored not in self._unchecked]:
-            if restored.lacks_space:
-                self._wait_for_space(restored)
+            if restored.lacks:
+                self._wait(restored)
                 continue
             self.waits = ""
             if restored.error:
@@ -197,9 +197,9 @@ class Restores:
                     store,
                 )
 
-    def _wait_for_space(self, restored: Restored) -> None:
-        """Try a restore again in a moment: a full disk says nothing about what it reads."""
-        task, message = restored.request.task, f"{restored.error}; its restore waits for space"
+    def _wait(self, restored: Restored) -> None:
+        """Try a restore again in a moment: a full disk, or a store that is away, says nothing about what it reads."""
+        task, message = restored.request.task, f"{restored.error}; its restore waits for {restored.lacks}"
         self._coordinator.check_claim()  # else it would take the room of a newer driver's
         self._waiting[task], self._begin_after = restored.request, time.monotonic() + DISK_FULL_WAIT_S
         self._coordinator.tasks[task].restoring(message)

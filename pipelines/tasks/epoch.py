@@ -67,6 +67,7 @@ from weir.state.errors import (
 from weir.state.frames import repeated, with_series
 from weir.state.full_disk import disk_full, is_disk_full
 from weir.state.storage.contract import Folder
+from weir.state.storage.object_store import away, is_away
 from weir.state.storage.places import disks, folder_at
 from weir.state.storage.syncs import Syncs
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, TaskId
@@ -255,6 +256,8 @@ class EpochRunner:
                 what = f"task {self._topology.task_name(plan.task)}"
                 folders = [*disks(self._folder), Path(self._settings.state_folder)]
                 return _refusal(plan, ReceiptStatus.DISK_FULL, str(disk_full(error, what, folders)))
+            if is_away(error):
+                return _refusal(plan, ReceiptStatus.STORE_AWAY, str(away(self._settings.application_folder, error)))
             log.exception("task %s failed in epoch %s", plan.task, plan.state)
             return _refusal(plan, ReceiptStatus.FAILED, f"{type(error).__name__}: {error}")
 

@@ -114,6 +114,7 @@ class ReceiptStatus(StrEnum):
     NEEDS_RESTORE = "needs_restore"
     MAP_FULL = "map_full"
     DISK_FULL = "disk_full"
+    STORE_AWAY = "store_away"
     FAILED = "failed"
 
 

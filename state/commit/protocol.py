@@ -84,6 +84,8 @@ class Committer:
         self._swapped: tuple[SwapNote, ...] = ()
         self._generation = self._last = 0
         self._pending: CommitRecord | None = None
+        self._row: tuple[int, FileEntry] | None = None
+        """The newest version, and the file of its row: a try that got no answer may have appended it."""
         self._appends = ThreadPoolExecutor(_APPEND_THREADS, "append")
         self._upkeep = ThreadPoolExecutor(1, "upkeep")
         self._running: dict[str, Future[object]] = {}
@@ -258,9 +260,14 @@ class Committer:
             else:
                 folder = self._app_folder / table
                 looks.append(partial(check_files, self._application, folder, table, version, named))
-        looks += [partial(self._claimed_log().prepare, version, ()), partial(write_row, self._app_folder, record)]
+        looks.append(partial(self._claimed_log().prepare, version, ()))
+        if self._row is not None and self._row[0] == version:
+            folder_at(self._app_folder).at_once(looks)
+            return self._row[1]
+        looks.append(partial(write_row, self._app_folder, record))
         *_, row = folder_at(self._app_folder).at_once(looks)
         assert row is not None
+        self._row = version, row
         return row
 
     def _append_row(self, record: CommitRecord, entry: FileEntry) -> None:
@@ -269,19 +276,20 @@ class Committer:
         log, version = self._claimed_log(), record.state_id.version
         for attempt in range(_ATTEMPTS):
             failure: Exception | None = None
+            is_written = False
             try:
                 is_written = log.write(version, [entry])
             except Exception as error:
                 failure = error
                 log.refresh()
-                is_written = log.version == version and entry.path in log.files()["path"]
-            if is_written and log.version == version:
+            if log.version == version and (is_written or entry.path in log.files()["path"]):
                 break
             if log.version != self._last:
                 raise FencedError(self._application, version_text(self._last), version_text(log.version))
             if failure is not None and attempt == _ATTEMPTS - 1:
                 if is_disk_full(failure):
                     log.folder.delete([entry.path])  # the next try needs the room
+                    self._row = None
                 raise failure
         self._last = version
         self._rows_to_roll_up += 1

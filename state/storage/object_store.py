@@ -15,22 +15,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from datetime import timedelta
+from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import obstore
+import polars as pl
+from deltalake.exceptions import DeltaError
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 from obstore.store import ObjectStore, from_url
 
-from weir.state.errors import ConditionalPutError, ObjectStoreError
+from weir.state.errors import ConditionalPutError, ObjectStoreAwayError, ObjectStoreError
 from weir.state.storage.contract import File, Result, Target
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
+    from obstore.store import RetryConfig
 
-_CHUNK_BYTES = 8 << 20
+_CHUNK_BYTES, _CHUNKS_AT_ONCE = 8 << 20, 4
 _WRITER = "weirwriter"
 """The attribute that tells a writer its own file from that of another."""
 _AT_ONCE = 32
@@ -43,6 +47,15 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
 }
 """What delta-rs and polars have to be told, by scheme; the rest they find in the environment, as obstore does."""
 _MESSAGE = re.compile("<Message>(.*?)</Message>", re.DOTALL)
+_AWAY = re.compile(r"HTTP error|error sending request|status code\W*(429|5\d\d) ")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""In the texts of obstore, delta-rs and polars, which have one client in common."""
+_RETRY: RetryConfig = {
+    "max_retries": 20,
+    "retry_timeout": timedelta(seconds=15),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2},
+}
+"""After that it is an error, which a run waits with, and says so."""
 _CHECKED = ".weir"
 """The hidden folder of files by which a store is asked whether it refuses a second put."""
 
@@ -159,13 +172,18 @@ class ObjectFolder:
 
     def download(self, name: str, target: Path, size_bytes: int, *, take: bool = False) -> int:
         checksum = done = 0
-        with target.open("xb") as file, self._asking():
-            for chunk in obstore.get(self.store, self._key(name)).stream(min_chunk_size=_CHUNK_BYTES):
-                part = bytes(chunk)[: size_bytes - done]
-                file.write(part)
-                checksum, done = zlib.crc32(part, checksum), done + len(part)
-        if done < size_bytes:
-            raise OSError(0, f"it ends {size_bytes - done:,} bytes early")
+        with target.open("xb") as file:
+            while done < size_bytes:  # in parts, each of which has the time that a request has
+                starts = range(done, size_bytes, _CHUNK_BYTES)[:_CHUNKS_AT_ONCE]
+                sizes = [min(_CHUNK_BYTES, size_bytes - start) for start in starts]
+                parts = self.at_once(
+                    partial(self.get_range, name, start, size) for start, size in zip(starts, sizes, strict=True)
+                )
+                for part, size in zip(parts, sizes, strict=True):
+                    file.write(part)
+                    checksum, done = zlib.crc32(part, checksum), done + len(part)
+                    if len(part) < size:
+                        raise OSError(0, f"it ends {size_bytes - done:,} bytes early")
         return checksum
 
     def sync(self, names: Iterable[str] = ()) -> None:
@@ -236,7 +254,7 @@ def object_folder(uri: str) -> ObjectFolder:
 def _store(root: str) -> ObjectStore:
     """One a process, with its connections."""
     try:
-        return from_url(root, client_options={"allow_http": True})
+        return from_url(root, client_options={"allow_http": True}, retry_config=_RETRY)
     except BaseError as error:
         raise _store_error(root, error) from None
 
@@ -250,9 +268,25 @@ def _found(store: ObjectStore, prefix: str, after: str | None, *, below: bool) -
 
 
 def _store_error(uri: str, error: Exception) -> ObjectStoreError:
-    text = str(error)
+    text = _COLOUR.sub("", str(error))
     reason, said = text.partition("\n")[0].partition("<?xml")[0].strip(" :"), _MESSAGE.search(text)
+    if is_away(error):  # what was asked, and how often, says nothing of why there is no answer
+        told = text.partition("\n\n")[0].replace("\N{DOWNWARDS ARROW WITH TIP RIGHTWARDS}", "").rpartition(" - ")[2]
+        return ObjectStoreAwayError(uri, " ".join(told.split()).rstrip(":"))
     return ObjectStoreError(uri, f"{reason}: {said[1]}" if said else reason)
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether something failed because an object store does not answer, or asks for time; it may answer later."""
+    if isinstance(error, ObjectStoreError):
+        return isinstance(error, ObjectStoreAwayError)
+    is_of_client = isinstance(error, (BaseError, OSError, pl.exceptions.PolarsError, DeltaError))
+    return is_of_client and _AWAY.search(_COLOUR.sub("", str(error))) is not None
+
+
+def away(uri: str, error: Exception) -> ObjectStoreError:
+    """An error of which ``is_away`` says so, in a sentence."""
+    return error if isinstance(error, ObjectStoreError) else _store_error(uri, error)
 
 
 def require_conditional_puts(folder: ObjectFolder) -> None:
