@@ -1,4 +1,4 @@
-"""What a warehouse on an object store costs: ``python -m bench.object_store [--seconds N]`` prints one JSON object.
+"""What a warehouse on an object store costs: ``python -m bench.object_store`` prints one JSON object.
 
 A server of moto behind a proxy that delays each answer. First commits of three tables with a file each: requests,
 bytes, how many answers follow one another, and seconds by the delay. Then a program that sums per user, two partitions
@@ -56,14 +56,14 @@ _clicks.group_by_key().agg("sums", total=Sum("amount")).to_delta("totals")
 app = Application("distant", _builder, commit_interval=timedelta(seconds=1), uncommitted_max_bytes=CACHE_BYTES)
 
 
-def main(seconds: float) -> None:
+def main(seconds: float, events: int) -> None:
     with tempfile.TemporaryDirectory() as folder, _store() as proxy:
         found: dict[str, Any] = {
             "commit": {f"{1000 * delay_s:.0f}_ms": _commit(proxy, delay_s) for delay_s in DELAYS_S}
         }
         proxy.delay_s = 0.0
         with cluster.embedded(Path(folder, "broker")) as client:
-            _produce(client)
+            _produce(client, events)
             rates = {
                 "local": _rate(client, Path(folder, "local"), Path(folder, "local", "warehouse"), seconds),
                 "store": _rate(client, Path(folder, "near"), "s3://bench/near", seconds),
@@ -111,10 +111,10 @@ def _commit(proxy: Proxy, delay_s: float) -> dict[str, Any]:
     }
 
 
-def _produce(client: Path) -> None:
+def _produce(client: Path, events: int) -> None:
     cluster.admin(client).create_topic(TOPIC, PARTITIONS)
     producer = Producer({**cluster.properties(client), "linger.ms": 20, "queue.buffering.max.messages": 2_000_000})
-    for number, (key, value) in enumerate(event_frame(0, EVENTS, SMALL_BYTES).select("key", "value").iter_rows()):
+    for number, (key, value) in enumerate(event_frame(0, events, SMALL_BYTES).select("key", "value").iter_rows()):
         producer.produce(TOPIC, value, key)
         if number % 100_000 == 0:
             producer.flush()
@@ -161,4 +161,6 @@ def _position(commit: CommitRecord) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10.0)
-    main(parser.parse_args().seconds)
+    parser.add_argument("--events", type=int, default=EVENTS)
+    arguments = parser.parse_args()
+    main(arguments.seconds, arguments.events)

@@ -7,11 +7,12 @@ up to the store, which must refuse a second put of one name: ``require_condition
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -56,6 +57,8 @@ _RETRY: RetryConfig = {
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2},
 }
 """After that it is an error, which a run waits with, and says so."""
+_REMOVED = ".removed"
+"""The hidden folder of notes, one for each folder that is being deleted, of what was there."""
 _CHECKED = ".weir"
 """The hidden folder of files by which a store is asked whether it refuses a second put."""
 
@@ -196,17 +199,38 @@ class ObjectFolder:
         self._delete([self._key(name) for name in names])
 
     def delete_folder(self, name: str) -> None:
-        """As the contract has it for Delta tables, whose logs go first; not in one step."""
-        with self._asking():
-            keys = [found["path"] for found in _found(self.store, self._key(name), None, below=True)]
-        self._delete([key for key in keys if "/_delta_log/" in key])
-        self._delete([key for key in keys if "/_delta_log/" not in key])
+        """As the contract has it for Delta tables, whose logs go first; not in one step, so it is noted before."""
+        self.remove_leftovers()
+        folder = self._key(name)
+        if found := self._tags(folder):
+            note = f"{_REMOVED}/{uuid.uuid4().hex}.json"
+            self.put(note, json.dumps({"folder": folder, "tags": found}).encode())
+            self._delete_tables(found)
+            self.delete([note])
 
     def remove_empty(self, name: str) -> None:
         """There are no empty folders."""
 
     def remove_leftovers(self) -> None:
-        """There are none: a file that was not put in full is not there."""
+        """Delete what killed calls of ``delete_folder`` have noted and left, unless it is another file by now. There is
+        nothing else: a file that was not put in full is not there."""
+        for key in self._tags(self._key(_REMOVED)):
+            with suppress(FileNotFoundError), self._asking():  # another process was quicker
+                noted = json.loads(bytes(obstore.get(self.store, key).bytes()))
+                there = self._tags(noted["folder"])
+                self._delete_tables([each for each, tag in noted["tags"].items() if there.get(each) == tag])
+                self._delete([key])
+
+    def _tags(self, folder: str) -> dict[str, str | None]:
+        """What tells each file that is below a folder from another one by its name; by key."""
+        with self._asking():
+            return {found["path"]: found["e_tag"] for found in _found(self.store, folder, None, below=True)}
+
+    def _delete_tables(self, keys: Collection[str]) -> None:
+        """The newest entries of logs go first: what is there meanwhile is an older version of the table, or none."""
+        logs = sorted((key for key in keys if "/_delta_log/" in key), reverse=True)
+        self._delete(logs)
+        self._delete([key for key in keys if "/_delta_log/" not in key])
 
     def _delete(self, keys: Sequence[str]) -> None:
         with self._asking():

@@ -218,3 +218,35 @@ def test_what_a_commit_waits_for_does_not_grow_with_its_tables(proxy, s3_bucket)
     driver.commit(written)
     driver.close()
     assert proxy.rounds <= 5
+
+
+class CrashError(BaseException):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("deletions", [0, 1])
+def test_what_a_killed_deletion_leaves_goes_later_and_nothing_that_came_since(folder, monkeypatch, deletions):
+    for name in ("t/_delta_log/0.json", "t/_delta_log/1.json", "t/a.parquet", "t/part=1/b.parquet", "other/c"):
+        folder.put(name, b"old")
+    done, delete = [], ObjectFolder._delete
+
+    def dies(self, keys):
+        if len(done) == deletions:
+            raise CrashError
+        delete(self, keys)
+        done.append(keys)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ObjectFolder, "_delete", dies)
+        with pytest.raises(CrashError):
+            folder.delete_folder("t")
+    left = {file.name for file in folder.list(below=True)} - {"other/c"}
+    assert left >= {"t/a.parquet", "t/part=1/b.parquet"}, "a log that is there has its files"
+    assert any("_delta_log" in name for name in left) is (deletions == 0)
+    for name in ("t/_delta_log/0.json", "t/new.parquet"):
+        folder.put(name, b"new")
+    folder.remove_leftovers()
+    assert {file.name for file in folder.list(below=True)} == {"t/_delta_log/0.json", "t/new.parquet", "other/c"}
+    assert folder.get("t/_delta_log/0.json") == b"new"
+    folder.delete_folder("t")
+    assert [each["path"] for part in obstore.list(folder.store) for each in part] == ["app/other/c"]
