@@ -433,6 +433,16 @@ class ObjectStoreError(StateError, OSError):
         )
 
 
+class ObjectStoreAwayError(ObjectStoreError):
+    """An object store does not answer, or asks for time; it may answer later."""
+
+    def __str__(self) -> str:
+        return (
+            f"the object store of {self.uri} does not answer: {self.reason}; check the network, and the endpoint in "
+            "the environment, such as AWS_ENDPOINT_URL"
+        )
+
+
 class ConditionalPutError(StateError):
     """An object store lets a second writer of a name win, so that two drivers could both commit."""
 

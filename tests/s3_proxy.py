@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,8 +26,13 @@ class Proxy:
     """So many answers to puts get lost: the connection ends without one."""
     refusing: int = 0
     """So many requests are answered with 503, and not passed on."""
+    hanging_up: int = 0
+    """So many connections end as a request comes."""
     requests: Counter[str] = field(default_factory=Counter)
     """How many have come, by method."""
+    rounds: int = 0
+    """How often one has come while none was waiting for its answer: with a delay, how many follow one another."""
+    waiting: int = 0
     sent_bytes: int = 0
     got_bytes: int = 0
     lock: Lock = field(default_factory=Lock)
@@ -56,7 +61,19 @@ def s3_proxy(server: str) -> Iterator[Proxy]:
             body = self._body()
             with proxy.lock:
                 proxy.requests[self.command] += 1
+                proxy.rounds += not proxy.waiting
+                proxy.waiting += 1
                 proxy.sent_bytes += len(body)
+            try:
+                self._answer_to(body)
+            finally:
+                with proxy.lock:
+                    proxy.waiting -= 1
+
+        def _answer_to(self, body: bytes) -> None:
+            if proxy.take("hanging_up"):
+                self.close_connection = True
+                return
             if proxy.take("refusing"):
                 self._answer(503, [], b"")
                 return
@@ -89,7 +106,8 @@ def s3_proxy(server: str) -> Iterator[Proxy]:
             self.send_header("Content-Length", length)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(content)
+                with suppress(ConnectionError):  # whoever asked has seen enough
+                    self.wfile.write(content)
 
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     listening.daemon_threads = True

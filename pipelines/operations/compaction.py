@@ -8,6 +8,7 @@ from functools import partial
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
+from weir.pipelines.backfill.shadow import BACKFILLS
 from weir.pipelines.operations.backfills import discard_abandoned
 from weir.pipelines.operations.engines import Engine
 from weir.pipelines.operations.errors import OperationError
@@ -67,6 +68,9 @@ def compact_application(
     )
     tables = _chosen(compaction, application, store)
     if not is_dry_run:
+        warehouse = folder_at(settings.warehouse)
+        for folder in (warehouse, warehouse / application / BACKFILLS):
+            folder.remove_leftovers()  # of resets, and of backfills that were discarded
         discard_abandoned(settings, application)
     # before the tables: merging them needs room on the disk
     cleaning = clean_quarantine(settings, application, is_dry_run=is_dry_run) if store is None else QuarantineCleaning()

@@ -58,6 +58,7 @@ from weir.state.commit.record import (
     TaskCommit,
 )
 from weir.state.full_disk import disk_full, is_disk_full
+from weir.state.storage.object_store import away, is_away
 from weir.state.storage.places import Place, disks
 from weir.state.types import FileEntry, StateId, StoreSpec, TaskId, TopicPartition
 
@@ -85,7 +86,7 @@ class EpochResult:
     stopped_early: set[TopicPartition] = field(default_factory=set)
     """Topic partitions whose next record is after the time to stop at."""
     failures: list[Receipt] = field(default_factory=list)
-    """Receipts with the status ``FAILED`` or ``DISK_FULL``."""
+    """Receipts with the status ``FAILED``, ``DISK_FULL`` or ``STORE_AWAY``."""
     to_restore: list[Receipt] = field(default_factory=list)
 
 
@@ -133,7 +134,7 @@ class Coordinator:
         self.difference_of: Callable[[Task], str | None] = lambda task: None
         """Finds what a check has found in a task's store, if anything (PROTOCOL 41)."""
         self.wait_for_disk: Callable[[Exception], bool] = lambda error: False
-        """Called when the disk has no room for a commit; False to give up."""
+        """Called when the disk has no room for a commit, or the object store does not answer; False to give up."""
         self.wait_for_brokers: Callable[[Exception], bool] = lambda error: False
         """Called when no broker answers a question of the start; False to give up."""
         self._form = application.topology.committed_form
@@ -325,6 +326,7 @@ class Coordinator:
         end_time_ms: int | None = None,
         upto_ms: int | None = None,
         shares: Mapping[TaskId, Share] = NO_SHARES,
+        begins: bool = False,
     ) -> EpochResult | None:
         """One step of every task that has something to do, stage by stage; None when none has, and nothing has come.
 
@@ -334,8 +336,11 @@ class Coordinator:
         ``is_live``: whether topics without further records count as idle, for operators to which that matters.
         ``end_time_ms``: the input has ended, and stream time moves to this. ``upto_ms``: no record after this time is
         read, not even one. ``shares``: what tasks may take within ``limits``.
+
+        With ``begins`` only one stage begins, and nothing is waited for: a commit follows, and then a call without it
+        goes on with the epoch. Until then its tasks write nothing.
         """
-        result = self.take_up()
+        result = None if begins else self.take_up()
         running = [task for task in self.tasks.values() if task.state is TaskState.RUNNING]
         until_ms = self._until(running, ends, limits, shares) if upto_ms is None else dict.fromkeys(self.tasks, upto_ms)
         is_all_read = not (until_ms or self._under_way) and reads_all(self.tasks.values(), ends, limits, shares)
@@ -366,7 +371,7 @@ class Coordinator:
                 end_time_ms=end_time_ms,
             )
             plans = [planned for task in ready if (planned := plan(task, until_time_ms=until_ms.get(task.id)))]
-            if plans:
+            if plans or (self.slots.has_begun and not begins):
                 busy = {planned.task for planned in plans}
                 plans += [
                     planned
@@ -375,13 +380,19 @@ class Coordinator:
                     and task.owes_settling
                     and (planned := plan(task, until_time_ms=until_ms.get(task.id), is_visit=True))
                 ]
-                self.epoch = state.epoch
+                if plans:
+                    self.epoch = state.epoch
                 result = result or EpochResult()
                 following = [
                     task for task in running if any(task.id.sub_topology in later for later in self._stages[number:])
                 ]
-                plans = self._uncommitted.shared(plans, self.tasks, following)
-                self._give(self._with_global_tables(plans, ends), result)
+                plans = self._with_global_tables(self._uncommitted.shared(plans, self.tasks, following), ends)
+                if begins:
+                    plans = [replace(planned, asks=True) for planned in plans]
+                    self._under_way |= {planned.task: planned for planned in plans}
+                    self.slots.begin(plans)
+                    return None
+                self._give(plans, result)
         self._stalls.note(Frontiers(self.application.topology, self.tasks, ends, given_up), self.tasks, now_ms)
         return result
 
@@ -390,6 +401,11 @@ class Coordinator:
         self._accept_all(self.slots.late(), self._late)
         result, self._late = self._late, EpochResult()
         return result if result.has_answers else None
+
+    def finish_begun(self) -> None:
+        """Wait for an epoch that has begun before a commit; what has come of it is in the result of ``take_up``."""
+        if self.slots.has_begun:
+            self._accept_all(self.slots.run(()), self._late)
 
     def finish_writing(self) -> None:
         """Wait for the tasks that write under an epoch that the next commit passes (PROTOCOL 40)."""
@@ -494,7 +510,8 @@ class Coordinator:
     ) -> None:
         """Make every accepted epoch durable, and record which instances hold the tasks' state.
 
-        During a run, call ``finish_writing`` before; nothing may be asked of the slots in between.
+        During a run, call ``finish_writing`` before; in between slots may be given what asks before it writes, but no
+        task may be answered.
 
         ``files``, ``swaps`` and ``notes`` of a backfill are committed too, in addition to the tasks' files.
         ``confirm`` is called just before the pivot; an error that it raises is raised here, and nothing is committed.
@@ -526,6 +543,8 @@ class Coordinator:
                 self._make_durable(record, confirm)
                 break
             except Exception as error:
+                if is_away(error) and self.wait_for_disk(away(str(self.folder), error)):
+                    continue
                 if not is_disk_full(error) or not (folders := disks(self.folder)):
                     raise
                 full = disk_full(error, "a commit", folders)
@@ -534,8 +553,8 @@ class Coordinator:
         # 7. The tasks told: by their next plans
         passed = [blob for task in self.tasks.values() for blob in task.consumed]
         replaced = [snapshot for task in self.tasks.values() if (snapshot := task.settled()) is not None]
-        remove_blobs(self._blobs, passed)
-        remove_snapshots(self._blobs.parent, replaced)
+        self._patiently(lambda: remove_blobs(self._blobs, passed))
+        self._patiently(lambda: remove_snapshots(self._blobs.parent, replaced))
         self.committed_id, self._has_uncommitted = record.state_id, False
         self._listed = {blob.path for blob in record.pending_blobs}
         self.commits += 1
@@ -547,6 +566,15 @@ class Coordinator:
                 for partition, offset in offsets.items()
             }
         )
+
+    def _patiently(self, call: Callable[[], None]) -> None:
+        """Do it again while an object store does not answer."""
+        while True:
+            try:
+                return call()
+            except Exception as error:
+                if not (is_away(error) and self.wait_for_disk(away(str(self.folder), error))):
+                    raise
 
     def _make_durable(self, record: CommitRecord, confirm: Callable[[], None]) -> None:
         # 1. Files written and synced: the tasks' files already are, blobs only now
@@ -618,7 +646,7 @@ class Coordinator:
 
     def check_claim(self) -> None:
         """Raise ``FencedError`` when a newer driver has taken over."""
-        self._committer.check_claim()
+        self._patiently(self._committer.check_claim)
 
     def settle(self, *, close: bool = False) -> None:
         """Let tasks that are idle after a commit drop their undo logs; ``close`` is for a clean stop.

@@ -55,6 +55,7 @@ from weir.state.engine.instances import instance_folder, instances
 from weir.state.engine.quarantine import quarantine
 from weir.state.errors import SwapRefusedError
 from weir.state.full_disk import DISK_FULL_WAIT_S, disk_full, is_disk_full, require_room
+from weir.state.storage.object_store import away, is_away
 from weir.state.storage.places import disks
 from weir.state.types import TaskId, TopicPartition
 
@@ -104,6 +105,8 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
                 require_room(disk, what, FREE_DISK_RESERVE_BYTES)  # else claims would pile up
             return _started(spec, committer, executors, listeners)
         except Exception as error:
+            if is_away(error) and listeners.wait_for_brokers(away(str(folder), error)):
+                continue
             if not is_disk_full(error):
                 raise
             full = disk_full(error, what, [*disks(folder), spec.state_folder])
@@ -155,6 +158,8 @@ class _Clock:
     last_commit_end: float = 0.0
     epoch: float = 0.0
     """The beginning of the newest epoch."""
+    begun: float | None = None
+    """The same of one that has begun before a commit."""
     asked: float | None = None
     """The first request, or the stop, of those that are not answered yet."""
 
@@ -341,8 +346,9 @@ class Driver:
         return result
 
     def _wait_for_disk(self, error: Exception) -> bool:
-        """Wait a moment with a commit for which the disk has no room; False once the run is to end."""
-        message = f"a commit waits for space: {error}"
+        """Wait a moment with a commit for which the disk has no room, or the object store no answer; False once the run
+        is to end."""
+        message = f"a commit waits{'' if is_away(error) else ' for space'}: {error}"
         if message != self._message:
             log.warning(message)
         self._message = message
@@ -377,7 +383,8 @@ class Driver:
         return False
 
     def _run_epoch(self) -> EpochResult | None:
-        started = self._clock.epoch = time.monotonic()
+        started = self._clock.epoch = self._clock.begun or time.monotonic()
+        self._clock.begun = None
         is_late = bool(self._coordinator.under_way)
         result = self._coordinator.run_epoch(
             self._ends, self._limits, time.time_ns() // 1_000_000, self._is_live, shares=self._shares()
@@ -405,7 +412,8 @@ class Driver:
                     self._topics.require_readable()
                 self._commit("failure")
                 raise TaskFailedError(application, str(receipt.task), receipt.error)
-            self._message = f"{receipt.error}; waiting for space"
+            is_full = receipt.status is ReceiptStatus.DISK_FULL
+            self._message = f"{receipt.error}; waiting for {'space' if is_full else 'an answer'}"
             log.warning(self._message)
             self._report("waiting", now=True)
             stop.wait(DISK_FULL_WAIT_S)
@@ -415,9 +423,20 @@ class Driver:
         if not coordinator.has_uncommitted:
             return
         if self._beat.is_commit_due(self._pace.seconds if self._lag() > 0 else 0.0):
-            self._commit("interval")
+            self._commit("interval", begins=True)
         elif (limit := coordinator.reached_limit) or wants_commit:
             self._commit(limit or "early")
+
+    def _begin_epoch(self) -> None:
+        """Let the next epoch begin before a commit that waits for a network: its tasks read and compute meanwhile."""
+        coordinator = self._coordinator
+        is_held = self._is_paused or self._restores.hold_epochs or self._held_by_sinks()
+        if disks(coordinator.folder) or is_held or self._stop_request or self._stop.is_set():
+            return
+        if self._lag() > 0:
+            started, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+            coordinator.run_epoch(self._ends, self._limits, now_ms, self._is_live, shares=self._shares(), begins=True)
+            self._clock.begun = started if coordinator.slots.has_begun else None
 
     def _commit_before(self, error: RunError | UnknownTopicError) -> None:
         """If topics have changed, commit what was complete before, unless it may have come from what is there now."""
@@ -428,10 +447,13 @@ class Driver:
         if self._coordinator.has_uncommitted and not self._topics.has_read_since_commit(lost):
             self._commit("lost records", apart_from={each.topic for each in lost})
 
-    def _commit(self, reason: str, apart_from: Collection[str] = ()) -> None:
-        """Commit; of topics ``apart_from`` which it is known that they are the same, or that nothing was read."""
+    def _commit(self, reason: str, apart_from: Collection[str] = (), *, begins: bool = False) -> None:
+        """Commit; of topics ``apart_from`` which it is known that they are the same, or that nothing was read. With
+        ``begins`` the next epoch may begin before."""
         started = time.monotonic()
         self._coordinator.finish_writing()
+        if begins:
+            self._begin_epoch()
         asked = self._asking.submit(self._topics.require_same, apart_from)
         self._coordinator.commit(reason, confirm=asked.result)
         self._message = ""
@@ -584,6 +606,7 @@ class Driver:
     def _finish(self, reason: str, stop: Event) -> RunSummary:
         """Commit what there is, let the tasks hear of it, and close their stores cleanly."""
         coordinator = self._coordinator
+        coordinator.finish_begun()
         request, self._stop_request = self._stop_request, None
         self._is_stopping = reason == "stopped"
         if request is not None and request.arguments.get("drain"):

@@ -64,6 +64,15 @@ class Slots(Protocol):
     is_patient: Callable[[], bool]
     """Says whether to wait for slots that may be left."""
 
+    def begin(self, plans: Sequence[TaskPlan]) -> None:
+        """Have plans carried out; the next ``run`` waits for their receipts, too."""
+        ...
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there are such plans."""
+        ...
+
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
         """The receipts that have come once nobody need or wants to wait for more."""
         ...

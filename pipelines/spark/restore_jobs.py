@@ -39,6 +39,7 @@ from weir.state.engine.instances import instance_folder, set_current
 from weir.state.engine.quarantine import quarantine
 from weir.state.errors import FencedStoreError
 from weir.state.full_disk import disk_full, is_disk_full
+from weir.state.storage.object_store import away, is_away
 from weir.state.storage.places import Place, disks, folder_at
 from weir.state.types import IsolationLevel, StateId, TaskId
 
@@ -82,8 +83,9 @@ class Restored:
     """Whether the snapshot that the commit lists was used up, or was missing."""
     error: str = ""
     """Why there is no new instance, in one sentence; empty when there is one."""
-    lacks_space: bool = False
-    """Whether that is because a disk is full: then nothing is left of the new instance, and it can be tried again."""
+    lacks: str = ""
+    """What it waits for, if it can be tried again: a disk that is full, or an object store that does not answer. Then
+    nothing is left of the new instance."""
 
 
 def restore(
@@ -104,7 +106,7 @@ def restore(
     try:
         return _restore(application, settings, request, reader)
     except Exception as error:
-        if not is_disk_full(error):
+        if not (is_disk_full(error) or is_away(error)):
             raise
         folder = Path(settings.state_folder, application.topology.task_name(request.task))
         shutil.rmtree(folder / request.instance, ignore_errors=True)
@@ -113,8 +115,12 @@ def restore(
             request=request,
             rows=0,
             seconds=0.0,
-            error=str(disk_full(error, f"task {folder.name}", folders)),
-            lacks_space=True,
+            error=str(
+                away(settings.application_folder, error)
+                if is_away(error)
+                else disk_full(error, f"task {folder.name}", folders)
+            ),
+            lacks="an answer" if is_away(error) else "space",
         )
 
 

@@ -195,8 +195,8 @@ class Restores:
             if not (restored.error or self._has_records(restored.request.task, restored.request.commit))
         ]
         for restored in [restored for restored in ended if restored not in self._unchecked]:
-            if restored.lacks_space:
-                self._wait_for_space(restored)
+            if restored.lacks:
+                self._wait(restored)
                 continue
             self.waits = ""
             if restored.error:
@@ -246,9 +246,9 @@ class Restores:
         name = self._coordinator.application.topology.task_name(request.task)
         clear_doubt(instance_folder(self._state_folder / name, request.commit.instance))
 
-    def _wait_for_space(self, restored: Restored) -> None:
-        """Try a restore again in a moment: a full disk says nothing about what it reads."""
-        task, message = restored.request.task, f"{restored.error}; its restore waits for space"
+    def _wait(self, restored: Restored) -> None:
+        """Try a restore again in a moment: a full disk, or a store that is away, says nothing about what it reads."""
+        task, message = restored.request.task, f"{restored.error}; its restore waits for {restored.lacks}"
         self._coordinator.check_claim()  # else it would take the room of a newer driver's
         self._waiting[task], self._not_before[task] = restored.request, time.monotonic() + DISK_FULL_WAIT_S
         self._coordinator.tasks[task].restoring(message)

@@ -56,16 +56,16 @@ class Signs:
         self._task: str | None = None
         self._changing = threading.Lock()
         """Held while a promise is given, and while one is looked for: each sign says what is true when it is sent."""
-        self._asks = self._is_writing = False
+        self._asks = self._has_told = self._is_writing = False
         self._began_s = time.monotonic()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._give, name="signs", daemon=True)
         self._thread.start()
 
-    def begin(self) -> None:
-        """Something to do has come, about which nothing was promised."""
+    def begin(self, *, asks: bool = False) -> None:
+        """Something to do has come, about which nothing was promised; with ``asks``, that it is asked for."""
         with self._changing:
-            self._asks, self._began_s = False, time.monotonic()
+            self._asks, self._has_told, self._began_s = asks, False, time.monotonic()
 
     @contextmanager
     def at_work(self, task: str) -> Iterator[None]:
@@ -102,11 +102,12 @@ class Signs:
             is_long = call is not None and call_s >= LONG_CALL_S
             with self._changing:
                 asks = self._task == task and not self._is_writing
-                if self._task is None or (now_s - sign_s < SIGN_EVERY_S and not (asks and not self._asks)):
+                is_news = asks and not self._has_told
+                if self._task is None or (now_s - sign_s < SIGN_EVERY_S and not is_news):
                     continue
-                if asks and not self._asks:
+                if is_news:
                     self._on_promise()
-                self._asks, sign_s = self._asks or asks, now_s
+                self._asks, self._has_told, sign_s = self._asks or asks, self._has_told or asks, now_s
                 try:
                     self._send(
                         Sign(task=task, call=call.text, call_s=call_s, asks=asks)

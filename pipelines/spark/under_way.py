@@ -35,6 +35,7 @@ class Given:
     def __init__(self, plans: Sequence[TaskPlan], news: threading.Event) -> None:
         """``news`` is set whenever something has changed."""
         self.plans, self._news = plans, news
+        self._asks = all(plan.asks for plan in plans)
         self.receipts: list[Receipt] = []
         self.sign: tuple[Sign, float] | None = None
         """The newest sign of life, and when it came."""
@@ -47,7 +48,7 @@ class Given:
         """Tasks whose receipts nobody wants any more."""
         self.is_writing = False
         """Whether a task writes under an epoch that it has asked for: no commit may pass that before its receipt."""
-        self._will_ask = False
+        self._will_ask = self._asks
         self._asking: tuple[TaskId, Callable[[Renewal | None], None]] | None = None
         self._heard_s = time.monotonic()
 
@@ -58,7 +59,7 @@ class Given:
 
     def sent(self) -> None:
         """A worker has been given what is not answered, perhaps once more since another one was lost."""
-        self._will_ask, self._asking, self._heard_s = False, None, time.monotonic()
+        self._will_ask, self._asking, self._heard_s = self._asks, None, time.monotonic()
 
     def heard(self, message: object, reply: Callable[[Renewal | None], None]) -> None:
         """The worker has sent this; ``reply`` answers a question."""
@@ -121,23 +122,35 @@ class PlansUnderWay(ABC):
         self.renewal: Callable[[TaskId], Renewal | None] = lambda task: None
         """What to answer a task that asks before it writes."""
         self._given: dict[int, Given] = {}
+        self._begun: list[Given] = []
+        """What was given and has not been waited for."""
         self._news = threading.Event()
         self._told_s = 0.0
 
-    def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
-        """Give ``plans`` to their slots, all of which must be free, and wait as long as need be.
-
-        Returns the receipts that have come, also those of plans that were left before, in no particular order.
-
-        Raises whatever keeps a slot from answering however often it is asked.
-        """
+    def begin(self, plans: Sequence[TaskPlan]) -> None:
+        """Give ``plans`` to their slots, all of which must be free; the next ``run`` waits for them."""
         shares: dict[int, list[TaskPlan]] = {}
         for plan in plans:
             shares.setdefault(self.slot_of[plan.task], []).append(plan)
         for slot, share in sorted(shares.items()):
             self._given[slot] = Given(share, self._news)
+            self._begun.append(self._given[slot])
             self._begin(slot, self._given[slot])
-        awaited = [self._given[slot] for slot in shares]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether plans were begun that have not been waited for."""
+        return bool(self._begun)
+
+    def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
+        """Begin ``plans``, and wait for them and all that were begun before, as long as need be.
+
+        Returns the receipts that have come, also those of plans that were left before, in no particular order.
+
+        Raises whatever keeps a slot from answering however often it is asked.
+        """
+        self.begin(plans)
+        awaited, self._begun = self._begun, []
         return self._wait(
             lambda: (
                 (left := [given for given in awaited if not given.has_ended])

@@ -210,6 +210,7 @@ def serve(
                 if not signs.must_ask():
                     return None
                 try:
+                    worker.epochs.spare()  # a commit that waits may be long, too
                     send(Asks(plan.task))
                     renewed: Renewal | None = driver.recv()
                 except (EOFError, ConnectionError) as error:
@@ -227,7 +228,7 @@ def serve(
                     work, items = driver.recv()
                 except (EOFError, ConnectionError):  # the driver has closed, or has another worker for this slot
                     return iter(())
-                signs.begin()
+                signs.begin(asks=any(isinstance(item, TaskPlan) and item.asks for item in items))
                 try:
                     answers = iter(work(settings, items))
                     for item in items:

@@ -12,6 +12,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -65,9 +67,10 @@ from weir.state.errors import (
 from weir.state.frames import repeated, with_series
 from weir.state.full_disk import disk_full, is_disk_full
 from weir.state.storage.contract import Folder
+from weir.state.storage.object_store import away, is_away
 from weir.state.storage.places import disks, folder_at
 from weir.state.storage.syncs import Syncs
-from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
+from weir.state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, TaskId
 
 log = logging.getLogger(__name__)
 
@@ -253,6 +256,8 @@ class EpochRunner:
                 what = f"task {self._topology.task_name(plan.task)}"
                 folders = [*disks(self._folder), Path(self._settings.state_folder)]
                 return _refusal(plan, ReceiptStatus.DISK_FULL, str(disk_full(error, what, folders)))
+            if is_away(error):
+                return _refusal(plan, ReceiptStatus.STORE_AWAY, str(away(self._settings.application_folder, error)))
             log.exception("task %s failed in epoch %s", plan.task, plan.state)
             return _refusal(plan, ReceiptStatus.FAILED, f"{type(error).__name__}: {error}")
 
@@ -369,12 +374,14 @@ class EpochRunner:
             dead = read.dead + attempts.dead
             if plan.letters:
                 output, dead = self._replay(plan, session, instances, output)
-            plan_hash = plan.plan_hash
-            if (renewed := self._renewal(plan)) is not None:
+            plan_hash, asked_s = plan.plan_hash, time.monotonic()
+            renewed = self._renewal(plan)
+            started_s += time.monotonic() - asked_s  # a commit that it waits for is no work of its own
+            if renewed is not None:
                 plan = replace(plan, state=renewed.state, committed=renewed.committed)
                 self._on_step("renewed")
-            files = self._write_files(plan, sub_topology, session, output, dead)
-            blobs, (consumed, left) = self._write_blobs(plan, output), read.split_blobs()
+            files, blobs = self._write(plan, sub_topology, session, output, dead)
+            consumed, left = read.split_blobs()
             self._on_step("files written")
             for topic, offsets in read.positions.items():
                 positions.setdefault(topic, {}).update(offsets)
@@ -473,15 +480,18 @@ class EpochRunner:
         ]
         inputs, schemas = sub_topology.inputs, {edge.name: edge.schema for edge in sub_topology.edges_in}
         blobs = sorted(plan.blobs, key=lambda blob: (blob.state.version, inputs.index(blob.edge)))
+        frames = self._folder.at_once(
+            partial(read_blob, self._folder / BLOBS, blob, schemas[blob.edge]) for blob in blobs
+        )
         parts += [
             Part(
                 input=blob.edge,
                 rank=ranks[blob.edge],
                 partition=partition_of_task(blob.source),
-                frame=read_blob(self._folder / BLOBS, blob, schemas[blob.edge]),
+                frame=frame,
                 batch=str(blob.state),
             )
-            for blob in blobs
+            for blob, frame in zip(blobs, frames, strict=True)
         ]
         read.arrivals, read.blobs = Arrivals(parts), tuple(blobs)
         if len(inputs) > 1 or blobs:
@@ -704,24 +714,46 @@ class EpochRunner:
             dead += [*batch.bad, *attempts.dead]
         return joined(outputs, sub_topology.sinks), dead
 
-    def _write_files(
+    def _write(
         self,
         plan: TaskPlan,
         sub_topology: SubTopology,
         session: StateSession,
         output: EpochOutput,
         dead: Sequence[BadRecord],
-    ) -> tuple[FileEntry, ...]:
-        epoch, files = plan.state.epoch, list[FileEntry]()
+    ) -> tuple[tuple[FileEntry, ...], tuple[BlobRef, ...]]:
+        """Write the rows of the epoch: files of tables, which are durable on return, and rows for other tasks."""
         syncs = Syncs()
         self._written = syncs.added
+        of_tables = self._writes_of_files(plan, sub_topology, session, output, dead, syncs)
+        written = self._folder.at_once(chain(of_tables, self._writes_of_blobs(plan, output)))
+        syncs.wait()
+        blobs = tuple(each for part in written for each in part if isinstance(each, BlobRef))
+        if blobs:
+            self._on_step("blob written")
+        return tuple(each for part in written for each in part if isinstance(each, FileEntry)), blobs
+
+    def _writes_of_files(
+        self,
+        plan: TaskPlan,
+        sub_topology: SubTopology,
+        session: StateSession,
+        output: EpochOutput,
+        dead: Sequence[BadRecord],
+        syncs: Syncs,
+    ) -> Iterator[Callable[[], Sequence[FileEntry]]]:
+        """What writes the files, one call after another; each one's rows are read when it is asked for."""
+        epoch = plan.state.epoch
 
         def of_epoch(rows: pl.DataFrame) -> pl.DataFrame:
             return with_series(rows, repeated("_epoch", epoch, rows.height, np.int64))
 
+        def writes(spec: TableSpec, rows: pl.DataFrame, **partition: str) -> Callable[[], Sequence[FileEntry]]:
+            return lambda: [write_file(self._folder, spec, rows, partition, syncs=syncs)]
+
         for name, frame in output.sinks.items():
             if frame.height:
-                files += write_files(self._folder, self._tables[name], of_epoch(frame), syncs=syncs)
+                yield partial(write_files, self._folder, self._tables[name], of_epoch(frame), syncs=syncs)
         partition = {"task": self._topology.task_name(plan.task), "segment": str(epoch // SEGMENT_EPOCHS)}
         for store in sub_topology.stores:
             if not store.is_logged:
@@ -731,45 +763,39 @@ class EpochRunner:
             else:
                 changes = changelog_frame(store, session)
             if changes.height:
-                rows = of_epoch(changes)
-                files.append(write_file(self._folder, changelog_spec(store), rows, partition, syncs=syncs))
+                yield writes(changelog_spec(store), of_epoch(changes), **partition)
         if dead:
-            files.append(write_file(self._folder, DEAD_LETTERS, dead_letter_frame(dead, epoch), syncs=syncs))
+            yield writes(DEAD_LETTERS, dead_letter_frame(dead, epoch))
             if (sink := self._topology.dead_letters) is not None:
                 records = dead_letter_records(sink, dead, [letter_id(record, epoch) for record in dead])
-                files += write_files(self._folder, outbox_spec(sink), of_epoch(records), syncs=syncs)
+                yield partial(write_files, self._folder, outbox_spec(sink), of_epoch(records), syncs=syncs)
         if plan.letters:
             marks = replay_marks(plan.letters, failed_again(plan.letters, dead), epoch)
-            files.append(write_file(self._folder, DEAD_LETTERS, marks, syncs=syncs))
-        syncs.wait()
-        return tuple(files)
+            yield writes(DEAD_LETTERS, marks)
 
-    def _write_blobs(self, plan: TaskPlan, output: EpochOutput) -> tuple[BlobRef, ...]:
-        """Write the rows for other tasks."""
-        blobs = []
+    def _writes_of_blobs(self, plan: TaskPlan, output: EpochOutput) -> Iterator[Callable[[], Sequence[BlobRef]]]:
+        """What writes the rows for other tasks."""
+        folder = self._folder / BLOBS
+
+        def writes(rows: pl.DataFrame, edge: str, target: str) -> Callable[[], Sequence[BlobRef]]:
+            def write() -> Sequence[BlobRef]:
+                source = self._topology.task_name(plan.task)
+                blob = write_blob(folder, rows, source=source, target=target, edge=edge, state=plan.state)
+                self._written.append((folder, blob.path))
+                return [blob]
+
+            return write
+
         for edge in self._sub_topology(plan.task).edges_out:
             frame = output.edges.get(edge.name)
             if frame is None or not frame.height:
                 continue
-            target, name_of = edge.target, self._topology.task_name
+            target = edge.target
             parts = frame.with_columns_seq(
                 edge.partition_of(frame, self._settings.partition_counts[target]).alias("_target")
             ).partition_by("_target", as_dict=True, include_key=False)
             for (partition,), rows in sorted(parts.items()):
-                blobs.append(
-                    write_blob(
-                        self._folder / BLOBS,
-                        rows,
-                        source=name_of(plan.task),
-                        target=name_of(TaskId(target, partition)),
-                        edge=edge.name,
-                        state=plan.state,
-                    )
-                )
-                self._written.append((self._folder / BLOBS, blobs[-1].path))
-        if blobs:
-            self._on_step("blob written")
-        return tuple(blobs)
+                yield writes(rows, edge.name, self._topology.task_name(TaskId(target, partition)))
 
 
 def task_rows(positions: Positions, clocks: Mapping[str, int]) -> list[tuple[bytes, bytes]]:

@@ -88,6 +88,8 @@ class TaskPlan:
     """How many records fit into half of that time, as far as is known."""
     tried: int = 0
     """How often the first row has been tried before, where it failed and is to be tried again."""
+    asks: bool = False
+    """Whether the task asks before it writes, since a commit is made meanwhile (PROTOCOL 40)."""
 
     @property
     def plan_hash(self) -> str:
@@ -112,6 +114,7 @@ class ReceiptStatus(StrEnum):
     NEEDS_RESTORE = "needs_restore"
     MAP_FULL = "map_full"
     DISK_FULL = "disk_full"
+    STORE_AWAY = "store_away"
     FAILED = "failed"
 
 

@@ -17,6 +17,7 @@ from weir.state.engine.environment import FREE_DISK_RESERVE_BYTES
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import DiskFullError, StateError, TaskCorruptedError
 from weir.state.full_disk import disk_full, is_disk_full, require_room
+from weir.state.storage.object_store import is_away
 from weir.state.storage.places import Place, folder_at
 from weir.state.types import IsolationLevel, StoreSpec
 
@@ -94,6 +95,8 @@ def fetch_snapshot(
         raise
     except (OSError, TaskCorruptedError) as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if is_away(error):
+            raise
         if is_disk_full(error):
             raise disk_full(error, f"task {task_id}", [folder], snapshot.size_bytes) from error
         reason = error.reason if isinstance(error, TaskCorruptedError) else error.strerror or str(error)

@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError
 
 from weir.state.commit.files import scan_as_written
 from weir.state.storage.contract import Folder
+from weir.state.storage.object_store import away, is_away
 from weir.state.storage.places import Place, folder_at, table_at
 
 LOG = "_delta_log"
@@ -87,6 +88,8 @@ def is_whole(folder: Folder, name: str) -> bool:
     """Whether a Parquet file has its footer."""
     try:
         scan_as_written(folder, [name]).collect_schema()
-    except (pl.exceptions.PolarsError, OSError):
+    except (pl.exceptions.PolarsError, OSError) as error:
+        if is_away(error):
+            raise away(folder.uri, error) from error
         return False
     return True

@@ -14,6 +14,7 @@ from weir.state.commit.checkpoints import LOG, entry_name, is_whole, last_checkp
 from weir.state.commit.files import scan_as_written
 from weir.state.errors import DamagedFileError
 from weir.state.storage.contract import Folder
+from weir.state.storage.object_store import away, is_away
 from weir.state.storage.places import Place, folder_at
 
 _EMPTY = "it is empty"
@@ -29,12 +30,15 @@ def naming_damage(place: Place, names: Iterable[str] = ()) -> Iterator[None]:
 
     Raises:
         DamagedFileError: A file is cut, empty, or gone, or its rows cannot be read.
+        ObjectStoreAwayError: The store does not answer.
     """
     folder = folder_at(place)
     require_no_empty_entry(folder)
     try:
         yield
     except (DeltaError, pl.exceptions.PolarsError, OSError, json.JSONDecodeError) as error:
+        if is_away(error):
+            raise away(folder.uri, error) from error
         if (found := damaged_file(folder, list(names))) is not None:
             name, reason = found
             raise DamagedFileError(f"{folder.uri}/{name}", reason) from error
@@ -92,6 +96,8 @@ def unreadable(folder: Folder, name: str, rows: int | None = None) -> str:
     try:
         found = scan_as_written(folder, [name]).collect().height
     except (pl.exceptions.PolarsError, OSError) as error:
+        if is_away(error):
+            raise away(folder.uri, error) from error
         return f"its rows cannot be read ({(str(error).splitlines() or [type(error).__name__])[0]})"
     return "" if rows in (None, found) else f"it has {found} rows, and had {rows}"
 

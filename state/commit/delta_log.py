@@ -9,7 +9,8 @@ clean-up stay with delta-rs; which commits to append is up to ``weir.state.commi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -65,6 +66,7 @@ class DeltaLog:
         """
         self._folder, self._application = folder_at(place), application
         self._log = self._folder / LOG
+        self._was_there = False
         self._open()
 
     def refresh(self) -> None:
@@ -75,6 +77,15 @@ class DeltaLog:
         """
         self._read_on()
         self._require_there()
+
+    def prepare(self) -> None:
+        """Look whether what was read is still there; the next append then need not wait for that.
+
+        Raises:
+            DeltaLogGoneError: It is not.
+        """
+        self._require_there()
+        self._was_there = True
 
     def append(self, transaction: int, files: Sequence[FileEntry], removed: pl.DataFrame | None = None) -> bool:
         """Add files under the application's transaction; False, with nothing written, if that has moved meanwhile.
@@ -90,7 +101,9 @@ class DeltaLog:
             DeltaLogGoneError: As for ``refresh``; nothing was written.
         """
         expected = self.transaction
-        self._require_there()
+        if not self._was_there:
+            self._require_there()
+        self._was_there = False
         if self._is_append_only and removed is not None and removed.height:
             raise AppendOnlyError(self._folder.uri)
         entry = _encoded(_append_actions(self._application, transaction, files, removed))
@@ -108,12 +121,17 @@ class DeltaLog:
     def _read_on(self) -> None:
         """Read what comes after ``version``, and make sure that it is on disk."""
         read_from = self.version
-        while (actions := _actions(self._log, self.version + 1)) is not None:
-            if not self._apply(actions):
-                break
-        if last_checkpoint(self._folder) > self.version:
+        # At once: what matters are entries that were cleaned up before this began, for which there is a checkpoint.
+        looks: list[Callable[[], Any]] = [self._next, partial(last_checkpoint, self._folder)]
+        actions, covered = self._log.at_once(looks)
+        while actions is not None and self._apply(actions):
+            actions = self._next()
+        if covered > self.version:
             self._open()  # entries not read yet have been cleaned up
         _sync(self._log, range(read_from + 1, self.version + 1))
+
+    def _next(self) -> list[_Action] | None:
+        return _actions(self._log, self.version + 1)
 
     def _require_there(self) -> None:
         """Only a checkpoint that covers the newest entry read takes its place."""

@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -139,8 +140,9 @@ def write_files(
     if not spec.partition_by:
         return [write_file(app_folder, spec, frame, is_merged=is_merged, syncs=syncs)]
     parts = frame.with_columns(_without_empty_text(spec)).partition_by(spec.partition_by, as_dict=True)
-    return [
-        write_file(
+    written = folder_at(app_folder).at_once(
+        partial(
+            write_file,
             app_folder,
             spec,
             rows,
@@ -149,7 +151,8 @@ def write_files(
             syncs=syncs,
         )
         for values, rows in parts.items()
-    ]
+    )
+    return [*written]
 
 
 def _folder_name(value: str | None) -> str:

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import partial
+from threading import Lock
 
 import polars as pl
 
@@ -34,7 +36,7 @@ from weir.state.errors import (
     TableLostError,
 )
 from weir.state.full_disk import is_disk_full
-from weir.state.storage.places import Place, is_table, table_at
+from weir.state.storage.places import Place, folder_at, is_table, table_at
 from weir.state.types import FileEntry, TableSpec
 
 __all__ = ["Claim", "Committer", "newest_commit", "redo_appends"]
@@ -42,7 +44,7 @@ __all__ = ["Claim", "Committer", "newest_commit", "redo_appends"]
 EPOCHS = 1 << 32
 """As many epochs as ``StateId.version`` has numbers for: 136 years of one a second."""
 _ATTEMPTS = 3
-_APPEND_THREADS = 4
+_APPEND_THREADS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,7 @@ class Committer:
         self._app_folder, self._application = warehouse / application, application
         self._specs, self._fingerprint, self._on_step = tuple(tables), fingerprint, on_step
         self._log: AppendTable | None = None
+        self._checking = Lock()
         self._tables: dict[str, AppendTable] = {}
         self._upserts: dict[str, AppendTable] = {}
         """The tables that show the standing rows of tables of updates, by the names of those."""
@@ -81,6 +84,8 @@ class Committer:
         self._swapped: tuple[SwapNote, ...] = ()
         self._generation = self._last = 0
         self._pending: CommitRecord | None = None
+        self._row: tuple[int, FileEntry] | None = None
+        """The newest version, and the file of its row: a try that got no answer may have appended it."""
         self._appends = ThreadPoolExecutor(_APPEND_THREADS, "append")
         self._upkeep = ThreadPoolExecutor(1, "upkeep")
         self._running: dict[str, Future[object]] = {}
@@ -108,16 +113,15 @@ class Committer:
             self._table_versions = dict(newest.table_versions) if newest else {}
             self._swapped = newest.swapped if newest else ()
             try:
-                self._append_row(
-                    CommitRecord(
-                        kind="claim",
-                        generation=self._generation,
-                        epoch=newest.epoch if newest else 0,
-                        at_ms=time.time_ns() // 1_000_000,
-                        fingerprint=self._fingerprint,
-                        table_versions=self._table_versions,
-                    )
+                claim = CommitRecord(
+                    kind="claim",
+                    generation=self._generation,
+                    epoch=newest.epoch if newest else 0,
+                    at_ms=time.time_ns() // 1_000_000,
+                    fingerprint=self._fingerprint,
+                    table_versions=self._table_versions,
                 )
+                self._append_row(claim, write_row(self._app_folder, claim))
                 break
             except FencedError:
                 if log.version >> 32 >= self._generation:  # else the older driver has committed again: retry
@@ -167,16 +171,9 @@ class Committer:
             self._append_files(self._pending)
         if version == self._last:
             return
-        # 3. Files checked
         changes = _by_table(record)
-        for table, (files, swaps) in changes.items():
-            if table not in self._tables and table not in {spec.name for spec in self._specs}:
-                raise ValueError(
-                    f"commit {record.state_id} has files of table {table!r}, which the topology does not have"
-                )
-            named = [*files, *(entry for swap in swaps for entry in swap.files)]
-            check_files(self._application, self._app_folder / table, table, version, named)
-        # 4. The pivot
+        for table in changes.keys() - self._tables.keys() - {spec.name for spec in self._specs}:
+            raise ValueError(f"commit {record.state_id} has files of table {table!r}, which the topology does not have")
         table_versions = {**self._table_versions, **dict.fromkeys(changes, version)}
         record = replace(
             record,
@@ -184,7 +181,10 @@ class Committer:
             swapped=(*self._swapped, *notes_of(record))[-NOTES_KEPT:],
             format_version=record.needed_format,
         )
-        self._append_row(record, confirm)
+        row = self._prepare(record)
+        confirm()
+        # 4. The pivot
+        self._append_row(record, row)
         self._pending, self._table_versions, self._swapped = record, table_versions, record.swapped
         self._on_step("pivot appended")
         # 5. Tables appended
@@ -238,7 +238,8 @@ class Committer:
     def check_claim(self) -> None:
         """Raise ``FencedError`` if another driver has claimed the application since this one did."""
         log = self._claimed_log()
-        log.refresh()
+        with self._checking:
+            log.refresh()
         if log.version != self._last:
             raise FencedError(self._application, version_text(self._last), version_text(log.version))
 
@@ -247,26 +248,48 @@ class Committer:
         self._appends.shutdown()
         self._upkeep.shutdown()
 
-    def _append_row(self, record: CommitRecord, confirm: Callable[[], None] = lambda: None) -> None:
-        """Append to the log from a snapshot that ends with this driver's last row; a newer row means it is fenced."""
+    def _prepare(self, record: CommitRecord) -> FileEntry:
+        """Write the file of the commit's row, and look for all that the pivot and the appends need: together, since on
+        an object store each is asked for by itself."""
+        version, looks = record.state_id.version, list[Callable[[], FileEntry | None]]()
+        # 3. Files checked
+        for table, (files, swaps) in _by_table(record).items():
+            named = [*files, *(entry for swap in swaps for entry in swap.files)]
+            if table in self._tables:
+                looks.append(partial(self._tables[table].prepare, version, named))
+            else:
+                folder = self._app_folder / table
+                looks.append(partial(check_files, self._application, folder, table, version, named))
+        looks.append(partial(self._claimed_log().prepare, version, ()))
+        if self._row is not None and self._row[0] == version:
+            folder_at(self._app_folder).at_once(looks)
+            return self._row[1]
+        looks.append(partial(write_row, self._app_folder, record))
+        *_, row = folder_at(self._app_folder).at_once(looks)
+        assert row is not None
+        self._row = version, row
+        return row
+
+    def _append_row(self, record: CommitRecord, entry: FileEntry) -> None:
+        """Append ``entry``, the file of its row, to the log, from a snapshot that ends with this driver's last row; a
+        newer row means it is fenced."""
         log, version = self._claimed_log(), record.state_id.version
-        entry = write_row(self._app_folder, record)
-        confirm()
         for attempt in range(_ATTEMPTS):
             failure: Exception | None = None
+            is_written = False
             try:
                 is_written = log.write(version, [entry])
             except Exception as error:
                 failure = error
                 log.refresh()
-                is_written = log.version == version and entry.path in log.files()["path"]
-            if is_written and log.version == version:
+            if log.version == version and (is_written or entry.path in log.files()["path"]):
                 break
             if log.version != self._last:
                 raise FencedError(self._application, version_text(self._last), version_text(log.version))
             if failure is not None and attempt == _ATTEMPTS - 1:
                 if is_disk_full(failure):
                     log.folder.delete([entry.path])  # the next try needs the room
+                    self._row = None
                 raise failure
         self._last = version
         self._rows_to_roll_up += 1
@@ -297,30 +320,41 @@ class Committer:
         """Open the tables that exist, as they are, and create those whose rows the log promises."""
         shown = {spec.name: upserts_of(spec) for spec in self._specs}
         specs = {spec.name: spec for spec in self._specs}
-        for name in specs.keys() | self._table_versions.keys():
+
+        def opened(name: str) -> AppendTable | None:
             if is_table(self._app_folder / name):
-                self._tables[name] = AppendTable(self._app_folder / name, name, self._application)
-            elif name in specs and name in self._table_versions:
-                self._tables[name] = AppendTable.create(self._app_folder, specs[name], self._application)
+                return AppendTable(self._app_folder / name, name, self._application)
+            if name in specs and name in self._table_versions:
+                return AppendTable.create(self._app_folder, specs[name], self._application)
+            return None
+
+        names = [*(specs.keys() | self._table_versions.keys())]
+        upserts = {name: spec.name for name, spec in shown.items() if spec is not None}
+        found = folder_at(self._app_folder).at_once(partial(opened, name) for name in (*names, *upserts.values()))
+        self._tables |= {name: table for name, table in zip(names, found, strict=False) if table is not None}
         self._upserts = {
-            name: AppendTable(self._app_folder / spec.name, spec.name, self._application)
-            for name, spec in shown.items()
-            if spec is not None and is_table(self._app_folder / spec.name)
+            name: table for name, table in zip(upserts, found[len(names) :], strict=True) if table is not None
         }
 
     def _create_tables(self) -> None:
-        for spec in self._specs:
-            if spec.name not in self._tables:
-                self._tables[spec.name] = AppendTable.create(self._app_folder, spec, self._application)
+        missing = [spec for spec in self._specs if spec.name not in self._tables]
+        created = folder_at(self._app_folder).at_once(
+            partial(AppendTable.create, self._app_folder, spec, self._application) for spec in missing
+        )
+        self._tables |= {spec.name: table for spec, table in zip(missing, created, strict=True)}
 
     def _evolve_tables(self, epoch: int) -> None:
         """Give tables the columns of their specs, and create those that show them; where keys change, rows from
         ``epoch`` on stay."""
-        for spec in self._specs:
-            if (shown := AppendTable.create_upserts(self._app_folder, spec, self._application)) is not None:
-                self._upserts[spec.name] = shown
+
+        def evolved(spec: TableSpec) -> AppendTable | None:
+            shown = AppendTable.create_upserts(self._app_folder, spec, self._application)
             evolve(self._app_folder, spec, epoch=epoch, check=self.check_claim)
             self._tables[spec.name].refresh()
+            return shown
+
+        found = folder_at(self._app_folder).at_once(partial(evolved, spec) for spec in self._specs)
+        self._upserts |= {spec.name: shown for spec, shown in zip(self._specs, found, strict=True) if shown is not None}
         self._is_evolved = True
 
     def _require_no_table_ahead(self) -> None:

@@ -7,7 +7,8 @@ commits to append, and in what order, is up to ``weir.state.commit.protocol``; w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
@@ -52,6 +53,7 @@ class AppendTable:
         """Open a table that exists."""
         self.folder, self.name, self.application = folder_at(place), name, application
         self._log = DeltaLog(self.folder, application)
+        self._prepared = 0
         self._checkpointed = last_checkpoint(self.folder)
 
     @classmethod
@@ -109,18 +111,32 @@ class AppendTable:
         """Read what was added to the table's log since the last read, and make sure that it is on disk."""
         self._log.refresh()
 
+    def prepare(self, version: int, files: Sequence[FileEntry]) -> None:
+        """Look whether all is there that an append at ``version`` needs; the next one then need not wait for that.
+
+        Raises:
+            TableBehindError: A file is gone.
+            DeltaLogGoneError: The table's log is.
+        """
+        look = partial(check_files, self.application, self.folder, self.name, version, files)
+        looks: list[Callable[[], None]] = [look, self._log.prepare]
+        self.folder.at_once(looks)
+        self._prepared = version
+
     def append(self, version: int, files: Sequence[FileEntry], swaps: Sequence[TableSwap] = ()) -> None:
         """Add a commit's files and carry out its swaps, unless the table already has that commit.
 
         A write can succeed and still raise, so after any error the version is read back before the next attempt.
 
         Raises:
-            TableBehindError: A file is gone.
+            TableBehindError, DeltaLogGoneError: As for ``prepare``.
         """
         added = [*files, *(entry for swap in swaps for entry in swap.files)]
         failures = 0
         while self.version < version:
-            check_files(self.application, self.folder, self.name, version, added)
+            if self._prepared != version:
+                self.prepare(version, added)
+            self._prepared = 0
             try:
                 if swaps:
                     self._swap(version, added, swaps)
@@ -175,7 +191,8 @@ class AppendTable:
 
 def check_files(application: str, place: Place, table: str, version: int, files: Sequence[FileEntry]) -> None:
     """Raise ``TableBehindError`` unless all files are in the table's folder (Delta would not notice)."""
-    for entry, found in zip(files, folder_at(place).find_all([entry.path for entry in files]), strict=True):
+    folder = folder_at(place)
+    for entry, found in zip(files, folder.at_once(partial(folder.find, entry.path) for entry in files), strict=True):
         if found is None or found.size_bytes != entry.size_bytes:
             raise TableBehindError(application, table, version_text(version), entry.path)
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
+Result = TypeVar("Result")
 Target: TypeAlias = str | BytesIO
 """Where polars is to write a file."""
 
@@ -70,14 +71,18 @@ class Folder(Protocol):
     def find(self, name: str) -> File | None:
         """The file of that name, without its content; None if there is none."""
 
-    def find_all(self, names: Sequence[str]) -> Sequence[File | None]:
-        """``find`` for each of the names, at the same time where each has to be asked for."""
-
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
         """The files whose names begin with ``prefix`` and sort after ``after``, in no particular order.
 
         ``below`` also lists those in folders below. What is written or deleted meanwhile may be listed or not. Hidden
         files, whose names begin with a dot, are not listed. Empty if the folder does not exist.
+        """
+
+    def at_once(self, calls: Iterable[Callable[[], Result]]) -> Sequence[Result]:
+        """What each of the calls returns, in their order. Where each waits for a server they are made at the same time,
+        from threads; else one after another.
+
+        The error of the first that fails is raised; those after it may have been made or not.
         """
 
     def folders(self) -> Iterator[str]:

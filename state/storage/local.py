@@ -17,7 +17,7 @@ from pathlib import Path
 
 from weir.state.engine.environment import make_folders, sync_file, sync_folder
 from weir.state.full_disk import writing
-from weir.state.storage.contract import File, Target
+from weir.state.storage.contract import File, Result, Target
 from weir.state.storage.copying import copy, move
 
 _SCRATCH_SUFFIX = ".tmp"
@@ -70,8 +70,8 @@ class Local:
             return None
         return File(name=name, size_bytes=found.st_size, modified_s=found.st_mtime)
 
-    def find_all(self, names: Sequence[str]) -> Sequence[File | None]:
-        return [self.find(name) for name in names]
+    def at_once(self, calls: Iterable[Callable[[], Result]]) -> Sequence[Result]:
+        return [call() for call in calls]
 
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
         parent, _, start = prefix.rpartition("/")

@@ -7,33 +7,38 @@ up to the store, which must refuse a second put of one name: ``require_condition
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from datetime import timedelta
+from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import obstore
+import polars as pl
+from deltalake.exceptions import DeltaError
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 from obstore.store import ObjectStore, from_url
 
-from weir.state.errors import ConditionalPutError, ObjectStoreError
-from weir.state.storage.contract import File, Target
+from weir.state.errors import ConditionalPutError, ObjectStoreAwayError, ObjectStoreError
+from weir.state.storage.contract import File, Result, Target
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
+    from obstore.store import RetryConfig
 
-_CHUNK_BYTES = 8 << 20
+_CHUNK_BYTES, _CHUNKS_AT_ONCE = 8 << 20, 4
 _WRITER = "weirwriter"
 """The attribute that tells a writer its own file from that of another."""
-_AT_ONCE = 16
+_AT_ONCE = 32
 _PUTS = 3
 """How often a put is tried whose answer has been lost; what the server refuses for now is tried again below that."""
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
@@ -43,6 +48,17 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
 }
 """What delta-rs and polars have to be told, by scheme; the rest they find in the environment, as obstore does."""
 _MESSAGE = re.compile("<Message>(.*?)</Message>", re.DOTALL)
+_AWAY = re.compile(r"HTTP error|error sending request|status code\W*(429|5\d\d) ")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""In the texts of obstore, delta-rs and polars, which have one client in common."""
+_RETRY: RetryConfig = {
+    "max_retries": 20,
+    "retry_timeout": timedelta(seconds=15),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2},
+}
+"""After that it is an error, which a run waits with, and says so."""
+_REMOVED = ".removed"
+"""The hidden folder of notes, one for each folder that is being deleted, of what was there."""
 _CHECKED = ".weir"
 """The hidden folder of files by which a store is asked whether it refuses a second put."""
 
@@ -95,8 +111,9 @@ class ObjectFolder:
             return None
         return File(name=name, size_bytes=found["size"], modified_s=found["last_modified"].timestamp())
 
-    def find_all(self, names: Sequence[str]) -> Sequence[File | None]:
-        return [self.find(name) for name in names] if len(names) < 2 else [*_asking_at_once().map(self.find, names)]
+    def at_once(self, calls: Iterable[Callable[[], Result]]) -> Sequence[Result]:
+        with ThreadPoolExecutor(_AT_ONCE, "storage") as threads:
+            return [*threads.map(lambda call: call(), calls)]
 
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
         parent = prefix.rpartition("/")[0]
@@ -158,13 +175,18 @@ class ObjectFolder:
 
     def download(self, name: str, target: Path, size_bytes: int, *, take: bool = False) -> int:
         checksum = done = 0
-        with target.open("xb") as file, self._asking():
-            for chunk in obstore.get(self.store, self._key(name)).stream(min_chunk_size=_CHUNK_BYTES):
-                part = bytes(chunk)[: size_bytes - done]
-                file.write(part)
-                checksum, done = zlib.crc32(part, checksum), done + len(part)
-        if done < size_bytes:
-            raise OSError(0, f"it ends {size_bytes - done:,} bytes early")
+        with target.open("xb") as file:
+            while done < size_bytes:  # in parts, each of which has the time that a request has
+                starts = range(done, size_bytes, _CHUNK_BYTES)[:_CHUNKS_AT_ONCE]
+                sizes = [min(_CHUNK_BYTES, size_bytes - start) for start in starts]
+                parts = self.at_once(
+                    partial(self.get_range, name, start, size) for start, size in zip(starts, sizes, strict=True)
+                )
+                for part, size in zip(parts, sizes, strict=True):
+                    file.write(part)
+                    checksum, done = zlib.crc32(part, checksum), done + len(part)
+                    if len(part) < size:
+                        raise OSError(0, f"it ends {size_bytes - done:,} bytes early")
         return checksum
 
     def sync(self, names: Iterable[str] = ()) -> None:
@@ -177,17 +199,38 @@ class ObjectFolder:
         self._delete([self._key(name) for name in names])
 
     def delete_folder(self, name: str) -> None:
-        """As the contract has it for Delta tables, whose logs go first; not in one step."""
-        with self._asking():
-            keys = [found["path"] for found in _found(self.store, self._key(name), None, below=True)]
-        self._delete([key for key in keys if "/_delta_log/" in key])
-        self._delete([key for key in keys if "/_delta_log/" not in key])
+        """As the contract has it for Delta tables, whose logs go first; not in one step, so it is noted before."""
+        self.remove_leftovers()
+        folder = self._key(name)
+        if found := self._tags(folder):
+            note = f"{_REMOVED}/{uuid.uuid4().hex}.json"
+            self.put(note, json.dumps({"folder": folder, "tags": found}).encode())
+            self._delete_tables(found)
+            self.delete([note])
 
     def remove_empty(self, name: str) -> None:
         """There are no empty folders."""
 
     def remove_leftovers(self) -> None:
-        """There are none: a file that was not put in full is not there."""
+        """Delete what killed calls of ``delete_folder`` have noted and left, unless it is another file by now. There is
+        nothing else: a file that was not put in full is not there."""
+        for key in self._tags(self._key(_REMOVED)):
+            with suppress(FileNotFoundError), self._asking():  # another process was quicker
+                noted = json.loads(bytes(obstore.get(self.store, key).bytes()))
+                there = self._tags(noted["folder"])
+                self._delete_tables([each for each, tag in noted["tags"].items() if there.get(each) == tag])
+                self._delete([key])
+
+    def _tags(self, folder: str) -> dict[str, str | None]:
+        """What tells each file that is below a folder from another one by its name; by key."""
+        with self._asking():
+            return {found["path"]: found["e_tag"] for found in _found(self.store, folder, None, below=True)}
+
+    def _delete_tables(self, keys: Collection[str]) -> None:
+        """The newest entries of logs go first: what is there meanwhile is an older version of the table, or none."""
+        logs = sorted((key for key in keys if "/_delta_log/" in key), reverse=True)
+        self._delete(logs)
+        self._delete([key for key in keys if "/_delta_log/" not in key])
 
     def _delete(self, keys: Sequence[str]) -> None:
         with self._asking():
@@ -235,14 +278,9 @@ def object_folder(uri: str) -> ObjectFolder:
 def _store(root: str) -> ObjectStore:
     """One a process, with its connections."""
     try:
-        return from_url(root, client_options={"allow_http": True})
+        return from_url(root, client_options={"allow_http": True}, retry_config=_RETRY)
     except BaseError as error:
         raise _store_error(root, error) from None
-
-
-@cache
-def _asking_at_once() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_AT_ONCE, "storage")
 
 
 def _found(store: ObjectStore, prefix: str, after: str | None, *, below: bool) -> Iterator[ObjectMeta]:
@@ -254,9 +292,25 @@ def _found(store: ObjectStore, prefix: str, after: str | None, *, below: bool) -
 
 
 def _store_error(uri: str, error: Exception) -> ObjectStoreError:
-    text = str(error)
+    text = _COLOUR.sub("", str(error))
     reason, said = text.partition("\n")[0].partition("<?xml")[0].strip(" :"), _MESSAGE.search(text)
+    if is_away(error):  # what was asked, and how often, says nothing of why there is no answer
+        told = text.partition("\n\n")[0].replace("\N{DOWNWARDS ARROW WITH TIP RIGHTWARDS}", "").rpartition(" - ")[2]
+        return ObjectStoreAwayError(uri, " ".join(told.split()).rstrip(":"))
     return ObjectStoreError(uri, f"{reason}: {said[1]}" if said else reason)
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether something failed because an object store does not answer, or asks for time; it may answer later."""
+    if isinstance(error, ObjectStoreError):
+        return isinstance(error, ObjectStoreAwayError)
+    is_of_client = isinstance(error, (BaseError, OSError, pl.exceptions.PolarsError, DeltaError))
+    return is_of_client and _AWAY.search(_COLOUR.sub("", str(error))) is not None
+
+
+def away(uri: str, error: Exception) -> ObjectStoreError:
+    """An error of which ``is_away`` says so, in a sentence."""
+    return error if isinstance(error, ObjectStoreError) else _store_error(uri, error)
 
 
 def require_conditional_puts(folder: ObjectFolder) -> None:

@@ -79,7 +79,7 @@ class SimulatedSlots(PlansUnderWay):
         given.sent()
 
         def renewal(plan: TaskPlan) -> Renewal | None:
-            if self._scheduler.now_s - began_s <= SIGN_EVERY_S:
+            if not plan.asks and self._scheduler.now_s - began_s <= SIGN_EVERY_S:
                 return None
             answers: list[Renewal | None] = []
             given.heard(Asks(plan.task), answers.append)

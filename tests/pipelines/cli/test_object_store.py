@@ -7,12 +7,14 @@ from collections import Counter
 import obstore
 import pytest
 
+from tests.faults.dying import KilledError
 from tests.pipelines.cli.daily import HOURS, ROWS, SECOND, SWAP, daily, of, refused, succeeded
 from tests.pipelines.cli.typed import BROKERS, Terminal
 from tests.pipelines.spark.inline import Topics
 from weir.state.commit.tables import read_table
 from weir.state.storage import object_store
 from weir.state.storage.contract import Folder
+from weir.state.storage.object_store import ObjectFolder
 from weir.state.storage.places import folder_at
 
 
@@ -54,6 +56,22 @@ def test_a_backfill_is_swapped_in_and_a_compaction_leaves_the_rows(remote, wareh
     succeeded(remote.run("programs:app"))
     assert Counter(facts(warehouse)) == Counter([*of(1), *range(6)])
     succeeded(remote.weir("verify clicks"))
+
+
+def test_what_killed_deletions_have_left_goes_with_the_next_compaction(remote, warehouse, monkeypatch):
+    def dies(self, keys):
+        raise KilledError
+
+    places = (warehouse, warehouse / "clicks" / "_backfills")
+    for place in places:
+        place.put("gone/table/1.parquet", b"x")
+        with monkeypatch.context() as broken:
+            broken.setattr(ObjectFolder, "_delete", dies)
+            with pytest.raises(KilledError):
+                place.delete_folder("gone")
+    succeeded(remote.weir("compact clicks"))
+    assert [file.name for place in places for file in place.list("gone/", below=True)] == []
+    assert facts(warehouse) == of()
 
 
 def test_a_reset_deletes_all_that_is_there_and_the_next_run_begins_again(remote, warehouse):

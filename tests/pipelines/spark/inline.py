@@ -117,6 +117,15 @@ class InlineSlots:
     """Runs plans in this process, one after another."""
 
     runner: EpochRunner
+    renewal: Callable[[TaskId], Renewal | None] = lambda task: None
+    begun: list[TaskPlan] = field(default_factory=list)
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self.begun)
+
+    def begin(self, plans: Sequence[TaskPlan]) -> None:
+        self.begun += plans
 
     def late(self) -> list[Receipt]:
         return []
@@ -125,13 +134,17 @@ class InlineSlots:
         return []
 
     def is_free(self, task: TaskId) -> bool:
-        return True
+        return all(plan.task != task for plan in self.begun)
 
     def forget(self, task: TaskId) -> None:
-        pass
+        self.begun = [plan for plan in self.begun if plan.task != task]
 
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
-        return [self.runner.run(plan) for plan in plans]
+        begun, self.begun = self.begun, []
+        self.runner._renewal = lambda plan: self.renewal(plan.task) if plan.asks else None
+        receipts = [self.runner.run(plan) for plan in begun]
+        self.runner._renewal = lambda plan: None
+        return receipts + [self.runner.run(plan) for plan in plans]
 
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
         return [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from datetime import timedelta
 from threading import Event
 
 import polars as pl
@@ -12,11 +14,14 @@ from deltalake import DeltaTable
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, program, sales, totals
+from tests.s3_proxy import s3_proxy
+from weir.pipelines.spark.progress import Progress
 from weir.state.changelog.compaction import Compaction
 from weir.state.commit.log import newest_commit
 from weir.state.commit.tables import read_table
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.errors import FencedError
+from weir.state.storage import object_store
 
 
 @pytest.fixture
@@ -102,3 +107,46 @@ def test_delta_rs_and_polars_read_and_compact_tables_there_by_the_same_variables
         place.topics.rows["sales", partition] += sales(30, partition)
     place.run()
     assert totals(place) == expected(place)
+
+
+@pytest.fixture
+def proxy(s3_url, s3_bucket, monkeypatch):
+    with s3_proxy(s3_url) as found:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", found.url)
+        yield found
+
+
+@pytest.mark.parametrize("fault", ["refusing", "hanging_up"])
+@pytest.mark.parametrize("step", ["files written", "table appended", "settled"])
+def test_a_store_that_goes_away_is_waited_for_and_named_in_the_status(
+    tmp_path, s3_bucket, proxy, monkeypatch, fault, step
+):
+    monkeypatch.setattr(
+        object_store, "_RETRY", {"max_retries": 1, "backoff": {"init_backoff": timedelta(milliseconds=1)}}
+    )
+    monkeypatch.setattr("weir.pipelines.spark.driver.DISK_FULL_WAIT_S", 0.01)
+    topics = Topics({("sales", partition): sales(90, partition) for partition in (0, 1)})
+    place = Place(application(), topics, tmp_path, max_records=30, bucket=s3_bucket)
+    waits, steps = set[str](), Counter[str]()
+
+    def on_step(name: str) -> None:
+        steps[name] += 1
+        if name == step and steps[name] == 2:
+            setattr(proxy, fault, 1_000_000)
+
+    def on_progress(progress: Progress) -> None:
+        if progress.state == "waiting":
+            waits.add(progress.message)
+            proxy.refusing = proxy.hanging_up = 0
+
+    place.driver(on_step, on_progress).run(Event(), until_caught_up=True)
+    assert totals(place) == expected(place)
+    reason = "503 Service Unavailable" if fault == "refusing" else "error sending request"
+    assert waits
+    for message in waits:
+        assert f"the object store of {s3_bucket}/warehouse/sales" in message
+        assert f"does not answer: {'Server returned non-2xx status code: ' * (fault == 'refusing')}" in message
+        assert f"{reason}; check the network, and the endpoint in the environment" in message
+    place.run()
+    assert totals(place) == expected(place), "another start finds nothing to complain of"
+    TaskStoreCache.close_all()

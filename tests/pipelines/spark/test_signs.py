@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Event
@@ -23,7 +24,7 @@ from weir import (
 )
 from weir.pipelines.operators.calls import running_call
 from weir.pipelines.spark.control import ControlPanel
-from weir.pipelines.spark.signs import Sign
+from weir.pipelines.spark.signs import Sign, Signs
 
 
 @dataclass(frozen=True)
@@ -163,3 +164,11 @@ def test_a_driver_that_waits_reports_and_names_the_call_until_the_task_has_answe
     assert reasons[-1] == ""
     assert states.count("working") >= 3, "not a driver that has stalled"
     assert caplog.text.count("task 0_0 has been in one call of 'noted' in map for 6 s") == 1
+
+
+def test_a_task_whose_epoch_begins_before_a_commit_asks_however_quick_it_is():
+    with closing(Signs(lambda sign: None)) as signs:
+        for asks in (True, False):
+            signs.begin(asks=asks)
+            with signs.at_work("0_0"):
+                assert signs.must_ask() is asks

@@ -18,7 +18,7 @@ from weir.pipelines.spark.progress import RunSummary
 from weir.pipelines.spark.signs import Asks, Sign
 from weir.pipelines.spark.under_way import ATTEMPTS, Given, PlansUnderWay
 from weir.pipelines.tasks.epoch import DriverGoneError, EpochRunner, NotWantedError
-from weir.pipelines.tasks.plan import Receipt, Renewal, TaskPlan
+from weir.pipelines.tasks.plan import Renewal, TaskPlan
 
 
 class WorkerKilledError(KilledError):
@@ -36,9 +36,9 @@ class ThreadedSlots(PlansUnderWay):
         self._replies: dict[int, queue.SimpleQueue[Renewal | str | None]] = {}
         self._at_work: dict[int, Given] = {}
 
-    def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
+    def begin(self, plans: Sequence[TaskPlan]) -> None:
         """Without budgets, whose clock all threads would share."""
-        return super().run([replace(plan, budget_ms=None, batch_rows=None) for plan in plans])
+        super().begin([replace(plan, budget_ms=None, batch_rows=None) for plan in plans])
 
     def settle(self, requests):
         assert all(self.is_free(request.task) for request in requests)

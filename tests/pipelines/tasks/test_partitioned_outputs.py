@@ -12,15 +12,17 @@ from pathlib import Path
 import msgspec
 import polars as pl
 import pytest
-from deltalake import DeltaTable
 
 from tests.pipelines.processors.runs import CrashError, CrashesAt
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Count, Json, StreamsBuilder, String, TopologyError
 from weir.pipelines.spark.errors import RunError
 from weir.state.changelog.compaction import Compaction
+from weir.state.commit.files import scan_as_written
 from weir.state.commit.tables import file_actions, read_table
 from weir.state.errors import TableSchemaError
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import folder_at, storage_options, table_at
 
 RECORDS = 120
 TEXTS = ("a", "b c/d=e%f", "ü", "x" * 300, "", None)
@@ -70,34 +72,38 @@ def rows_of(frame: pl.DataFrame) -> list[tuple]:
     return sorted(frame.select("user", "number", "text", "flag", "day").rows(), key=str)
 
 
-def check(warehouse: Path) -> None:
-    facts, counts = warehouse / "shop" / "facts", warehouse / "shop" / "counts"
+def check(warehouse: Folder | Path) -> None:
+    facts, counts = folder_at(warehouse) / "shop" / "facts", folder_at(warehouse) / "shop" / "counts"
     assert rows_of(read_table(facts)) == model()
-    assert rows_of(pl.from_arrow(DeltaTable(facts).to_pyarrow_table())) == model()
-    only = pl.scan_delta(str(facts)).filter(pl.col("text") == TEXTS[1], pl.col("day") == date(2024, 1, 2)).collect()
+    assert rows_of(pl.from_arrow(table_at(facts).to_pyarrow_table())) == model()
+    only = (
+        pl.scan_delta(facts.uri, storage_options=storage_options(facts))
+        .filter(pl.col("text") == TEXTS[1], pl.col("day") == date(2024, 1, 2))
+        .collect()
+    )
     assert rows_of(only) == [row for row in model() if row[2] == TEXTS[1] and row[4] == date(2024, 1, 2)]
     assert sorted(read_table(counts).select("user", "events").rows()) == [
         (f"user-{user}", RECORDS // 4) for user in range(4)
     ]
-    files = file_actions(DeltaTable(facts))
-    for file in files.iter_rows(named=True):
-        (values,) = pl.read_parquet(facts / file["path"], hive_partitioning=False).select(BY).unique().rows()
+    for file in file_actions(table_at(facts)).iter_rows(named=True):
+        (values,) = scan_as_written(facts, [file["path"]]).select(BY).unique().collect().rows()
         assert values == tuple(file[f"partition.{name}"] for name in BY), "the log says what is in the file"
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_reader_sees_the_rows_of_a_loop_whatever_dies(tmp_path, seed):
+@pytest.mark.parametrize(("seed", "is_distant"), [(0, False), (1, False), (2, False), (0, True)])
+def test_every_reader_sees_the_rows_of_a_loop_whatever_dies(tmp_path, seed, is_distant, request):
     here, choose = place(tmp_path), random.Random(seed)
+    here.bucket = request.getfixturevalue("s3_bucket") if is_distant else ""
     for _ in range(4 * (seed > 0)):
         with suppress(CrashError, RunError):
             here.run(CrashesAt(choose.randrange(1, 40)))
     here.run()
     check(here.warehouse)
-    before = file_actions(DeltaTable(here.warehouse / "shop" / "facts")).height
+    before = file_actions(table_at(here.warehouse / "shop" / "facts")).height
     compaction = Compaction(here.warehouse, "shop", is_whole=True, tombstone_retention_ms=0)
     list(compaction.run(compaction.tables()))
     check(here.warehouse)
-    files = file_actions(DeltaTable(here.warehouse / "shop" / "facts"))
+    files = file_actions(table_at(here.warehouse / "shop" / "facts"))
     assert files.height == files.select(f"partition.{name}" for name in BY).n_unique() < before
     here.run()
     check(here.warehouse)

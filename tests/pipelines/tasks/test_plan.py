@@ -41,6 +41,7 @@ OTHER = {
     "budget_ms": 800,
     "batch_rows": 12,
     "tried": 2,
+    "asks": True,
 }
 
 

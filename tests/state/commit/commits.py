@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import polars as pl
 
 from weir.state.commit.files import write_file
@@ -47,7 +49,9 @@ class Crash(BaseException):
     """Stands for a kill, seen from inside the process."""
 
 
-def committer(warehouse: Place, tables=TABLES, on_step=lambda step: None) -> Committer:
+def committer(
+    warehouse: Place, tables: Sequence[TableSpec] = TABLES, on_step: Callable[[str], None] = lambda step: None
+) -> Committer:
     return Committer(warehouse, "app", tables, fingerprint="f", on_step=on_step)
 
 

@@ -36,7 +36,7 @@ from weir.state.commit.tables import AppendTable, file_actions, read_rows, read_
 from weir.state.errors import EpochLimitError, FencedError, TableAheadError, TableBehindError, TableSchemaError
 from weir.state.storage.contract import Folder
 from weir.state.storage.local import Local
-from weir.state.storage.places import folder_at, table_at
+from weir.state.storage.places import folder_at, storage_options, table_at
 from weir.state.types import StateId, TableSpec
 
 
@@ -498,3 +498,26 @@ def test_fighting_drivers_commit_every_epoch_once(warehouse):
     assert set(claims.values()) == {1}
     assert "fenced" in lines
     assert len(told) > 3
+
+
+def test_partitions_of_any_characters_are_read_back_by_us_by_delta_rs_and_by_polars(warehouse):
+    """Their names are in the paths of a changelog's files."""
+    driver, values = committer(warehouse), ["b c/d=e%f", "ü #?&+", "100 %", "a=b", None]
+    driver.claim()
+    files = []
+    for number, value in enumerate(values):
+        rows = pl.DataFrame({"k": ["k"], "n": [number], "_epoch": [1], "_deleted": [False]})
+        files.append(write_file(warehouse / "app", CHANGES, rows, {"task": value}))
+    driver.commit(replace(record(warehouse, 1, 1), files=tuple(files)))
+    driver.close()
+    table = warehouse / "app" / CHANGES.name
+    expected = sorted(enumerate(values))
+    for read in (
+        read_rows(table),
+        pl.from_arrow(table_at(table).to_pyarrow_table()),
+        pl.read_delta(table.uri, storage_options=storage_options(table)),
+        table_at(table).optimize.compact() and read_rows(table),
+    ):
+        assert sorted(read.select("n", "task").rows()) == expected
+    some = pl.scan_delta(table.uri, storage_options=storage_options(table)).filter(pl.col("task") == values[0])
+    assert some.select("n").collect().rows() == [(0,)]

@@ -238,3 +238,18 @@ def test_what_a_killed_writer_left_is_no_file_and_goes_after_an_hour(tmp_path):
     assert names(folder, below=True) == []
     folder.remove_leftovers()
     assert [path.name for path in tmp_path.iterdir()] == [".new.tmp"]
+
+
+def test_names_may_have_any_characters(folder):
+    odd = ["a b", "c%2Fd", "e=f&g+h", "ü#?", "[i]{j}~'k'"]
+    for name in odd:
+        folder.put(f"{name}/{name}.json", name.encode())
+    assert names(folder, below=True) == sorted(f"{name}/{name}.json" for name in odd)
+    assert sorted(folder.folders()) == sorted(odd)
+    for name in odd:
+        assert (folder / name).get(f"{name}.json") == name.encode()
+        found = folder.find(f"{name}/{name}.json")
+        assert found is not None
+        assert not folder.put_if_absent(found.name, b"another")
+    folder.delete([f"{name}/{name}.json" for name in odd])
+    assert names(folder, below=True) == []

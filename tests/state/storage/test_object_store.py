@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import zlib
 from collections.abc import Iterator
+from datetime import timedelta
 
 import obstore
 import polars as pl
@@ -11,14 +13,16 @@ import pytest
 from obstore.store import MemoryStore
 
 from tests.s3_proxy import Proxy, s3_proxy
-from tests.state.commit.commits import FACTS, TABLES, record
+from tests.state.commit.commits import FACTS, TABLES, all_counts, record
+from weir.state.commit.checkpoints import is_whole
+from weir.state.commit.damage import damaged_file, unreadable
 from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord
-from weir.state.commit.tables import read_rows
-from weir.state.errors import ConditionalPutError, ObjectStoreError
+from weir.state.commit.tables import AppendTable, read_rows
+from weir.state.errors import ConditionalPutError, ObjectStoreAwayError, ObjectStoreError
 from weir.state.storage import object_store
-from weir.state.storage.object_store import ObjectFolder, require_conditional_puts
+from weir.state.storage.object_store import ObjectFolder, away, is_away, require_conditional_puts
 from weir.state.storage.places import folder_at
 
 
@@ -114,6 +118,82 @@ def test_errors_are_those_of_the_contract_and_leave_out_what_obstore_adds(monkey
         folder_at("az://container/app")
 
 
+OF_DELTA = """Kernel error -> Generic S3 error
+          \x1b[31m\u21b3\x1b[0m Error performing GET http://127.0.0.1:9/bench/t in 101.9ms, after 1 retries
+            \x1b[31m\u21b3\x1b[0m 180s  - Server returned non-2xx status code
+             \x1b[31m\u21b3\x1b[0m 503 Service Unavailable
+"""
+
+
+def test_a_store_that_is_away_is_not_taken_for_a_damaged_file(proxy, s3_bucket, monkeypatch):
+    retry = {"max_retries": 1, "backoff": {"init_backoff": timedelta(milliseconds=1)}}
+    monkeypatch.setattr(object_store, "_RETRY", retry)
+    monkeypatch.setitem(object_store._OPTIONS, "s3", {**object_store._OPTIONS["s3"], "max_retries": 1})  # polars' own
+    app = folder_at(f"{s3_bucket}/warehouse/app")
+    name, table = write_file(app, FACTS, pl.DataFrame({"n": [1], "_epoch": [1]})).path, app / FACTS.name
+    proxy.hanging_up = 1_000_000
+    for call in (
+        lambda: is_whole(table, name),
+        lambda: unreadable(table, name),
+        lambda: damaged_file(table, [name]),
+        lambda: read_rows(table),
+    ):
+        with pytest.raises(
+            ObjectStoreAwayError, match=r"/facts(/_delta_log)? does not answer: .*error sending request.*; check"
+        ):
+            call()
+    proxy.hanging_up = 0
+    assert is_whole(table, name)
+    assert unreadable(table, name) == ""
+    assert is_away(OSError(OF_DELTA))
+    assert "answer: Server returned non-2xx status code 503 Service Unavailable; check" in str(
+        away(table.uri, OSError(OF_DELTA))
+    )
+
+
+@pytest.mark.parametrize("table", ["_commits", "facts"])
+def test_a_write_whose_answer_is_lost_by_a_store_that_stays_away_is_known_as_ones_own_later(
+    proxy, s3_bucket, monkeypatch, table
+):
+    retry = {"max_retries": 1, "backoff": {"init_backoff": timedelta(milliseconds=1)}}
+    monkeypatch.setattr(object_store, "_RETRY", retry)
+    warehouse, write = folder_at(f"{s3_bucket}/warehouse"), AppendTable.write
+    driver = Committer(warehouse, "app", TABLES, fingerprint="f")
+    driver.claim()
+    wanted = record(warehouse, 1, 1)
+
+    def written_without_an_answer(self, version, files):
+        assert write(self, version, files)
+        if self.name == table and not proxy.hanging_up:
+            self._log.version, self._log.transaction = before[self.name]
+            proxy.hanging_up = 1_000_000
+            raise ObjectStoreAwayError(self.folder.uri, "error sending request")
+        return True
+
+    with monkeypatch.context() as broken:
+        before = {each.name: (each._log.version, each.version) for each in (driver._log, *driver._tables.values())}
+        broken.setattr(AppendTable, "write", written_without_an_answer)
+        with pytest.raises(ObjectStoreAwayError):
+            driver.commit(wanted)
+    proxy.hanging_up = 0
+    driver.commit(wanted)
+    driver.commit(record(warehouse, 1, 2))
+    driver.close()
+    assert all_counts(warehouse) == [2, 4, 2]
+    assert sorted(read_rows(warehouse / "app" / "_commits")["epoch"]) == [0, 1, 2]
+
+
+def test_a_long_download_comes_in_parts_each_of_which_is_a_request(proxy, s3_bucket, monkeypatch, tmp_path):
+    """A request has half a minute for its whole answer."""
+    monkeypatch.setattr(object_store, "_CHUNK_BYTES", 100_000)
+    folder, content = folder_at(f"{s3_bucket}/app"), bytes(range(251)) * 4_000
+    folder.put("1.mdb", content)
+    proxy.requests.clear()
+    assert folder.download("1.mdb", tmp_path / "1.mdb", len(content)) == zlib.crc32(content)
+    assert (tmp_path / "1.mdb").read_bytes() == content
+    assert proxy.requests == {"GET": 11}
+
+
 def test_a_commit_asks_as_often_as_the_page_says(proxy, s3_bucket):
     """Of three tables with a file each; the fewer requests, the sooner a commit is done far from the store."""
     warehouse = folder_at(f"{s3_bucket}/warehouse")
@@ -125,4 +205,48 @@ def test_a_commit_asks_as_often_as_the_page_says(proxy, s3_bucket):
     assert proxy.requests == {"PUT": 3}
     driver.commit(second)
     driver.close()
-    assert proxy.requests == {"PUT": 8, "HEAD": 10, "GET": 8}
+    assert proxy.requests == {"PUT": 8, "HEAD": 7, "GET": 8}
+
+
+def test_what_a_commit_waits_for_does_not_grow_with_its_tables(proxy, s3_bucket):
+    """The checks, the pivot, what came after it, the appends, what came after those."""
+    warehouse = folder_at(f"{s3_bucket}/warehouse")
+    driver = Committer(warehouse, "app", TABLES, fingerprint="f")
+    driver.claim()
+    written = record(warehouse, 1, 1)
+    proxy.delay_s, proxy.rounds = 0.2, 0
+    driver.commit(written)
+    driver.close()
+    assert proxy.rounds <= 5
+
+
+class CrashError(BaseException):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("deletions", [0, 1])
+def test_what_a_killed_deletion_leaves_goes_later_and_nothing_that_came_since(folder, monkeypatch, deletions):
+    for name in ("t/_delta_log/0.json", "t/_delta_log/1.json", "t/a.parquet", "t/part=1/b.parquet", "other/c"):
+        folder.put(name, b"old")
+    done, delete = [], ObjectFolder._delete
+
+    def dies(self, keys):
+        if len(done) == deletions:
+            raise CrashError
+        delete(self, keys)
+        done.append(keys)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ObjectFolder, "_delete", dies)
+        with pytest.raises(CrashError):
+            folder.delete_folder("t")
+    left = {file.name for file in folder.list(below=True)} - {"other/c"}
+    assert left >= {"t/a.parquet", "t/part=1/b.parquet"}, "a log that is there has its files"
+    assert any("_delta_log" in name for name in left) is (deletions == 0)
+    for name in ("t/_delta_log/0.json", "t/new.parquet"):
+        folder.put(name, b"new")
+    folder.remove_leftovers()
+    assert {file.name for file in folder.list(below=True)} == {"t/_delta_log/0.json", "t/new.parquet", "other/c"}
+    assert folder.get("t/_delta_log/0.json") == b"new"
+    folder.delete_folder("t")
+    assert [each["path"] for part in obstore.list(folder.store) for each in part] == ["app/other/c"]
