@@ -1,4 +1,5 @@
-"""What the code under test gets in place of clocks, random ids and threads while a world runs, and where it hands over.
+"""What the code under test gets while a world runs, in place of clocks, random ids, threads and disks, and where it
+hands over.
 
 Everything else is real: the planner, the coordinator, the committer, tasks, operators, LMDB, files and Delta logs.
 """
@@ -18,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.storage import Calls, PageCache, SimulatedFolder
 
 BEGIN_S = 1_750_000_000.0
 """The wall clock when a world begins."""
@@ -114,6 +116,18 @@ class AtOnce:
 def _module(of: types.ModuleType, **changed: Any) -> types.SimpleNamespace:
     """A module with other members."""
     return types.SimpleNamespace(**{**vars(of), **changed})
+
+
+@contextmanager
+def on_disk(disk: PageCache, calls: Calls) -> Iterator[None]:
+    """Within the block folders of the local disk are simulated ones, and what is synced is noted in ``disk``."""
+    modules = ("weir.state.storage.local", "weir.state.engine.environment")
+    with ExitStack() as stack:
+        for module in (sys.modules[name] for name in modules):
+            stack.enter_context(patch.object(module, "os", _module(module.os, fsync=disk.fsync)))
+        places = sys.modules["weir.state.storage.places"]
+        stack.enter_context(patch.object(places, "Local", partial(SimulatedFolder, calls=calls)))
+        yield
 
 
 @contextmanager
