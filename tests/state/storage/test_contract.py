@@ -74,6 +74,12 @@ def test_what_was_put_is_read_replaced_and_deleted(folder):
         folder.get("a.json")
 
 
+def test_a_folder_is_made_with_those_above_it(folder):
+    (folder / "deep" / "er").make()
+    (folder / "deep" / "er").make()
+    assert names(folder, below=True) == []
+
+
 def test_a_folder_that_does_not_exist_has_no_files(folder):
     assert (names(folder, below=True), [*folder.folders()], folder.find("a")) == ([], [], None)
 
