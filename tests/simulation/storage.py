@@ -98,6 +98,8 @@ class PageCache:
         self._root, self._kept = root, kept
         kept.mkdir(parents=True)
         root.mkdir(parents=True)
+        self._at_hand = set[int]()
+        """Files, by inode, that are kept."""
         self._synced: set[int] = set()
         """Files, by inode, of which the content is on disk."""
         self._names: dict[int, dict[str, int]] = {}
@@ -110,10 +112,10 @@ class PageCache:
             return
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
-            self._names[found.st_ino] = self._names_in(Path(path))
+            self._names[found.st_ino] = self._names_in(path)
         else:
             self._synced.add(found.st_ino)
-            self._keep(Path(path), found.st_ino)
+            self._keep(path, found.st_ino)
 
     def lose_power(self, rng: Random) -> list[str]:
         """Of what is not on disk, lose some: each name is as it is or as it was, each content is whole, cut or empty.
@@ -124,7 +126,7 @@ class PageCache:
         self._settle(self._root, rng, rng.choice([0.0, 0.0, 0.5, 0.9]), changed)
         for folder, _, names in os.walk(self._root):
             self._synced |= {os.stat(f"{folder}/{name}").st_ino for name in names}
-            self._names[os.stat(folder).st_ino] = self._names_in(Path(folder))
+            self._names[os.stat(folder).st_ino] = self._names_in(folder)
         return changed
 
     def _settle(self, folder: Path, rng: Random, stays: float, changed: list[str]) -> None:
@@ -157,16 +159,20 @@ class PageCache:
             self._put_back(path / name, inode)
         self._names[os.stat(path).st_ino] = self._names.get(was, {})
 
-    def _names_in(self, folder: Path) -> dict[str, int]:
-        names = _inodes(folder)
-        for name, inode in names.items():
-            if not (folder / name).is_dir():
-                self._keep(folder / name, inode)
+    def _names_in(self, folder: str) -> dict[str, int]:
+        names = dict[str, int]()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                names[entry.name] = entry.inode()
+                if not entry.is_dir():
+                    self._keep(entry.path, entry.inode())
         return names
 
-    def _keep(self, path: Path, inode: int) -> None:
-        with suppress(FileExistsError, FileNotFoundError):  # kept already, or deleted by another thread
-            os.link(path, self._kept / str(inode))
+    def _keep(self, path: str, inode: int) -> None:
+        if inode not in self._at_hand:
+            self._at_hand.add(inode)
+            with suppress(FileExistsError, FileNotFoundError):  # another thread was quicker
+                os.link(path, f"{self._kept}/{inode}")
 
 
 def _inodes(folder: Path) -> dict[str, int]:

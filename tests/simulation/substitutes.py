@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.simulation.scheduler import Process, Scheduler
-from tests.simulation.storage import Calls, PageCache, SimulatedFolder
+from tests.simulation.storage import Calls, SimulatedFolder
 
 BEGIN_S = 1_750_000_000.0
 """The wall clock when a world begins."""
@@ -50,7 +50,7 @@ class Clock:
     perf_counter = monotonic
 
     def time(self) -> float:
-        return BEGIN_S + self._scheduler.now_s
+        return BEGIN_S + self._scheduler.now_s + self._scheduler.wall_ahead_s
 
     def time_ns(self) -> int:
         return int(self.time() * 1e9)
@@ -119,20 +119,21 @@ def _module(of: types.ModuleType, **changed: Any) -> types.SimpleNamespace:
 
 
 @contextmanager
-def on_disk(disk: PageCache, calls: Calls) -> Iterator[None]:
-    """Within the block folders of the local disk are simulated ones, and what is synced is noted in ``disk``."""
+def on_disk(fsync: Callable[[int], None], calls: Calls) -> Iterator[None]:
+    """Within the block folders of the local disk are simulated ones, and descriptors are synced by ``fsync``."""
     modules = ("weir.state.storage.local", "weir.state.engine.environment")
     with ExitStack() as stack:
         for module in (sys.modules[name] for name in modules):
-            stack.enter_context(patch.object(module, "os", _module(module.os, fsync=disk.fsync)))
+            stack.enter_context(patch.object(module, "os", _module(module.os, fsync=fsync)))
         places = sys.modules["weir.state.storage.places"]
         stack.enter_context(patch.object(places, "Local", partial(SimulatedFolder, calls=calls)))
         yield
 
 
 @contextmanager
-def substitutes(scheduler: Scheduler, rng: Random) -> Iterator[None]:
-    """Within the block all modules of the project live in the simulated world."""
+def substitutes(scheduler: Scheduler, rng: Random, boot_id: Callable[[], str]) -> Iterator[None]:
+    """Within the block all modules of the project live in the simulated world; ``boot_id`` is another one after the
+    power has failed."""
     clock = Clock(scheduler)
     ids = _module(uuid, uuid4=lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
     with ExitStack() as stack:
@@ -150,6 +151,8 @@ def substitutes(scheduler: Scheduler, rng: Random) -> Iterator[None]:
         made = driver._Clock
         replace(driver, "_Clock", lambda: made(commit=clock.monotonic(), topics=clock.monotonic()))
         replace(driver, "Event", partial(Event, scheduler))
+        replace(driver, "IDLE_WAIT_S", 0.1)  # fewer looks that find nothing
+
         replace(
             loaded["weir.pipelines.spark.under_way"],
             "threading",
@@ -163,6 +166,7 @@ def substitutes(scheduler: Scheduler, rng: Random) -> Iterator[None]:
         for module in (driver, protocol):
             replace(module, "ThreadPoolExecutor", AtOnce)
         replace(loaded["weir.state.storage.syncs"], "_syncing", AtOnce)
+        replace(loaded["weir.state.engine.environment"], "boot_id", boot_id)
         for module_name, names in POINTS.items():
             for name in names:
                 _make_point(scheduler, loaded[module_name], name, stack)

@@ -26,7 +26,7 @@ def left_after(tmp_path: Path, write: Callable[[Folder], object]) -> set[tuple[t
     found = set()
     for seed in LOSSES:
         disk = PageCache(tmp_path / str(seed) / "disk", tmp_path / str(seed) / "kept")
-        with on_disk(disk, lambda kind, name: nullcontext()):
+        with on_disk(disk.fsync, lambda kind, name: nullcontext()):
             folder = folder_at(tmp_path / str(seed) / "disk")
             write(folder)
             disk.lose_power(Random(seed))
@@ -103,7 +103,7 @@ def test_a_call_fails_before_it_has_done_anything_or_after(tmp_path):
         if fails == ["after"]:
             raise TimeoutError(errno.ETIMEDOUT, "no answer")
 
-    with on_disk(PageCache(tmp_path / "disk", tmp_path / "kept"), calls):
+    with on_disk(PageCache(tmp_path / "disk", tmp_path / "kept").fsync, calls):
         folder = folder_at(tmp_path / "disk") / "app"
         with pytest.raises(OSError, match="No space left"):
             folder.put("a", CONTENT)

@@ -21,7 +21,7 @@ SPEC = TableSpec(name="changelogs/t", schema=pl.Schema({"n": pl.Int64()}))
 @pytest.mark.parametrize("seed", range(12))
 def test_a_table_is_there_with_the_folders_above_it_and_what_was_appended(tmp_path, seed):
     disk = PageCache(tmp_path / "disk", tmp_path / "kept")
-    with on_disk(disk, lambda kind, name: nullcontext()):
+    with on_disk(disk.fsync, lambda kind, name: nullcontext()):
         folder = folder_at(tmp_path / "disk") / "warehouse" / "app"
         rows = pl.DataFrame({"n": [seed]})
         AppendTable.create(folder, SPEC, "app").append(1, write_files(folder, SPEC, rows))

@@ -26,7 +26,7 @@ WRITERS = 8
 
 @pytest.fixture
 def simulated(tmp_path) -> Iterator[Folder]:
-    with on_disk(PageCache(tmp_path / "disk", tmp_path / "kept"), lambda kind, name: nullcontext()):
+    with on_disk(PageCache(tmp_path / "disk", tmp_path / "kept").fsync, lambda kind, name: nullcontext()):
         yield folder_at(tmp_path / "disk")
 
 
