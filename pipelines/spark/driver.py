@@ -595,7 +595,11 @@ class Driver:
         if not self._is_live:  # it does not look for records
             return soonest_s
         coordinator = self._coordinator
-        look_s = self._beat.next_look_s(has_uncommitted=coordinator.has_uncommitted)
+        look_s = (
+            self._clock.ends + ENDS_MAX_AGE_S
+            if self._has_more()
+            else self._beat.next_look_s(has_uncommitted=coordinator.has_uncommitted)
+        )
         tasks = coordinator.tasks.values()
         if coordinator.under_way or any(task.state is TaskState.RESTORING for task in tasks):
             return min(look_s, soonest_s)

@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 
 from weir.state.changelog.merging import Merge, Merged, merged, packs
 from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
+from weir.state.commit.checkpoints import LOG, entry_name
 from weir.state.commit.columns import differences
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.delta_log import is_append_only, replace_files
@@ -182,7 +183,7 @@ class Compaction:
         self._on_step("rows written")
         # 5. The horizon raised
         if done.forgotten:
-            _raise_horizon(folder, done.forgotten)
+            raise_horizon(folder, done.forgotten)
             self._on_step("horizon raised")
         # 6. Files replaced: unless another compaction was quicker, or the table has become append-only
         with suppress(AppendOnlyError):
@@ -287,13 +288,15 @@ def _remove_empty_segments(folder: Folder, open_segment: int) -> None:
                 (folder / task).remove_empty(segment)
 
 
-def _raise_horizon(folder: Place, epoch: int) -> None:
+def raise_horizon(folder: Place, epoch: int) -> None:
+    """Say in a table's properties, durably, up to which epoch deletions may be missing."""
     for attempt in range(_ATTEMPTS):
         table = table_at(folder)
         if tombstone_horizon(table) >= epoch:
             return
         try:
             table.alter.set_table_properties({TOMBSTONE_HORIZON: str(epoch)}, raise_if_not_exists=False)
+            (folder_at(folder) / LOG).sync([entry_name(table.version())])
         except Exception:  # when two change a table's properties at the same time, Delta refuses one
             if attempt == _ATTEMPTS - 1:
                 raise

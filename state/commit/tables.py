@@ -68,6 +68,7 @@ class AppendTable:
         folder = folder_at(app_folder) / spec.name
         if not is_table(folder):
             keys = {KEYS_PROPERTY: ",".join(spec.keys)} if spec.keys else {}
+            folder.make()
             DeltaTable.create(
                 folder.uri,
                 delta_schema(stored_schema(spec)),

@@ -62,6 +62,10 @@ class Folder(Protocol):
     def __truediv__(self, name: str) -> Folder:
         """The folder of that name below this one."""
 
+    def make(self) -> None:
+        """Make this folder and those above it that are missing, durably, before others write into it. Where folders are
+        no more than names of files, there is nothing to make."""
+
     def get(self, name: str) -> bytes:
         """A whole file."""
 

@@ -53,6 +53,9 @@ class Local:
     def __str__(self) -> str:
         return str(self.path)
 
+    def make(self) -> None:
+        make_folders(self.path)
+
     def get(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
 

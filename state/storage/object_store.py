@@ -95,6 +95,9 @@ class ObjectFolder:
     def __str__(self) -> str:
         return self.uri
 
+    def make(self) -> None:
+        """There are no empty folders."""
+
     def get(self, name: str) -> bytes:
         with self._asking():
             return bytes(obstore.get(self.store, self._key(name)).bytes())

@@ -6,8 +6,10 @@ import errno
 from dataclasses import dataclass
 from random import Random
 
-NEED_ROOM = ("write_files", "write_blob", "sync_blobs", "DeltaLog.append")
-"""What fails if the disk is full."""
+DONE = ": done"
+"""How the points end that are passed once a call of the storage has done its work."""
+READS = ("get", "find", "list", "download")
+WRITES = ("put", "put_if_absent", "add", "upload", "sync")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,14 +18,16 @@ class Faults:
 
     kills: float
     """A driver or a worker dies."""
+    blackouts: float
+    """The power fails: all processes die, and the disks lose what was not synced."""
     replacements: float
     """A worker is given up and another one gets its plans, while it lives on."""
     sleeps: float
     """A process stops for a while."""
     jumps: float
-    """The clocks jump forward."""
+    """The clocks jump, forward or back."""
     errors: float
-    """A write fails: the disk is full, or it has succeeded and its answer is lost."""
+    """A call of the storage fails: the disk is full or broken, it does not answer, or its answer is lost."""
     most: int
     """How many of these happen to one driver and its workers."""
     drivers: int
@@ -40,6 +44,7 @@ class Faults:
         """Those of one seed; some seeds have many of one kind, and some have none."""
         return cls(
             kills=rng.choice([0.0, 0.003, 0.01, 0.03]),
+            blackouts=rng.choice([0.0, 0.0, 0.003, 0.01]),
             replacements=rng.choice([0.0, 0.0, 0.02]),
             sleeps=rng.choice([0.0, 0.005, 0.02]),
             jumps=rng.choice([0.0, 0.0, 0.002]),
@@ -52,10 +57,21 @@ class Faults:
         )
 
 
-def error_at(label: str) -> OSError | None:
+def error_at(label: str, rng: Random) -> OSError | None:
     """How a call may fail at a point; None where none does."""
-    if label.startswith("linked "):
-        return OSError(errno.EIO, "its answer was lost")
-    if label.removeprefix("before ") in NEED_ROOM:
-        return OSError(errno.ENOSPC, "No space left on device")
+    kind = label.partition(" ")[0]
+    broken = OSError(errno.EIO, "Input/output error"), TimeoutError(errno.ETIMEDOUT, "no answer")
+    if kind == "linked":
+        return OSError(errno.EIO, "its name is perhaps not on disk")
+    if kind in READS or (kind in WRITES and label.endswith(DONE)):
+        return rng.choice(broken)
+    if kind in WRITES:
+        full = OSError(errno.ENOSPC, "No space left on device")
+        return rng.choice((full, full, *broken))
     return None
+
+
+def is_survived(label: str, error: OSError) -> bool:
+    """Whether a run has to go on after an error, if it is the first one: it waits for room, and finds what it has
+    put."""
+    return error.errno == errno.ENOSPC or label.startswith(("linked ", "put_if_absent "))

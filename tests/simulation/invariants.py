@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from tests.simulation.brokers import Brokers
 from tests.simulation.place import SimulatedPlace
 from weir.pipelines.tasks.blobs import BLOBS
 from weir.state.commit.protocol import Committer
@@ -22,8 +23,8 @@ class BrokenInvariantError(AssertionError):
 class Invariants:
     """Watches the commit log and the stores of a place."""
 
-    def __init__(self, place: SimulatedPlace) -> None:
-        self._place = place
+    def __init__(self, place: SimulatedPlace, brokers: Brokers) -> None:
+        self._place, self._brokers = place, brokers
         self.commits: list[CommitRecord] = []
         """The rows of the commit log that are commits, in its order."""
         self.generations: list[int] = []
@@ -99,7 +100,7 @@ class Invariants:
         positions = self._positions(record)
         for at, offset in positions.items():
             require(offset >= self.positions.get(at, 0), f"12: the position of {at} went back to {offset}")
-            require(offset <= len(self._place.topics.rows[at]), f"9: the position of {at} is beyond its end")
+            require(offset <= self._brokers.count(at), f"9: the position of {at} is beyond its end")
         folder = self._place.warehouse / self._place.application.id
         for entry in record.files:
             path = folder / entry.table / entry.path

@@ -101,6 +101,7 @@ class SimulatedSlots(PlansUnderWay):
             if not is_newest():
                 return
             given.heard(receipt, lambda renewed: None)
+            self._scheduler.point("is heard")
         given.ended()
 
 

@@ -38,6 +38,8 @@ class Process(greenlet):  # type: ignore[misc]
         self.is_alive, self.error, self.result = True, None, None
         self.error: BaseException | None
         self.result: Any
+        self.is_excused = self.has_failed = self.has_seen_wrong = False
+        """Of a driver: whether an error may end it, whether a call has failed, and whether a topic has gone wrong."""
 
     def _work(self) -> None:
         try:
@@ -55,6 +57,8 @@ class Scheduler:
 
     def __init__(self, rng: Random) -> None:
         self.rng, self.now_s, self.steps = rng, 0.0, 0
+        self.wall_ahead_s = 0.0
+        """How far the wall clock is ahead of the one that only goes forward; negative if it was set back."""
         self.history: list[str] = []
         self.processes: list[Process] = []
         self.on_point: Callable[[Process, str], None] = lambda process, label: None

@@ -1,4 +1,5 @@
-"""What the code under test gets in place of clocks, random ids and threads while a world runs, and where it hands over.
+"""What the code under test gets while a world runs, in place of clocks, random ids, threads and disks, and where it
+hands over.
 
 Everything else is real: the planner, the coordinator, the committer, tasks, operators, LMDB, files and Delta logs.
 """
@@ -18,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.storage import Calls, SimulatedFolder
 
 BEGIN_S = 1_750_000_000.0
 """The wall clock when a world begins."""
@@ -48,7 +50,7 @@ class Clock:
     perf_counter = monotonic
 
     def time(self) -> float:
-        return BEGIN_S + self._scheduler.now_s
+        return BEGIN_S + self._scheduler.now_s + self._scheduler.wall_ahead_s
 
     def time_ns(self) -> int:
         return int(self.time() * 1e9)
@@ -117,8 +119,21 @@ def _module(of: types.ModuleType, **changed: Any) -> types.SimpleNamespace:
 
 
 @contextmanager
-def substitutes(scheduler: Scheduler, rng: Random) -> Iterator[None]:
-    """Within the block all modules of the project live in the simulated world."""
+def on_disk(fsync: Callable[[int], None], calls: Calls) -> Iterator[None]:
+    """Within the block folders of the local disk are simulated ones, and descriptors are synced by ``fsync``."""
+    modules = ("weir.state.storage.local", "weir.state.engine.environment")
+    with ExitStack() as stack:
+        for module in (sys.modules[name] for name in modules):
+            stack.enter_context(patch.object(module, "os", _module(module.os, fsync=fsync)))
+        places = sys.modules["weir.state.storage.places"]
+        stack.enter_context(patch.object(places, "Local", partial(SimulatedFolder, calls=calls)))
+        yield
+
+
+@contextmanager
+def substitutes(scheduler: Scheduler, rng: Random, boot_id: Callable[[], str]) -> Iterator[None]:
+    """Within the block all modules of the project live in the simulated world; ``boot_id`` is another one after the
+    power has failed."""
     clock = Clock(scheduler)
     ids = _module(uuid, uuid4=lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
     with ExitStack() as stack:
@@ -136,6 +151,8 @@ def substitutes(scheduler: Scheduler, rng: Random) -> Iterator[None]:
         made = driver._Clock
         replace(driver, "_Clock", lambda: made(commit=clock.monotonic(), topics=clock.monotonic()))
         replace(driver, "Event", partial(Event, scheduler))
+        replace(driver, "IDLE_WAIT_S", 0.1)  # fewer looks that find nothing
+
         replace(
             loaded["weir.pipelines.spark.under_way"],
             "threading",
@@ -149,6 +166,7 @@ def substitutes(scheduler: Scheduler, rng: Random) -> Iterator[None]:
         for module in (driver, protocol):
             replace(module, "ThreadPoolExecutor", AtOnce)
         replace(loaded["weir.state.storage.syncs"], "_syncing", AtOnce)
+        replace(loaded["weir.state.engine.environment"], "boot_id", boot_id)
         for module_name, names in POINTS.items():
             for name in names:
                 _make_point(scheduler, loaded[module_name], name, stack)

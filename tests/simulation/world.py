@@ -10,26 +10,30 @@ import logging
 import re
 import shutil
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from random import Random
 
+from deltalake.exceptions import DeltaError
+
 from tests.pipelines.order import building
 from tests.pipelines.order.running import of_model
 from tests.simulation.brokers import Brokers
-from tests.simulation.faults import Faults, error_at
+from tests.simulation.faults import DONE, READS, Faults, error_at, is_survived
 from tests.simulation.invariants import Invariants
 from tests.simulation.outcome import require_equal
 from tests.simulation.place import SimulatedPlace
 from tests.simulation.programs import case_of
 from tests.simulation.scheduler import Process, Scheduler
-from tests.simulation.substitutes import Event, substitutes
-from weir.pipelines.spark.errors import CommitOutOfSpaceError
+from tests.simulation.storage import PageCache, spoil
+from tests.simulation.substitutes import Event, on_disk, substitutes
+from weir.pipelines.spark.errors import CommitOutOfSpaceError, OffsetsLostError, RunError
 from weir.state.changelog.compaction import Compaction
 from weir.state.engine.cache import TaskStoreCache
-from weir.state.errors import FencedError
+from weir.state.errors import FencedError, StateError
 
 MOST_STEPS = 20_000
 """Within so many steps a world without faults ends."""
@@ -70,8 +74,13 @@ class World:
             scheduler=self.scheduler,
         )
         self.brokers = brokers
-        self.invariants = Invariants(self.place)
+        self.invariants = Invariants(self.place, brokers)
+        self.disk = PageCache(self.place.warehouse, folder / "kept")
+        self.boots = 1
+        """How often the power has come."""
         self._drivers: list[Process] = []
+        self._outside: list[Process] = []
+        """What goes on without the power of the machines that compute."""
 
     @property
     def history(self) -> list[str]:
@@ -88,7 +97,11 @@ class World:
         """Live through it."""
         logging.getLogger("weir").setLevel(logging.CRITICAL)
         try:
-            with substitutes(self.scheduler, Random(self.seed)), self.invariants.watching():
+            with (
+                substitutes(self.scheduler, Random(self.seed), lambda: f"boot {self.boots}"),
+                on_disk(self.disk.fsync if self.faults.blackouts else lambda descriptor: None, self._calling),
+                self.invariants.watching(),
+            ):
                 self._run()
                 self.invariants.require_whole()
                 TaskStoreCache.close_all()
@@ -98,12 +111,15 @@ class World:
             TaskStoreCache.close_all()
 
     def _run(self) -> None:
-        records = self.scheduler.spawn("topics", self._fill)
-        beside = [records]
+        self._outside = [self.scheduler.spawn("topics", self._fill)]
+        beside = []
         if self.rng.random() < 0.3:
             beside.append(self.scheduler.spawn("compaction", self._compact))
         if self.rng.random() < 0.5:
-            beside.append(self.scheduler.spawn("requests", self._ask))
+            self._outside.append(self.scheduler.spawn("requests", self._ask))
+        if self.rng.random() < 0.2:
+            self._outside.append(self.scheduler.spawn("brokers", self._go_wrong))
+        beside += self._outside
         for _ in range(self.faults.drivers):
             self._left = self.faults.most
             driver = self._begin_driver(is_last=False)
@@ -112,7 +128,7 @@ class World:
             self._until(partial(self._may_go_on, driver, steps, overlaps=overlaps))
             self._between()
         self._left = 0
-        self._until(lambda: not records.is_alive)
+        self._until(lambda: not any(process.is_alive for process in self._outside))
         for _ in range(LAST_TRIES):
             driver = self._begin_driver(is_last=True)
             self._until(lambda: not any(each.is_alive for each in self._drivers))
@@ -142,10 +158,14 @@ class World:
                 raise WorldError(f"{process.name} has failed: {process.error!r}") from process.error
 
     def _judge(self, driver: Process) -> None:
-        """A driver may end in an error only if a newer one has claimed, or is about to, or if it was told to stop while
-        the disk was full."""
+        """A driver may end in an error only if a newer one has claimed, or is about to, if it was told to stop while
+        the disk was full, if the storage did not do what it was asked, or if a topic was not the one that was read."""
         error = driver.error
         if error is None or isinstance(error, FencedError | CommitOutOfSpaceError):
+            return
+        if driver.is_excused and isinstance(error, OSError | RunError | StateError | DeltaError):
+            return
+        if driver.has_seen_wrong and isinstance(error, OffsetsLostError):
             return
         newest = max(self.invariants.generations, default=0)
         if getattr(driver, "generation", newest) < newest or driver is not self._drivers[-1]:
@@ -166,23 +186,64 @@ class World:
             if process is not None:
                 process.generation, process.driver = driver.generation, driver
             self.scheduler.note(f"runs generation {driver.generation}")
+            wrong = self.brokers.wrong if self.brokers.is_another else ""
             if is_live:
                 self.scheduler.spawn(f"stop d{number}", lambda: (self.scheduler.sleep(lasts_s), stop.set()))
             summary = driver.run(stop, until_caught_up=not is_live)  # type: ignore[arg-type]
             self.scheduler.note(f"{summary.reason}, {summary.records_in} records, epoch {summary.epoch}")
+            if wrong and summary.reason == "caught_up":
+                raise WorldError(f"a run has caught up although {wrong}")
             return summary
 
         self._drivers.append(self.scheduler.spawn(f"d{number}", live))
+        self._drivers[-1].has_seen_wrong = bool(self.brokers.wrong)
         return self._drivers[-1]
 
     def _fill(self) -> None:
-        while self.brokers.waiting:
-            self.brokers.add(self.rng.choice([1, 3, 10, 40]))
+        brokers, rng = self.brokers, self.rng
+        opens = rng.choice([0.0, 0.0, 0.3])
+        while brokers.waiting or brokers.open:
+            if rng.random() < opens and brokers.waiting and not brokers.open:
+                brokers.begin()
+                self.scheduler.point("a transaction begins")
+            brokers.add(rng.choice([1, 3, 10, 40]))
             self.scheduler.point("records came")
-            self.scheduler.sleep(self.rng.choice([0.0, 0.05, 0.5]))
-            if self.rng.random() < 0.1 and self.invariants.positions:
-                self.brokers.forget(self.invariants.positions)
+            self.scheduler.sleep(rng.choice([0.0, 0.05, 0.5]))
+            if brokers.open and rng.random() < 0.5:
+                is_aborted = rng.random() < 0.5
+                brokers.end(is_aborted=is_aborted)
+                self.scheduler.point(f"the transaction is {'aborted' if is_aborted else 'committed'}")
+            if rng.random() < 0.1 and self.invariants.positions:
+                brokers.forget(self.invariants.positions)
                 self.scheduler.point("retention")
+
+    def _go_wrong(self) -> None:
+        """Something happens to a topic of which something is committed; once no driver is alive, it is as it was."""
+        brokers, rng = self.brokers, self.rng
+        self.scheduler.sleep(rng.uniform(0.0, 1.0))
+        read = sorted(at for at, offset in self.invariants.positions.items() if offset > brokers.oldest.get(at, 0))
+        if not read:
+            return
+        at = rng.choice(read)
+        position = self.invariants.positions[at]
+        match rng.choice(["made anew", "cut", "expired"]):
+            case "made anew":
+                brokers.make_anew(at[0], rng)
+            case "cut":
+                brokers.cut(at, rng.randrange(position), rng, grows=not self._drivers_alive())
+            case _:
+                brokers.expire(at, min(brokers.count(at), position + rng.choice([1, 5])))
+        for driver in self._drivers:
+            driver.has_seen_wrong |= driver.is_alive
+        self.scheduler.note(brokers.wrong)
+        self.scheduler.sleep(rng.choice([0.5, 5.0, 30.0]))
+        while self._drivers_alive():
+            self.scheduler.sleep(0.5)
+        brokers.heal()
+        self.scheduler.note("the topics are as they were")
+
+    def _drivers_alive(self) -> bool:
+        return any(driver.is_alive for driver in self._drivers)
 
     def _compact(self) -> None:
         for _ in range(self.rng.choice([1, 3])):
@@ -209,13 +270,42 @@ class World:
 
     # What goes wrong
 
-    def _on_point(self, process: Process, label: str) -> None:
-        driver, faults = process, self.faults
+    @contextmanager
+    def _calling(self, kind: str, name: str) -> Iterator[None]:
+        """Around a call of the storage."""
+        process, label = self.scheduler.current, f"{kind} {name}"
+        if kind in READS:
+            if process is not None and self.rng.random() < self.faults.errors / 4:
+                self._fail(process, label)
+            yield
+            return
+        self.scheduler.point(label)
+        yield
+        self.scheduler.point(label + DONE)
+
+    def _target(self, process: Process) -> Process | None:
+        """The driver that a process belongs to, if faults may still happen to it."""
+        driver = process
         while driver not in self._drivers:
             if driver.started_by is None:
-                return
+                return None
             driver = driver.started_by
-        if self._left == 0 or driver is not self._drivers[-1]:
+        return driver if self._left and driver is self._drivers[-1] else None
+
+    def _fail(self, process: Process, label: str) -> None:
+        """A call of the storage fails, if it may."""
+        driver, error = self._target(process), error_at(label, self.rng)
+        if driver is None or error is None:
+            return
+        self._left -= 1
+        self.scheduler.note(f"{label} fails: {error}")
+        driver.is_excused |= driver.has_failed or not is_survived(label, error)
+        driver.has_failed = True
+        raise error
+
+    def _on_point(self, process: Process, label: str) -> None:
+        driver, faults = self._target(process), self.faults
+        if driver is None:
             return
         chance = self.rng.random()
         is_worker = "/w" in process.name
@@ -226,7 +316,10 @@ class World:
                 self._replace(process)
             else:
                 self._kill_driver(driver)
-        elif (chance := chance - faults.kills) < faults.replacements:
+        elif (chance := chance - faults.kills) < faults.blackouts:
+            self._left -= 1
+            self._lose_power()
+        elif (chance := chance - faults.blackouts) < faults.replacements:
             if is_worker:
                 self._left -= 1
                 self.scheduler.note("is given up")
@@ -237,12 +330,14 @@ class World:
             self._sleep(process)
         elif (chance := chance - faults.sleeps) < faults.jumps:
             self._left -= 1
-            self.scheduler.now_s += self.rng.choice([2.0, 30.0])
-            self.scheduler.note("clocks jump")
-        elif chance - faults.jumps < faults.errors and (error := error_at(label)) is not None:
-            self._left -= 1
-            self.scheduler.note(f"fails: {error}")
-            raise error
+            if self.rng.random() < 0.5:
+                self.scheduler.now_s += self.rng.choice([2.0, 30.0])
+                self.scheduler.note("clocks jump")
+            else:
+                self.scheduler.wall_ahead_s = self.rng.choice([-86_400.0, -10.0, 10.0])
+                self.scheduler.note(f"the wall clock is {self.scheduler.wall_ahead_s} s ahead")
+        elif chance - faults.jumps < faults.errors:
+            self._fail(process, label)
 
     def _sleep(self, process: Process) -> None:
         seconds = self.rng.choice([0.05, 0.5, 3.0, 20.0])
@@ -259,6 +354,19 @@ class World:
         for process in list(self.scheduler.processes):
             if process.started_by is driver and self.rng.random() < 0.6:
                 self.scheduler.kill(process)
+
+    def _lose_power(self) -> None:
+        """All that compute die, on whichever host, and disks lose what was not synced."""
+        self.scheduler.note("the power fails")
+        for process in list(self.scheduler.processes):
+            if process.is_alive and process not in self._outside:
+                self.scheduler.kill(process)
+        TaskStoreCache.close_all()
+        for instance in sorted(self.place.folder.glob("state-*/*/*/instance.json")):
+            spoil(instance.parent, self.rng)
+        self.boots += 1
+        for change in self.disk.lose_power(self.rng):
+            self.scheduler.note(change)
 
     def _between(self) -> None:
         """What happens to local state while no driver begins."""

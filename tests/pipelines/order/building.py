@@ -14,6 +14,7 @@ from polars import col
 from tests.pipelines.order import model
 from tests.pipelines.order.description import (
     Aggregate,
+    Cogroup,
     Data,
     Filter,
     ForeignJoin,
@@ -27,6 +28,7 @@ from tests.pipelines.order.description import (
     SelectKey,
     Sessions,
     Sink,
+    Sliding,
     Source,
     StreamJoin,
     StreamTableJoin,
@@ -49,6 +51,7 @@ from weir import (
     Last,
     Max,
     SessionWindows,
+    SlidingWindows,
     StreamsBuilder,
     String,
     Sum,
@@ -95,6 +98,10 @@ def _of(call: Callable[..., model.Value], *values: Value | None) -> Value:
 
 def chain(key: Any, value: Value, state: Value) -> Value:
     return _of(model.chained, state, value)
+
+
+def chain_otherwise(key: Any, value: Value, state: Value) -> Value:
+    return _of(model.chained_otherwise, state, value)
 
 
 def unchain(key: Any, value: Value, state: Value) -> Value:
@@ -149,6 +156,9 @@ def _built(builder: StreamsBuilder, program: Program, place: int, step: Any, par
             return parents[0].to_stream().filter(col("num").is_not_null())
         case Aggregate():
             return _aggregated(step, name, parents[0].group_by_key())
+        case Cogroup():
+            left, right = (parent.group_by_key() for parent in parents)
+            return left.cogroup(chain).cogroup(right, chain_otherwise).aggregate(name, nothing)
         case Suppress():
             limits = BufferConfig.max_records(step.records) if step.records else BufferConfig.unbounded()
             return parents[0].suppress(Suppressed.until_time_limit(ms(step.limit), limits).with_name(name))
@@ -197,12 +207,14 @@ def _aggregated(step: Aggregate, name: str, grouped: Any) -> Any:
     )
 
 
-def _windows(windows: Windows) -> TimeWindows | SessionWindows:
+def _windows(windows: Windows) -> TimeWindows | SessionWindows | SlidingWindows:
     match windows:
         case Tumbling():
             return TimeWindows.of_size_and_grace(ms(windows.size), ms(windows.grace))
         case Hopping():
             return TimeWindows.of_size_and_grace(ms(windows.size), ms(windows.grace)).advance_by(ms(windows.advance))
+        case Sliding():
+            return SlidingWindows.of_time_difference_and_grace(ms(windows.difference), ms(windows.grace))
         case Sessions():
             return SessionWindows.of_inactivity_gap_and_grace(ms(windows.gap), ms(windows.grace))
 

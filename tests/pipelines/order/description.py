@@ -99,7 +99,13 @@ class Sessions:
     grace: int
 
 
-Windows = Tumbling | Hopping | Sessions
+@dataclass(frozen=True)
+class Sliding:
+    difference: int
+    grace: int
+
+
+Windows = Tumbling | Hopping | Sessions | Sliding
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,14 @@ class Aggregate(Step):
     fold: str
     windows: Windows | None = None
     emits: str = "updates"
+
+
+@dataclass(frozen=True)
+class Cogroup(Step):
+    """Of two streams by their keys, into one table: each has a fold of its own, whose order matters."""
+
+    parent: int
+    other: int
 
 
 @dataclass(frozen=True)
@@ -200,7 +214,7 @@ class Program:
                 return is_table
             case Filter(parent=parent) | MapValues(parent=parent):
                 return self.is_table(parent)
-            case ToTable() | Aggregate() | Suppress() | GroupTable() | TableJoin() | ForeignJoin():
+            case ToTable() | Aggregate() | Cogroup() | Suppress() | GroupTable() | TableJoin() | ForeignJoin():
                 return True
         return False
 

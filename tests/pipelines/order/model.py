@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tests.pipelines.operators import window_models
 from tests.pipelines.order.description import (
     Aggregate,
+    Cogroup,
     Data,
     Filter,
     ForeignJoin,
@@ -29,6 +31,7 @@ from tests.pipelines.order.description import (
     SelectKey,
     Sessions,
     Sink,
+    Sliding,
     Source,
     StreamJoin,
     StreamTableJoin,
@@ -71,6 +74,10 @@ def first_of(value: Value) -> Value:
 def chained(state: Value, value: Value) -> Value:
     """A fold that no other order gives."""
     return Value((state.num * CHAIN + value.num + 1) % MODULUS, value.word)
+
+
+def chained_otherwise(state: Value, value: Value) -> Value:
+    return Value((state.num * CHAIN + 7 * value.num + 3) % MODULUS, state.word)
 
 
 def unchained(state: Value, value: Value) -> Value:
@@ -242,7 +249,8 @@ class Machine:
             case Aggregate(windows=None):
                 return self._node(place, "aggregate", moved, step)
             case Aggregate():
-                kind = "session aggregate" if isinstance(step.windows, Sessions) else "window aggregate"
+                kinds = {Sessions: "session aggregate", Sliding: "sliding aggregate"}
+                kind = kinds.get(type(step.windows), "window aggregate")
                 node = self._node(place, kind, moved, step)
                 return node if step.emits == "updates" else self._node(place, "final", [node], step)
             case GroupTable():
@@ -262,6 +270,7 @@ class Machine:
             Merge: "merge",
             ToTable: "to table",
             ToStream: "to stream",
+            Cogroup: "cogroup",
             Suppress: "suppress",
             StreamTableJoin: "stream-table join",
             StreamJoin: "stream join",
@@ -272,7 +281,9 @@ class Machine:
     @staticmethod
     def _moves(step: Any, index: int) -> bool:
         """Whether the step needs the records of that parent where their keys belong."""
-        return isinstance(step, Aggregate | ToTable | StreamJoin) or (isinstance(step, StreamTableJoin) and index == 0)
+        return isinstance(step, Aggregate | Cogroup | ToTable | StreamJoin) or (
+            isinstance(step, StreamTableJoin) and index == 0
+        )
 
     def _split(self) -> list[list[Node]]:
         """Sub-topologies: nodes that are joined in memory; those that write to others first."""
@@ -489,10 +500,19 @@ class Machine:
                 new = FOLDS[step.fold](old and old[0], item.value)
                 rows[item.key] = new, max(item.ts, old[1] if old else item.ts)
                 yield Change(item.key, new, old and old[0], rows[item.key][1])
+            case "cogroup":
+                rows = self._state(task, node, dict)
+                old = rows.get(item.key)
+                fold = chained if parent is node.parents[0] else chained_otherwise
+                new = fold(old[0] if old else Value(0, ""), item.value)
+                rows[item.key] = new, max(item.ts, old[1] if old else item.ts)
+                yield Change(item.key, new, old and old[0], rows[item.key][1])
             case "window aggregate":
                 yield from self._window(task, node, item)
             case "session aggregate":
                 yield from self._session(task, node, item)
+            case "sliding aggregate":
+                yield from self._slide(task, node, item)
             case "final":
                 yield from self._final(task, node, item)
             case "suppress":
@@ -547,6 +567,23 @@ class Machine:
             state["windows"][key] = new, max(item.ts, old[1] if old else item.ts)
             yield Change(key, new, old and old[0], state["windows"][key][1])
 
+    def _slide(self, task: Task, node: Node, item: Any) -> Iterator[Change]:
+        """As the model of sliding windows says, which knows records by bits; a window folds them as they came."""
+        windows, fold = node.step.windows, FOLDS[node.step.fold]
+        new = lambda: (window_models.Sliding(windows.difference, windows.grace), list[Value](), dict[Key, Value]())
+        sliding, values, standing = self._state(task, node, new)
+        values.append(item.value)
+        updates, late, _ = sliding.take(1 << len(values) - 1, item.key, item.ts)
+        self.late += len(late)
+        for name, start, end, bits, at in updates:
+            state: Value | None = None
+            for number, value in enumerate(values):
+                if bits >> number & 1:
+                    state = fold(state, value)
+            key = name, start, end
+            yield Change(key, state, standing.get(key), at)
+            standing[key] = state
+
     def _session(self, task: Task, node: Node, item: Any) -> Iterator[Change]:
         gap, grace = node.step.windows.gap, node.step.windows.grace
         state = self._state(task, node, lambda: {"time": -1, "windows": {}})
@@ -576,7 +613,7 @@ class Machine:
     def _final(self, task: Task, node: Node, item: Change) -> Iterator[Change]:
         """Each window once, when it can change no more."""
         windows: Windows = node.step.windows
-        delay = windows.gap + windows.grace + 1 if isinstance(windows, Sessions) else windows.grace
+        delay = windows.grace + (windows.gap + 1 if isinstance(windows, Sessions) else isinstance(windows, Sliding))
         buffer = self._state(task, node, lambda: {"time": -1, "rows": {}})
         buffer["time"] = max(buffer["time"], item.ts)
         buffer["rows"][item.key] = item

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.pipelines.order.description import (
     Aggregate,
+    Cogroup,
     Data,
     Filter,
     ForeignJoin,
@@ -23,6 +24,7 @@ from tests.pipelines.order.description import (
     SelectKey,
     Sessions,
     Sink,
+    Sliding,
     Source,
     Step,
     StreamJoin,
@@ -57,10 +59,11 @@ WINDOWS = st.one_of(
     st.builds(Tumbling, SIZES, GRACES),
     st.builds(Hopping, st.just(20), st.sampled_from([5, 8, 10]), GRACES),
     st.builds(Sessions, st.sampled_from([2, 5, 12]), GRACES),
+    st.builds(Sliding, st.sampled_from([3, 10, 25]), GRACES),
 )
 STREAM_STEPS = (
     *("window", "window", "window", "window", "key", "key", "key", "merge", "with stream", "with table", "aggregate"),
-    *("table", "repartition", "map", "filter"),
+    *("cogroup", "table", "repartition", "map", "filter"),
 )
 TABLE_STEPS = ("stream", "group", "join", "join", "suppress", "foreign", "stream", "group", "map", "filter")
 
@@ -118,6 +121,7 @@ def _next_steps(draw: st.DrawFn, program: Program, parent: int) -> list[Step]:
             meetings: list[list[Step]] = [
                 [Merge(one, other)],
                 [StreamJoin(one, other, draw(KINDS), within)],
+                [Cogroup(one, other)],
                 [ToTable(other), StreamTableJoin(one, end, draw(st.booleans()))],
                 [ToTable(one), StreamTableJoin(other, end, draw(st.booleans()))],
                 [ToTable(one), ToTable(other), TableJoin(end, end + 1, draw(KINDS))],
@@ -189,6 +193,9 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
         case "merge":
             other = another(is_plain_stream)
             return None if other is None else Merge(parent, other)
+        case "cogroup":
+            other = another(is_plain_stream)
+            return None if other is None else Cogroup(parent, other)
         case "with stream":
             other = another(is_plain_stream)
             if other is None:
@@ -206,7 +213,7 @@ def is_looked_up(program: Program, place: int) -> bool:
     match program.steps[place]:
         case Source(is_table=is_table):
             return is_table
-        case ToTable() | GroupTable():
+        case ToTable() | GroupTable() | Cogroup():
             return True
         case Aggregate(windows=windows):
             return windows is None
@@ -249,7 +256,7 @@ def _looks_up_itself(join: Node) -> bool:
 
 def _forwards_several(node: Node) -> bool:
     """Whether one record may make a node forward several rows."""
-    if node.kind in ("final", "suppress", "stream join", "session aggregate"):
+    if node.kind in ("final", "suppress", "stream join", "session aggregate", "sliding aggregate"):
         return True
     if node.kind == "window aggregate":
         return isinstance(node.step.windows, Hopping)

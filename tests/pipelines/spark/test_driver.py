@@ -279,7 +279,8 @@ def test_a_run_that_has_nothing_to_do_rests_and_is_there_when_a_punctuation_is_d
     assert 0.02 <= rests[15] <= 0.06
 
 
-def test_a_run_until_caught_up_rests_while_a_restore_takes_long(place, monkeypatch):
+@pytest.mark.parametrize("until_caught_up", [True, False])
+def test_a_run_rests_while_a_restore_takes_long(place, monkeypatch, until_caught_up):
     """It used to loop without rest for as long as a restore took, on a core of its own."""
     finished, looks, rests = InlineRestores.finished, [], []
 
@@ -294,13 +295,17 @@ def test_a_run_until_caught_up_rests_while_a_restore_takes_long(place, monkeypat
             driver._beat._looked_s -= 60.0  # as it is after a minute
             if len(looks) < 20:
                 return []
+            if not until_caught_up:
+                stop.set()
         return finished(restores)
 
     place.run()
+    for partition in (0, 1):
+        place.topics.rows["sales", partition] += sales(20, partition)
     monkeypatch.setattr(InlineRestores, "finished", after_a_while)
     place.desk.ask("restore", task="0_0")
-    driver = place.driver()
-    driver.run(Stop(), until_caught_up=True)
+    driver, stop = place.driver(), Stop()
+    driver.run(stop, until_caught_up=until_caught_up)
     assert len(looks) == 20
     assert len(set(looks[2:])) == 18, "it rests between two looks"
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Barrier, Event
 
@@ -12,6 +14,8 @@ import polars as pl
 import pytest
 from obstore.store import MemoryStore
 
+from tests.simulation.storage import PageCache
+from tests.simulation.substitutes import on_disk
 from weir.state.storage.contract import Folder
 from weir.state.storage.local import Local
 from weir.state.storage.object_store import ObjectFolder
@@ -20,18 +24,28 @@ from weir.state.storage.places import folder_at, is_table, table_at, tables_in
 WRITERS = 8
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture
+def simulated(tmp_path) -> Iterator[Folder]:
+    with on_disk(PageCache(tmp_path / "disk", tmp_path / "kept").fsync, lambda kind, name: nullcontext()):
+        yield folder_at(tmp_path / "disk")
+
+
+@pytest.fixture(params=["local", "memory", "s3", "simulated"])
 def folder(request, tmp_path) -> Folder:
     if request.param == "local":
         return Local(tmp_path) / "app"
+    if request.param == "simulated":
+        return request.getfixturevalue("simulated") / "app"
     if request.param == "memory":
         return ObjectFolder("memory://", "warehouse", MemoryStore()) / "app"
     return folder_at(request.getfixturevalue("s3_bucket") + "/warehouse") / "app"
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", "s3", "simulated"])
 def shared_folder(request, tmp_path) -> Folder:
     """One that delta-rs and polars can read."""
+    if request.param == "simulated":
+        return request.getfixturevalue("simulated") / "app"
     return (
         Local(tmp_path) / "app"
         if request.param == "local"
@@ -58,6 +72,12 @@ def test_what_was_put_is_read_replaced_and_deleted(folder):
     assert folder.find("a.json") is None
     with pytest.raises(FileNotFoundError):
         folder.get("a.json")
+
+
+def test_a_folder_is_made_with_those_above_it(folder):
+    (folder / "deep" / "er").make()
+    (folder / "deep" / "er").make()
+    assert names(folder, below=True) == []
 
 
 def test_a_folder_that_does_not_exist_has_no_files(folder):
