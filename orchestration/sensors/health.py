@@ -72,6 +72,11 @@ def conditions(
         for task in status.tasks
         if task.status == "restoring"
     }
+    found |= {
+        f"task {task.task} in doubt": f"task {task.task} is in doubt and processes nothing: {task.reason}"
+        for task in status.tasks
+        if task.status == "in doubt"
+    }
     lag = status.metric.lag if status.metric else 0
     if lag > thresholds.lag_max_records:
         found["lag in records"] = f"{lag:,} records are waiting, more than {thresholds.lag_max_records:,}"

@@ -45,6 +45,12 @@ def test_a_condition_that_lasts_is_reported_again_after_the_cooldown(database, d
     assert observed(tick(impatient, began.cursor)) == [sentence]
 
 
+def test_a_task_in_doubt_is_warned_of():
+    doubtful = running(tasks=(task(status="in doubt", reason="key user='ann' differs"),))
+    found = conditions(doubtful, minutes([0]), [0], LIMITS)
+    assert found == {"task 0_0 in doubt": "task 0_0 is in doubt and processes nothing: key user='ann' differs"}
+
+
 @pytest.mark.parametrize(
     ("lags", "pace", "expected"),
     [
