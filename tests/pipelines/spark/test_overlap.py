@@ -7,7 +7,9 @@ Results are compared with a plain loop over the records. Slots are threads; the 
 from __future__ import annotations
 
 import json
+import sys
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +27,7 @@ from weir.state.storage.places import folder_at
 RECORDS, USERS, PARTITIONS = 240, 6, 2
 SEEN: Counter[int] = Counter()
 CALLED = threading.Condition()
+CALL_S = 0.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Click:
 
 
 def called(click: Click) -> Click:
+    time.sleep(CALL_S)
     with CALLED:
         SEEN[click.number] += 1
         CALLED.notify_all()
@@ -74,8 +78,9 @@ def files(place: ThreadedPlace) -> set[str]:
     return {name for name in names if not name.startswith(("_blobs", "_commits")) and "_delta_log" not in name}
 
 
-def test_tasks_compute_during_a_commit_and_write_nothing_before_it_stands(place):
+def test_tasks_compute_during_a_commit_and_write_nothing_before_it_stands(place, monkeypatch):
     overlapped, known = list[bool](), set[str]()
+    monkeypatch.setattr(sys.modules[__name__], "CALL_S", 0.04)  # so that there are several commits, however quick it is
     place.application.commit_interval = timedelta(seconds=1)  # else commits are late, and no epoch is waited for
 
     def on_step(step: str) -> None:
