@@ -127,7 +127,7 @@ class KTable(TableOperations):
             >>> driver.create_output_table("people_now").read_key_values_to_list()
             [('Oslo', 1), ('Oslo', 0), ('Bergen', 1)]
         """
-        return KGroupedTable(self._graph, add_table_group(self._graph, self._node, selector, columns))
+        return KGroupedTable(self._graph, add_table_group(self._graph, self._looked_up(), selector, columns))
 
 
 class _MakesKTables(Aggregating[KTable]):
@@ -726,7 +726,7 @@ class KStream(StreamOperations):
         elif isinstance(other, KTable) and given <= {"name", "store", "grace"} and (store is None) == (grace is None):
             left = repartition(graph, self._node, name or self._node.name) if self._has_new_key else self._node
             node = add_stream_table_join(
-                graph, left, other._node, joiner, name=name, is_left=kind == "left", grace=grace, store=store
+                graph, left, other._looked_up(), joiner, name=name, is_left=kind == "left", grace=grace, store=store
             )
         else:
             raise TopologyError(

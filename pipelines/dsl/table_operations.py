@@ -58,6 +58,8 @@ class TableOperations:
         self._windows = windows
         self._is_final = is_final
         """Whether each row comes once and is never updated: it is a fact."""
+        self._kept: Node | None = None
+        """What keeps final results that are looked up."""
 
     def filter(
         self, predicate: pl.Expr | Callable[[Any, Any], bool], *, store: str | Materialized | None = None
@@ -282,14 +284,27 @@ class TableOperations:
         if foreign_key is not None:
             return type(self)(
                 self._graph,
-                add_foreign_key_join(self._graph, self._node, other._node, joiner, kind, foreign_key, store),
+                add_foreign_key_join(
+                    self._graph, self._looked_up(), other._looked_up(), joiner, kind, foreign_key, store
+                ),
             )
         if store is not None:
             raise TopologyError(
                 f"store={store!r} names the state of a join by foreign key, and a join by equal keys keeps none; "
                 "leave it out, or pass foreign_key="
             )
-        return type(self)(self._graph, add_table_table_join(self._graph, self._node, other._node, joiner, kind))
+        sides = self._looked_up(), other._looked_up()
+        return type(self)(self._graph, add_table_table_join(self._graph, *sides, joiner, kind))
+
+    def _looked_up(self) -> Node:
+        """The node whose rows joins and groupings look up: final results, which leave their windows' store, are kept in
+        one of their own from the first time on."""
+        if not self._is_final:
+            return self._node
+        if self._kept is None:
+            name, parent = self._graph.new_name("KSTREAM-TOTABLE-"), self._add_to_stream()
+            self._kept = add_table(self._graph, parent, self._graph.new_name("KSTREAM-TOTABLE-STATE-STORE-"), name=name)
+        return self._kept
 
     def suppress(self, suppressed: Suppressed) -> Self:
         """Hold updates back; what a suppression until the window closes forwards is final (KIP-328).

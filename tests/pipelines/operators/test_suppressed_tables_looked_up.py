@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -21,9 +22,9 @@ from weir import (
     Int64,
     StreamsBuilder,
     String,
+    Sum,
     Suppressed,
     TimeWindows,
-    TopologyError,
 )
 from weir.pipelines.migrate.errors import NotMovedError
 from weir.pipelines.migrate.stores import format_of, keepers
@@ -218,16 +219,55 @@ def test_a_suppression_goes_on_when_it_is_joined_and_when_it_no_longer_is(tmp_pa
     assert out == [("b", 5, 8), ("a", 3, 7), ("b", 5, 9)]
 
 
-def test_final_results_are_not_looked_up():
+FINAL_RECORDS = st.lists(
+    st.tuples(st.sampled_from(["left", "right"]), st.sampled_from(["a", "b"]), st.integers(0, 40)), max_size=20
+)
+
+
+def final_counts(stream, store, value):
+    windows = TimeWindows.of_size_and_grace(timedelta(milliseconds=10), timedelta(milliseconds=50))
+    counts = stream.group_by_key().windowed_by(windows).agg(store, **{value: Count()})
+    return counts.suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(15), deadline=None)
+@given(records=FINAL_RECORDS)
+def test_final_results_are_joined_and_grouped_as_plain_counting_says(records):
     builder = StreamsBuilder()
-    stream = builder.stream("in", key=String("user"), value=Int64("n"))
-    minute = TimeWindows.of_size_with_no_grace(timedelta(minutes=1))
-    final = (
-        stream.group_by_key()
-        .windowed_by(minute)
-        .count("counts")
-        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+    left = final_counts(builder.stream("left", key=String("user"), value=Int64("x")), "lefts", "l")
+    right = final_counts(builder.stream("right", key=String("user"), value=Int64("x")), "rights", "r")
+    left.join(right).to_stream().to_delta("joined")
+    left.left_join(right).to_stream().to_delta("lefts_joined")
+    left.group_by(at="window_start").agg("windows", users=Count(), records=Sum("l")).to_delta("windows")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        for side, user, time in [*records, ("left", "end", 1_000), ("right", "end", 1_000)]:
+            driver.create_input_topic(side).pipe_input(user, 1, timestamp_ms=time)
+        found = {name: driver.create_output_table(name).read_rows() for name in ("joined", "lefts_joined", "windows")}
+    counts = {
+        side: Counter((user, time // 10 * 10) for s, user, time in records if s == side) for side in ("left", "right")
+    }
+    both = {at: (count, counts["right"][at]) for at, count in counts["left"].items() if at in counts["right"]}
+    assert {(row["user"], in_ms(row["window_start"])): (row["l"], row["r"]) for row in found["joined"]} == both
+    assert len(found["joined"]) == len(both), "each pair comes once"
+    newest = {(row["user"], in_ms(row["window_start"])): (row["l"], row["r"]) for row in found["lefts_joined"]}
+    assert newest == {at: (count, counts["right"].get(at)) for at, count in counts["left"].items()}
+    windows: dict[int, list[int]] = {}
+    for (_, start), count in counts["left"].items():
+        windows.setdefault(start, []).append(count)
+    assert {in_ms(row["at"]): (row["users"], row["records"]) for row in found["windows"]} == {
+        start: (len(each), sum(each)) for start, each in windows.items()
+    }
+
+
+def test_a_stream_is_joined_with_final_results_and_they_are_kept_once():
+    builder = StreamsBuilder()
+    final = final_counts(builder.stream("left", key=String("user"), value=Int64("x")), "lefts", "l")
+    moved = final.to_stream()
+    moved.join(final.map_values(twice=col("l") * 2), name="again").to_delta("out")
+    moved.join(final, name="once").to_delta("other")
+    final.group_by("user").agg("users", windows=Count())
+    stores = [store.name for sub in builder.build().sub_topologies for store in sub.stores]
+    assert len([name for name in stores if name.startswith("KSTREAM-TOTABLE-STATE-STORE-")]) == 2, (
+        "map_values has its own"
     )
-    with pytest.raises(TopologyError, match=r"keep them first, with \.to_stream\(\)\.to_table"):
-        final.group_by(at="window_start")
-    final.to_stream().to_table("final").group_by(at="window_start").count("minutes")

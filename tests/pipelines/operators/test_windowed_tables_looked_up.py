@@ -15,7 +15,6 @@ from tests.pipelines.operators import one_topic, two_topics
 from tests.pipelines.operators.programs import in_ms
 from weir import (
     Application,
-    EmitStrategy,
     Int64,
     SessionWindows,
     SlidingWindows,
@@ -263,7 +262,6 @@ def by_minute(builder, topic="clicks"):
         lambda b, own: own.join(
             b.table("t", key=String("id"), value=Int64("m"), store="t"), foreign_key="user", store="fk"
         ),
-        lambda b, own: by_minute(b, "more").emit_strategy(EmitStrategy.on_window_close()).count("f").group_by("user"),
     ],
 )
 def test_what_cannot_be_looked_up_later_is_refused_and_can_be_kept_first(program):
