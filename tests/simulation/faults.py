@@ -44,7 +44,7 @@ class Faults:
         """Those of one seed; some seeds have many of one kind, and some have none."""
         return cls(
             kills=rng.choice([0.0, 0.003, 0.01, 0.03]),
-            blackouts=rng.choice([0.0, 0.0, 0.003, 0.01]),
+            blackouts=rng.choice([0.0, 0.003, 0.01]),
             replacements=rng.choice([0.0, 0.0, 0.02]),
             sleeps=rng.choice([0.0, 0.005, 0.02]),
             jumps=rng.choice([0.0, 0.0, 0.002]),
