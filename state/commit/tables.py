@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
@@ -67,19 +69,8 @@ class AppendTable:
         """
         folder = folder_at(app_folder) / spec.name
         if not is_table(folder):
-            keys = {KEYS_PROPERTY: ",".join(spec.keys)} if spec.keys else {}
-            folder.make()
-            DeltaTable.create(
-                folder.uri,
-                delta_schema(stored_schema(spec)),
-                mode="ignore",
-                partition_by=list(spec.partition_by),
-                configuration={**LOG_RETENTION, **keys, **(properties or {})},
-                raise_if_key_not_exists=False,
-                storage_options=storage_options(folder),
-            )
-            (folder / LOG).sync([entry_name(0)])
-            folder.sync()
+            (folder / LOG).make()
+            (folder / LOG).put_if_absent(entry_name(0), _first_entry(spec, properties or {}))
         with naming_damage(folder):
             opened(folder)
             evolve(app_folder, spec, is_shown=UPDATES_PROPERTY in (properties or {}))
@@ -188,6 +179,21 @@ class AppendTable:
         """Write a Delta checkpoint and drop expired log entries; uses its own handle, so any thread may call it."""
         self._checkpointed = write_checkpoint(self.folder)
         (self.folder / LOG).remove_leftovers()
+
+
+def _first_entry(spec: TableSpec, properties: Mapping[str, str]) -> bytes:
+    """The entry that makes a table. delta-rs writes it where nobody looks, since it does not sync: an entry that a loss
+    of power cut would be damage for ever."""
+    keys = {KEYS_PROPERTY: ",".join(spec.keys)} if spec.keys else {}
+    with TemporaryDirectory(prefix="weir-table-") as aside:
+        DeltaTable.create(
+            aside,
+            delta_schema(stored_schema(spec)),
+            partition_by=list(spec.partition_by),
+            configuration={**LOG_RETENTION, **keys, **properties},
+            raise_if_key_not_exists=False,
+        )
+        return (folder_at(Path(aside)) / LOG).get(entry_name(0))
 
 
 def check_files(application: str, place: Place, table: str, version: int, files: Sequence[FileEntry]) -> None:

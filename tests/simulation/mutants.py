@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from weir.pipelines.spark import coordinator, topic_watch
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.task import Task
 from weir.pipelines.tasks.epoch import EpochRunner
 from weir.state.commit.delta_log import DeltaLog
 from weir.state.commit.protocol import Committer, _by_table
 from weir.state.commit.record import CommitRecord, TaskCommit
-from weir.state.engine import task_store
+from weir.state.engine import environment, task_store
 from weir.state.engine.task_store import TaskStore
+from weir.state.storage import local
+from weir.state.storage.syncs import Syncs
 
 Change = Callable[[Any], Any]
 """Makes a broken function of a right one."""
@@ -100,6 +103,30 @@ def _tables_first(append_row: Any) -> Any:
     return appending
 
 
+def _without_times(to_commit: Any) -> Any:
+    return lambda task: replace(to_commit(task), clocks={})
+
+
+def _without_blobs(commit: Any) -> Any:
+    return lambda committer, record, *arguments: commit(committer, replace(record, pending_blobs=()), *arguments)
+
+
+def _of_this_boot(read_identity: Any) -> Any:
+    return lambda *arguments: replace(read_identity(*arguments), boot_id=environment.boot_id())
+
+
+def _without_marks(plan_task: Any) -> Any:
+    def planning(*arguments: Any, **options: Any) -> Any:
+        plan = plan_task(*arguments, **options)
+        return plan and replace(plan, marks=())
+
+    return planning
+
+
+def _none_lost(lost_positions: Any) -> Any:
+    return lambda *arguments: []
+
+
 def _without_images(keep: Any) -> Any:
     return lambda *arguments: None
 
@@ -119,9 +146,18 @@ MUTANTS: dict[str, Mutant] = {
     "any receipt": Mutant(7, "any plan is answered with the newest receipt", TaskStore, "stored_receipt", _any_receipt),
     "to the end": Mutant(9, "a position is where reading was to end", EpochRunner, "_read_topic", _to_the_end),
     "busy tasks": Mutant(12, "a commit has no idle tasks", Task, "to_commit", _only_busy_tasks),
+    "no stream times": Mutant(12, "a commit has no stream times", Task, "to_commit", _without_times),
     "tables first": Mutant(13, "tables are appended before the pivot", Committer, "_append_row", _tables_first),
+    "unsynced files": Mutant(13, "folders of an epoch's files are not synced", Syncs, "wait", _nothing),
+    "unsynced names": Mutant(13, "folders of entries are not synced", local, "sync_folder", _nothing),
     "no redo": Mutant(14, "a claim redoes no appends", Committer, "_redo", _nothing),
     "no images": Mutant(17, "nothing is kept to be undone", task_store, "keep_images", _without_images),
+    "any boot": Mutant(
+        19, "a store is trusted whichever boot it was written in", environment, "_read_identity", _of_this_boot
+    ),
+    "no blobs": Mutant(23, "a commit lists no blobs", Committer, "commit", _without_blobs),
+    "another topic": Mutant(28, "no topic is compared with what was read", topic_watch, "lost_positions", _none_lost),
+    "no waiting": Mutant(31, "rows are taken before those that come first", coordinator, "plan_task", _without_marks),
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 from deltalake import DeltaTable
 
@@ -24,9 +26,9 @@ def require_equal(wanted: Result, program: Program, place: SimulatedPlace) -> No
     """Raise ``DifferenceError`` if outputs differ from the model, or stores from their changelogs."""
     warehouse = place.warehouse / place.application.id
     for sink in program.facts():
-        _same(f"facts out{sink}", Counter(rows_of(warehouse / f"out{sink}")), wanted.facts[sink])
+        _same(f"facts out{sink}", Counter(_rows(warehouse / f"out{sink}")), wanted.facts[sink])
     for sink in program.updates():
-        found = {key: (value, ts) for key, value, ts in rows_of(warehouse / f"out{sink}")}
+        found = {key: (value, ts) for key, value, ts in _rows(warehouse / f"out{sink}")}
         _same(f"standing rows of out{sink}", found, wanted.standing[sink])
     commit = newest_commit(place.warehouse, place.application.id)
     assert commit is not None
@@ -36,6 +38,13 @@ def require_equal(wanted: Result, program: Program, place: SimulatedPlace) -> No
         found_version = DeltaTable(warehouse / table).transaction_version(place.application.id)
         _same(f"the version of table {table}", found_version, version)
     _require_stores(place, commit.epoch)
+
+
+def _rows(table: Path) -> list[Any]:
+    try:
+        return rows_of(table)
+    except OSError as error:
+        raise DifferenceError(f"{table.name} cannot be read: {error}") from error
 
 
 def _require_stores(place: SimulatedPlace, epoch: int) -> None:

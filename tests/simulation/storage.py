@@ -187,17 +187,17 @@ def _tear(path: Path, rng: Random) -> None:
     path.write_bytes(rng.choice([b"", half, half + bytes(len(content) - len(half))]))
 
 
-def spoil(instance: Path, rng: Random) -> None:
-    """After a loss of power a store that was not closed cleanly is anything: in each database a value changes."""
+def spoil(instance: Path) -> None:
+    """After a loss of power a store that was not closed cleanly is anything: here keys have the values of others, which
+    neither a checksum nor a count tells."""
     if json.loads((instance / "instance.json").read_bytes())["clean_txn"] is not None:
         return
     with lmdb.open(str(instance), max_dbs=MAX_DATABASES, sync=False, create=False) as environment:
         with environment.begin() as txn:
-            names = [name for name, _ in txn.cursor()]
-        for name in names:
+            stores = [name for name, _ in txn.cursor() if not name.startswith(b"_")]
+        for name in stores:
             database = environment.open_db(name, create=False)
             with environment.begin(database, write=True) as txn:
-                rows = list(txn.cursor())
-                if rows:
-                    key, value = rng.choice(rows)
-                    txn.put(key, bytes(len(value)))
+                rows = dict(txn.cursor())
+                for key, value in zip(rows, reversed(rows.values()), strict=True):
+                    txn.put(key, value)

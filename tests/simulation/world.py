@@ -34,6 +34,7 @@ from weir.pipelines.spark.errors import CommitOutOfSpaceError, OffsetsLostError,
 from weir.state.changelog.compaction import Compaction
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.errors import FencedError, StateError
+from weir.state.types import TopicPartition
 
 MOST_STEPS = 20_000
 """Within so many steps a world without faults ends."""
@@ -128,6 +129,9 @@ class World:
             self._until(partial(self._may_go_on, driver, steps, overlaps=overlaps))
             self._between()
         self._left = 0
+        self._until(lambda: bool(self.brokers.wrong) or not any(process.is_alive for process in self._outside))
+        if self.brokers.wrong:
+            self._begin_driver(is_last=False)
         self._until(lambda: not any(process.is_alive for process in self._outside))
         for _ in range(LAST_TRIES):
             driver = self._begin_driver(is_last=True)
@@ -220,8 +224,10 @@ class World:
     def _go_wrong(self) -> None:
         """Something happens to a topic of which something is committed; once no driver is alive, it is as it was."""
         brokers, rng = self.brokers, self.rng
-        self.scheduler.sleep(rng.uniform(0.0, 1.0))
-        read = sorted(at for at, offset in self.invariants.positions.items() if offset > brokers.oldest.get(at, 0))
+        read: list[TopicPartition] = []
+        while not read and (self._drivers_alive() or len(self._drivers) < self.faults.drivers):
+            self.scheduler.sleep(rng.uniform(0.0, 1.0))
+            read = sorted(at for at, offset in self.invariants.positions.items() if offset > brokers.oldest.get(at, 0))
         if not read:
             return
         at = rng.choice(read)
@@ -363,7 +369,7 @@ class World:
                 self.scheduler.kill(process)
         TaskStoreCache.close_all()
         for instance in sorted(self.place.folder.glob("state-*/*/*/instance.json")):
-            spoil(instance.parent, self.rng)
+            spoil(instance.parent)
         self.boots += 1
         for change in self.disk.lose_power(self.rng):
             self.scheduler.note(change)

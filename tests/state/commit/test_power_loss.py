@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from random import Random
 
 import polars as pl
@@ -28,6 +29,36 @@ def test_a_table_is_there_with_the_folders_above_it_and_what_was_appended(tmp_pa
         rows = pl.DataFrame({"n": [seed]})
         AppendTable.create(folder, SPEC, "app").append(1, write_files(folder, SPEC, rows))
         disk.lose_power(Random(seed))
+        assert read_table(folder / SPEC.name).equals(rows)
+
+
+class PowerFailedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("seed", [24, 36, 61, 76, 77])
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_table_is_made_again_if_the_power_fails_while_it_is_made(tmp_path, seed, is_done):
+    """The first entry of its log used to be in halves after that, and no start went on."""
+    disk, fails = PageCache(tmp_path / "disk", tmp_path / "kept"), [True]
+
+    @contextmanager
+    def calls(kind: str, name: str) -> Iterator[None]:
+        is_hit = bool(fails) and kind in ("sync", "put_if_absent")
+        if is_hit and not is_done:
+            raise PowerFailedError
+        yield
+        if is_hit:
+            raise PowerFailedError
+
+    with on_disk(disk.fsync, calls):
+        folder = folder_at(tmp_path / "disk") / "app"
+        with pytest.raises(PowerFailedError):
+            AppendTable.create(folder, SPEC, "app")
+        disk.lose_power(Random(seed))
+        fails.clear()
+        rows = pl.DataFrame({"n": [seed]})
+        AppendTable.create(folder, SPEC, "app").append(1, write_files(folder, SPEC, rows))
         assert read_table(folder / SPEC.name).equals(rows)
 
 
