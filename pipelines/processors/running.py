@@ -166,7 +166,7 @@ class Running:
         self._check_call("forward_rows")
         if not self.shape.is_batch:
             raise TypeError("forward_rows is for batch processors; call forward(record)")
-        if not self.shape.has_headers and HEADERS in getattr(rows, "columns", ()):
+        if not self.shape.has_headers and isinstance(rows, pl.DataFrame) and HEADERS in rows.columns:
             raise TypeError(NO_SOURCE_OF_HEADERS)
         found = forwarded_rows(rows, self._columns(), self._cause, has_headers=self.shape.has_headers)
         self.out.append(ForwardedRows(found, self._child(child)))

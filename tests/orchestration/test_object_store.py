@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.orchestration.distant import TOPIC, app
-from weir.orchestration.application import weir_assets
+from weir.orchestration.application import definitions, supervise
 from weir.orchestration.jobs.compaction import compaction_job
 from weir.orchestration.resources import WeirResource, driver_pipes
 from weir.orchestration.supervised import Supervised
@@ -31,7 +31,7 @@ def test_an_ingest_its_checks_and_a_compaction_work_on_the_store_alone(
         "weir": WeirResource(dir=str(settings.dir), bootstrap_servers=broker, slots=2),
         "pipes": driver_pipes(),
     }
-    defs = weir_assets(app, REFERENCE)
+    defs = definitions(supervise(app, REFERENCE))
 
     def ingested(first: int, last: int) -> dg.ExecuteInProcessResult:
         producer = Producer({"bootstrap.servers": broker})

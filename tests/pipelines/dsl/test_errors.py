@@ -149,7 +149,7 @@ def built():
         (lambda: with_clicks(lambda s: s.merge(s.to_table("s"))), "merge got a KTable; pass a stream"),
         (
             lambda: with_clicks(lambda s: s.join(s.group_by_key().windowed_by(WINDOWS).count("s").suppress(FINAL))),
-            "are not kept, so a join cannot",
+            r"joins the key \(user: String\) with the key \(user: String, window_start",
         ),
         (
             lambda: with_clicks(lambda s: s.join(s.group_by_key().windowed_by(WINDOWS).count("s"))),
