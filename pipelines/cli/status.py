@@ -93,10 +93,19 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
         f"  records in: {entry['records_in']:,}, open windows: {entry['open_windows']:,}, "
         f"late records: {entry['late_records']:,} (counted once per window)"
         + "".join(
-            f", {name}: {entry[field]:,}"
-            for name, field in (("dead letters", "dead_letters"), ("records left out", "failed_records"))
+            f", {name}: {entry[field]:,}{note}"
+            for name, field, note in (
+                (
+                    "dead letters so far",
+                    "dead_letters",
+                    f" (each failed replay counts again; `weir dead-letters list {entry['application']}` shows which "
+                    "wait)",
+                ),
+                ("records left out", "failed_records", ""),
+            )
             if entry[field]
         ),
+        markup=False,
         soft_wrap=True,
     )
     for found in entry["expectations"]:
