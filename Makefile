@@ -26,7 +26,7 @@ check: setup ## Formatter, linter and type checker
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 
-quick: setup ## Tests that need neither Spark nor a broker: about a minute
+quick: setup ## Tests that need neither Spark nor a broker, and no slow ones: one to two minutes
 	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES) or faults or slow)"
 
 test: check ## All tests: two at a time, then those with services by module, then the timed ones alone

@@ -23,6 +23,8 @@ CONFIG_FILE = "weir.toml"
 PREFIX = "WEIR_"
 _ENVIRONMENT = "the environment"
 _TABLES = ("kafka", "spark", "schema_registry")
+_BROKERS = ("bootstrap.servers", "metadata.broker.list")
+"""librdkafka's names for ``bootstrap_servers``, which alone decides whether the embedded broker is used."""
 _PARAMETER = re.compile("([?&]([^?&=]+)=)([^&]*)")
 _PUBLIC_WORDS = frozenset({"security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username"})
 _SECRET_PARTS = (
@@ -145,7 +147,8 @@ class Settings(BaseModel):
         ``spark.driver.memory``. ``dir`` is the ``--dir`` flag.
 
         Raises:
-            SettingsError: A key is unknown (the closest known one is named), or a value has the wrong type.
+            SettingsError: A key is unknown (the closest known one is named), a value has the wrong type, or brokers are
+                named as a client property.
         """
         merged: dict[str, Any] = {}
         origins: dict[str, str] = {}
@@ -159,6 +162,11 @@ class Settings(BaseModel):
         ):
             for key, value in pairs:
                 table, _, name = key.partition(".")
+                if table == "kafka" and name in _BROKERS:
+                    instead = _shown("bootstrap_servers", origin)
+                    raise SettingsError(
+                        f"{_shown(key, origin)!r} in {origin} does not name the brokers; write {instead}"
+                    )
                 if table in _TABLES and name:
                     full = f"spark.{name.removeprefix('spark.')}" if table == "spark" else name
                     merged.setdefault(table, {})[full] = _text(value)
@@ -294,7 +302,7 @@ def _require_known(field: str, key: str, origin: str) -> None:
 
 def _shown(key: str, origin: str) -> str:
     """A setting as its origin spells it."""
-    return f"{PREFIX}{key.upper()}" if origin == _ENVIRONMENT else key
+    return f"{PREFIX}{key.upper().replace('.', '_')}" if origin == _ENVIRONMENT else key
 
 
 def _text(value: Any) -> str:

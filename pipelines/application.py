@@ -20,6 +20,7 @@ from typing import Literal
 from weir.pipelines.arguments import not_negative_ms, positive_ms, what_it_is
 from weir.pipelines.dsl.builder import StreamsBuilder
 from weir.pipelines.dsl.graph import check_name
+from weir.pipelines.dsl.streams import KStream, KTable
 from weir.pipelines.errors import ApplicationLoadError, TopologyError
 from weir.pipelines.on_error import ErrorHandling, OnError, checked
 from weir.pipelines.sinks.dead_letters import dead_letter_sink
@@ -231,10 +232,13 @@ def load_application(name: str) -> Application:
     """
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
-        raise ApplicationLoadError(
-            f"{name!r} does not name an application; write package.module:attribute, for example "
-            "weir.pipelines.examples.flights:app"
+        found = _applications_in(module_name)
+        way_out = (
+            f"the module has {' and '.join(f'{module_name}:{each}' for each in found)}"
+            if found
+            else "write package.module:attribute, for example weir.pipelines.examples.flights:app"
         )
+        raise ApplicationLoadError(f"{name!r} does not name an application; {way_out}")
     if "/" in module_name or module_name.endswith(".py"):
         raise ApplicationLoadError(
             f"{name!r} names a file; name its module, as in {Path(module_name).stem}:{attribute}, "
@@ -259,7 +263,7 @@ def load_application(name: str) -> Application:
             f"{type(error).__name__}: {error}{_near(error)}; correct the program"
         ) from error
     if not hasattr(module, attribute):
-        found = [key for key, value in vars(module).items() if isinstance(value, Application)]
+        found = _applications_in(module_name)
         way_out = f"it has {', '.join(found)}" if found else "define it as Application(...) at module level"
         raise ApplicationLoadError(f"module {module_name!r} has no {attribute!r}; {way_out}")
     application = getattr(module, attribute)
@@ -270,6 +274,15 @@ def load_application(name: str) -> Application:
     return application
 
 
+def _applications_in(module_name: str) -> list[str]:
+    """The attributes of a module that are applications; none if it cannot be imported."""
+    try:
+        module = importlib.import_module(module_name)
+    except Exception:  # whatever the program raises: it is reported once an application of it is asked for
+        return []
+    return [key for key, value in vars(module).items() if isinstance(value, Application)]
+
+
 def renamed_example(module_name: str) -> Path | None:
     """The file of the Weir example that had this name before the import name became ``weir``, or None."""
     parts = module_name.split(".")
@@ -278,9 +291,12 @@ def renamed_example(module_name: str) -> Path | None:
 
 
 def _near(error: Exception) -> str:
-    """What the object has instead of a missing attribute: names that begin with it or resemble it."""
+    """What the object has instead of a missing attribute: names that begin with it or resemble it, or for a table
+    that its stream has it."""
     if not isinstance(error, AttributeError) or not error.name:
         return ""
+    if isinstance(error.obj, KTable) and hasattr(KStream, error.name):
+        return f", its stream has it: write .to_stream().{error.name}(...)"
     names = [name for name in dir(error.obj) if not name.startswith("_")]
     near = [name for name in names if name.startswith(error.name)] or difflib.get_close_matches(error.name, names)
     return f", it has {', '.join(near)}" if near else ""

@@ -294,6 +294,9 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "correct the function": FUNCTION,
         'on_processing_error="dead_letter"': COMMANDS + "what_fails_in_an_operator_goes_to_the_dead_letters",
     },
+    "pipelines/cli/status.py _print_application": {
+        "dead-letters list x": f"{LETTERS}letters_are_counted_by_reason_and_one_is_shown_with_its_trace",
+    },
     "pipelines/operations/dead_letters.py _replay_records": {
         "dead-letters list x": f"{LETTERS}letters_are_replayed_beside_a_driver_of_the_corrected_program_each_once",
         "dead-letters replay x": f"{LETTERS}more_letters_than_a_request_takes_wait_for_the_next_one",

@@ -85,7 +85,7 @@ def replay_job(supervised: Supervised) -> dg.JobDefinition:
     @dg.op(name=f"{supervised.name}_ask_replay", description="Ask the driver, and wait for the commit.")
     def ask_replay(context: dg.OpExecutionContext, config: ReplayConfig, weir: WeirResource) -> None:
         try:
-            outcome = replay(weir.settings(), supervised.id, config.ids, by=owner_of(context.run_id))
+            outcome = str(replay(weir.settings(), supervised.id, config.ids, by=owner_of(context.run_id)))
         except OperationError as error:
             raise dg.Failure(str(error), allow_retries=False) from None
         context.log.info("%s: %s", supervised.id, outcome)

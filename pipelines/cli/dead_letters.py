@@ -43,13 +43,13 @@ def list_letters(
 
     from weir.pipelines.operations.dead_letters import dead_letters_of
     from weir.pipelines.operations.deliveries import undelivered
+    from weir.pipelines.tasks.dead_letter_files import KIND_OF_REASON
 
     settings = load_settings(directory)
     letters, aside = dead_letters_of(settings, application), undelivered(settings, application).reverse()
     counts, shown = letters.count_by_reason(), letters.newest(LISTED, limit or None)
     if aside.height:
-        reason = pl.col("reason").str.replace_all(r"\d+", "#")
-        refused = aside.group_by("stage", "operator", reason, maintain_order=True).agg(letters=pl.len())
+        refused = aside.group_by("stage", "operator", KIND_OF_REASON, maintain_order=True).agg(letters=pl.len())
         counts = pl.concat([counts, refused], how="vertical_relaxed")
         listed = aside.head(limit or aside.height).with_columns(replayed=pl.lit(None, pl.String())).select(LISTED)
         shown = pl.concat([shown, listed], how="vertical_relaxed")
@@ -61,7 +61,10 @@ def list_letters(
         return
     print_table(counts)
     print_table(shown)
-    notices.print(f"{shown.height:,} of {counted(letters.count() + aside.height, 'dead letter')}", soft_wrap=True)
+    kept, waiting = letters.count() + aside.height, counts["letters"].sum()
+    notices.print(
+        f"{shown.height:,} of {counted(kept, 'dead letter')}; {waiting:,} wait{'s' * (waiting == 1)}", soft_wrap=True
+    )
 
 
 def show(
@@ -106,12 +109,15 @@ def replay(
 
     Each is taken once, after everything that its task has taken so far, and in one commit with what comes of it. One
     that fails becomes a dead letter again. With one of the stage `delivery`, its sink sends all that it has put aside,
-    in order, up to the first row that is refused once more, as `weir sink retry` does.
+    in order, up to the first row that is refused once more, as `weir sink retry` does. The exit code is 1 if a record
+    failed again.
     """
     from weir.pipelines.operations.dead_letters import replay
 
     outcome = replay(load_settings(directory, writes=True), application, ids or ())
     console.print(f"{application}: {outcome}", markup=False, soft_wrap=True)
+    if outcome.failed:
+        raise typer.Exit(1)
 
 
 def discard(
@@ -126,8 +132,9 @@ def discard(
 
     if not yes:
         which = " ".join(ids or ())
+        named = f"the dead letter{'s' * (len(ids) > 1)} {which}" if ids else "all dead letters"
         confirm(
-            f"Delete {f'the dead letters {which}' if ids else 'all dead letters'} of {application}?",
+            f"Delete {named} of {application}?",
             f"weir dead-letters discard {application}{f' {which}' if ids else ''}",
         )
     number = discard(load_settings(directory, writes=True), application, ids or None)

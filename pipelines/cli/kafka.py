@@ -40,6 +40,7 @@ kafka = typer.Typer(
     help="Manage the folder's embedded Kafka broker, and look into topics of any Kafka.",
 )
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+DEFAULT_PARTITIONS = 4
 _FOR_EVER = "-1"
 
 
@@ -101,16 +102,22 @@ def stop(directory: DirOption = None, debug: DebugOption = False) -> None:
 @kafka.command("create", epilog="Example: weir kafka create orders --partitions 4")
 def create(
     topic: TopicArgument,
-    partitions: Annotated[int, typer.Option(min=1, help="Its number of partitions.")] = 4,
+    partitions: Annotated[int | None, typer.Option(min=1, help="Its number of partitions; 4 if left out.")] = None,
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Create a topic; the embedded broker never creates one by itself. An existing topic stays as it is."""
+    """Create a topic; the embedded broker never creates one by itself. An existing topic stays as it is, and is refused
+    if it has another number of partitions than `--partitions` asks for."""
     with notices.status("asking Kafka"), _cluster(directory, bootstrap_servers, assignments) as (admin, _):
-        is_new = admin.create_topic(topic, partitions)
+        is_new = admin.create_topic(topic, partitions or DEFAULT_PARTITIONS)
         count = admin.partition_count(topic)
+    if partitions not in (None, count):
+        raise OperationError(
+            f"topic {topic!r} already exists with {counted(count, 'partition')}, not {partitions:,}; leave "
+            "--partitions out to use it as it is, or give another name"
+        )
     outcome = "created" if is_new else "already exists"
     console.print(
         f"topic {topic!r} {outcome}, with {counted(count, 'partition')} at {admin.bootstrap_servers}",

@@ -37,10 +37,10 @@ def summary_line(summary: RunSummary) -> str:
         f"{counted(summary.totals.get('open_windows', 0), 'open window')}, "
         f"{counted(summary.totals.get('late_records', 0), 'late record')} since the first run (counted once per window)"
         + "".join(
-            f", {counted(count, name)}"
-            for name, count in (
-                ("dead letter", summary.totals.get("dead_letters", 0)),
-                ("left-out record", summary.totals.get("failed_records", 0)),
+            f", {counted(count, name)}{note}"
+            for name, count, note in (
+                ("dead letter", summary.totals.get("dead_letters", 0), " so far"),
+                ("left-out record", summary.totals.get("failed_records", 0), ""),
             )
             if count
         )

@@ -68,7 +68,7 @@ def list_sinks(
                     "waiting MB": each.waiting_bytes / 1e6,
                     "waiting s": each.lag_s(now_s),
                     "refused rows": each.refused_rows,
-                    "state": each.summary,
+                    "state": shown_state(each),
                 }
                 for each in found
             ]
@@ -83,6 +83,12 @@ def list_sinks(
 def skipping(application: str, sink: str) -> str:
     """The way out where a sink waits for somebody to skip a row."""
     return f"see `weir sink skip {application} {sink}`"
+
+
+def shown_state(state: SinkState) -> str:
+    """What a sink is doing, without the reason that a line of ``print_refusals`` has."""
+    is_listed = any(each.reason in state.refused_reason for each in state.refused)  # a failed retry names the row, too
+    return state.doing if is_listed else state.summary
 
 
 def print_refusals(state: SinkState, prefix: str) -> None:

@@ -13,7 +13,7 @@ import typer
 from weir.pipelines.cli.advice import advised
 from weir.pipelines.cli.options import PROGRAM, DebugOption, DirOption, JsonOption, load_settings, remember
 from weir.pipelines.cli.render import console, print_json, print_table
-from weir.pipelines.operations.text import utc_text
+from weir.pipelines.operations.text import duration, utc_text
 
 
 def status(
@@ -93,10 +93,19 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
         f"  records in: {entry['records_in']:,}, open windows: {entry['open_windows']:,}, "
         f"late records: {entry['late_records']:,} (counted once per window)"
         + "".join(
-            f", {name}: {entry[field]:,}"
-            for name, field in (("dead letters", "dead_letters"), ("records left out", "failed_records"))
+            f", {name}: {entry[field]:,}{note}"
+            for name, field, note in (
+                (
+                    "dead letters so far",
+                    "dead_letters",
+                    f" (each failed replay counts again; `weir dead-letters list {entry['application']}` shows which "
+                    "wait)",
+                ),
+                ("records left out", "failed_records", ""),
+            )
             if entry[field]
         ),
+        markup=False,
         soft_wrap=True,
     )
     for found in entry["expectations"]:
@@ -115,8 +124,8 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
         )
     if entry["freshness_p50_ms"] is not None:
         console.print(
-            f"  freshness: half of the last minute's records were committed within {entry['freshness_p50_ms']:,.0f} ms "
-            f"of their time, 99% within {entry['freshness_p99_ms']:,.0f} ms",
+            "  freshness: half of the last minute's records were committed within "
+            f"{duration(entry['freshness_p50_ms'])} of their time, 99% within {duration(entry['freshness_p99_ms'])}",
             soft_wrap=True,
         )
     if entry.get("rows_between_tasks"):
@@ -156,7 +165,7 @@ def _print_sink(plain: dict[str, Any], application: str) -> None:
 
     import msgspec
 
-    from weir.pipelines.cli.sink import print_refusals, skipping
+    from weir.pipelines.cli.sink import print_refusals, shown_state, skipping
     from weir.pipelines.operations.text import counted, megabytes
     from weir.pipelines.publishing.state import SinkState
 
@@ -170,7 +179,7 @@ def _print_sink(plain: dict[str, Any], application: str) -> None:
     aside = f"; {counted(sink.refused_rows, 'refused row')} aside" if sink.refused_rows else ""
     decide = f"; {skipping(application, sink.sink)}" if sink.awaits == "skip" else ""
     console.print(
-        f"  sink {sink.sink} ({sink.target}): {sink.summary}{decide}{waits}{aside}", markup=False, soft_wrap=True
+        f"  sink {sink.sink} ({sink.target}): {shown_state(sink)}{decide}{waits}{aside}", markup=False, soft_wrap=True
     )
     print_refusals(sink, "    ")
 

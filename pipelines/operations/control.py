@@ -64,7 +64,8 @@ def ask(
                 f"`weir logs {application}` shows what it did last, and the request stays pending"
             )
     if answer.state == "failed":
-        raise OperationError(f"{kind} of {application} failed: {answer.result}")
+        what = application if kind == "sink" else f"{kind} of {application} failed"  # the answer names the sink
+        raise OperationError(f"{what}: {answer.result}")
     return answer.result
 
 

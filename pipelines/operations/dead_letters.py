@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import polars as pl
@@ -26,6 +27,19 @@ from weir.state.storage.places import folder_at, is_table, table_at
 from weir.state.types import TableSpec
 
 LOOK_EVERY_S = 0.2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a replay."""
+
+    text: str
+    """As a sentence."""
+    failed: int
+    """How many records failed again; what a sink sends again is not known yet."""
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def dead_letters_of(settings: Settings, application: str) -> DeadLetterFiles:
@@ -53,9 +67,9 @@ def dead_letter(settings: Settings, application: str, *ids: str) -> pl.DataFrame
     return found
 
 
-def replay(settings: Settings, application: str, ids: Collection[str] = (), *, by: str | None = None) -> str:
+def replay(settings: Settings, application: str, ids: Collection[str] = (), *, by: str | None = None) -> Outcome:
     """Let the running application process the letters with these ids again, or all that wait; returns what became of
-    them, as a sentence.
+    them.
 
     Each is processed once: one that was processed again already is refused. Sinks send what they have put aside, each
     all of it, in order, if one of its letters is among them. ``by`` is as for ``ask``.
@@ -65,20 +79,21 @@ def replay(settings: Settings, application: str, ids: Collection[str] = (), *, b
             or it does not commit them within a minute.
     """
     aside = undelivered(settings, application)
-    if not ids:
-        parts = _replay_records(settings, application, (), by)
-    else:
+    others: Collection[str] = ()
+    if ids:
         aside = of_ids(aside, ids)
         others = [id for id in ids if id not in set(aside["id"])]
-        parts = _replay_records(settings, application, others, by) if others else []
+    parts, failed = _replay_records(settings, application, others, by) if others or not ids else ([], 0)
     for sink in aside["operator"].unique(maintain_order=True):
         answer = ask(settings, application, "sink", {"sink": sink, "action": "retry"}, by=by, reason="dead letters")
         parts.append(f"sink {sink}: {answer}")
-    return "; ".join(parts) or "no dead letter waits"
+    return Outcome("; ".join(parts) or "no dead letter waits", failed)
 
 
-def _replay_records(settings: Settings, application: str, ids: Collection[str], by: str | None) -> list[str]:
-    """What became of letters that are records; nothing if none waits."""
+def _replay_records(
+    settings: Settings, application: str, ids: Collection[str], by: str | None
+) -> tuple[list[str], int]:
+    """What became of letters that are records, nothing if none waits; and how many failed again."""
     for id, outcome in dead_letter(settings, application, *ids).select("id", "replayed").iter_rows() if ids else ():
         if outcome is not None:
             raise OperationError(f"the dead letter {id} was replayed: {outcome}")
@@ -87,7 +102,7 @@ def _replay_records(settings: Settings, application: str, ids: Collection[str], 
         ask(settings, application, "replay", arguments, by=by, reason="dead letters"), type=Replayed
     )
     if not (answer.ids or answer.misfits):
-        return []
+        return [], 0
     outcomes = _outcomes(settings, application, answer.ids)
     failed = [outcome for outcome in outcomes if outcome != "processed"]
     parts = [f"{counted(len(outcomes) - len(failed), 'dead letter')} processed"]
@@ -99,7 +114,7 @@ def _replay_records(settings: Settings, application: str, ids: Collection[str], 
     ]
     if answer.waiting:
         parts.append(f"{answer.waiting:,} more wait; `weir dead-letters replay {application}` takes the next ones")
-    return parts
+    return parts, len(failed)
 
 
 def _outcomes(settings: Settings, application: str, ids: Sequence[str]) -> list[str]:

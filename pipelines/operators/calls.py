@@ -29,7 +29,7 @@ def of_record(error: UserFunctionError) -> Call | None:
     """The call whose error this would be, if that has a record."""
     if (record := error.record) is None:
         return None
-    return Call(record.partition, record.offset, f"{error.function!r} in {error.node}, for the record of {record}")
+    return Call(record.partition, record.offset, f"{error.function!r} in {error.node} on the record of {record}")
 
 
 def running_call() -> Call | None:

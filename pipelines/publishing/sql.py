@@ -216,4 +216,4 @@ def _message(error: BaseException | None) -> str:
     said = getattr(found, "diag", None)
     if said is not None and said.message_primary:
         return f"{said.message_primary} ({said.message_detail})" if said.message_detail else str(said.message_primary)
-    return " ".join(str(found).split())
+    return "; ".join(" ".join(line.split()) for line in str(found).splitlines() if line.strip())

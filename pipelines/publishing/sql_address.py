@@ -105,7 +105,7 @@ def _check_file(sink: SqlTable, file: Path) -> None:
     if not file.parent.is_dir():
         raise SinkAddressError(
             sink.name,
-            f"the folder {str(file.parent)!r} of its file of SQLite does not exist; create it, or correct the URL",
+            f"the folder {str(file.parent)!r} of its SQLite file does not exist; create it, or correct the URL",
         )
 
 

@@ -60,14 +60,19 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
     """The decision that it waits for, if it does not go on by itself."""
 
     @property
-    def summary(self) -> str:
+    def doing(self) -> str:
         """What it is doing, for people."""
         if not self.has_begun:
             return "not started yet"
         if self.error:
             return f"waits: {self.error}"
-        doing = "publishing" if self.waiting_rows else f"all {'else ' if self.refused_rows else ''}is published"
-        return f"{doing}; refused: {self.refused_reason}" if self.refused_rows and self.refused_reason else doing
+        return "publishing" if self.waiting_rows else f"all {'else ' if self.refused_rows else ''}is published"
+
+    @property
+    def summary(self) -> str:
+        """What it is doing, and why rows are aside, for people."""
+        is_told = self.refused_rows and self.refused_reason and self.has_begun and not self.error
+        return f"{self.doing}; refused: {self.refused_reason}" if is_told else self.doing
 
     @property
     def first_refusal(self) -> str:

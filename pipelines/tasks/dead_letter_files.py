@@ -17,6 +17,11 @@ from weir.state.storage.places import Place, is_table, table_at
 
 PLACE = ("_epoch", "topic", "partition", "offset")
 """What orders letters."""
+_REASON = pl.col("reason")
+KIND_OF_REASON = _REASON.str.replace_all(r"\d+", "#").str.replace(
+    "answered #", pl.format("answered {}", _REASON.str.extract(r"answered (\d{3})\b").fill_null("#"))
+)
+"""Reasons that differ by numbers only are of one kind, but for the status that a server has answered."""
 _IS_MARK = pl.col("stage").eq_missing(REPLAYED)
 
 
@@ -40,11 +45,10 @@ class DeadLetterFiles:
         return int(self._files["rows"].sum()) - int(self._collected(marks.select(pl.len())).item())
 
     def count_by_reason(self) -> pl.DataFrame:
-        """How many wait of each ``stage``, ``operator`` and ``reason``, most first; numbers in reasons make no
-        difference. Reads these columns only."""
-        reason = pl.col("reason").str.replace_all(r"\d+", "#")
+        """How many wait of each ``stage``, ``operator`` and ``KIND_OF_REASON``, most first. Reads these columns
+        only."""
         waiting = self._letters(self._files).filter(pl.col("replayed").is_null())
-        counts = waiting.group_by("stage", "operator", reason).agg(pl.len().alias("letters"))
+        counts = waiting.group_by("stage", "operator", KIND_OF_REASON).agg(pl.len().alias("letters"))
         return self._collected(counts.sort("letters", "stage", "operator", "reason", descending=[True, *[False] * 3]))
 
     def newest(self, columns: Collection[str], at_most: int | None = None) -> pl.DataFrame:

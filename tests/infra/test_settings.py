@@ -118,6 +118,30 @@ def test_an_unknown_variable_or_file_key_is_named_with_the_closest_known_one(pla
         Settings.load()
 
 
+def test_the_brokers_among_client_properties_are_refused_with_the_setting_that_names_them(place, monkeypatch):
+    def refused(origin, overrides=None):
+        with pytest.raises(SettingsError) as error:
+            Settings.load(overrides=overrides)
+        assert str(error.value) == (
+            f"{origin} does not name the brokers; write "
+            + ("WEIR_BOOTSTRAP_SERVERS" if "WEIR" in origin else "bootstrap_servers")
+        )
+
+    refused("'kafka.bootstrap.servers' in a flag", {"kafka.bootstrap.servers": "a:1"})
+    refused("'kafka.metadata.broker.list' in a flag", {"kafka.metadata.broker.list": "a:1"})
+    monkeypatch.setenv("WEIR_KAFKA_BOOTSTRAP_SERVERS", "a:1")
+    refused("'WEIR_KAFKA_BOOTSTRAP_SERVERS' in the environment")
+    monkeypatch.delenv("WEIR_KAFKA_BOOTSTRAP_SERVERS")
+    monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", "a:1")
+    assert Settings.load().bootstrap_servers == "a:1"
+    (place / "weir.toml").write_text('[kafka]\n"bootstrap.servers" = "a:1"\n')
+    refused("'kafka.bootstrap.servers' in weir.toml")
+    (place / "weir.toml").write_text('bootstrap_servers = "b:1"\n[kafka]\nsecurity.protocol = "SSL"\n')
+    monkeypatch.delenv("WEIR_BOOTSTRAP_SERVERS")
+    assert Settings.load().bootstrap_servers == "b:1"
+    assert Settings.load(overrides={"bootstrap_servers": "c:1"}).bootstrap_servers == "c:1"
+
+
 def test_secrets_are_not_printed():
     settings = Settings.load(
         overrides={

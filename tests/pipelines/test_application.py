@@ -42,10 +42,22 @@ def test_settings_that_make_no_sense_are_refused(id, settings, message):
         Application(id, builder(), **settings)
 
 
+def table(call: str) -> str:
+    """A program that makes a call on a table."""
+    return (
+        "from weir import Application, StreamsBuilder, String\nbuilder = StreamsBuilder()\n"
+        "table = builder.table('in', key=String('k'), value=String('v'), store='s')\n"
+        f"{call}\napp = Application('a', builder)"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("flights", "write package.module:attribute"),
+        ("made.broken", "write package.module:attribute"),
+        ("made.good", "^'made.good' does not name an application; the module has made.good:app$"),
+        ("made.two:", "^'made.two:' does not name an application; the module has made.two:app and made.two:other$"),
         ("a:", "write package.module:attribute"),
         ("./shop.py:app", "names a file; .* shop:app,"),
         ("shop.py:app", "module, as in shop:app,"),
@@ -65,6 +77,11 @@ def test_settings_that_make_no_sense_are_refused(id, settings, message):
             r"java.py, line 3: AttributeError: 'KStream' object has no attribute 'groupByKey', it has "
             r"group_by_key, group_by; correct",
         ),
+        (
+            "made.table:app",
+            r"'KTable' object has no attribute 'to_http', its stream has it: write .to_stream\(\).to_http\(...\); "
+            "correct the program",
+        ),
         ("made.own:app", r"line 1: AttributeError: mine; correct the program"),
         ("made.cut:app", r"'made.cut' cannot be loaded: SyntaxError: .*cut.py, line 1\); correct the program"),
     ],
@@ -80,6 +97,9 @@ def test_a_name_that_leads_nowhere_says_why(tmp_path, monkeypatch, name, message
         "from weir import StreamsBuilder, String\nstream = StreamsBuilder().stream("
         "'in', key=String('k'), value=String('v'))\nstream.groupByKey()"
     )
+    (package / "table.py").write_text(table("table.to_http('http://h', name='h')"))
+    (package / "its_stream.py").write_text(table("table.to_stream().to_http('http://h', name='h')"))
+    (package / "two.py").write_text("from made.good import app\nother = app")
     (package / "own.py").write_text("raise AttributeError('mine')")
     (package / "cut.py").write_text("app = (")
     (package / "good.py").write_text(
@@ -90,3 +110,4 @@ def test_a_name_that_leads_nowhere_says_why(tmp_path, monkeypatch, name, message
     with pytest.raises(ApplicationLoadError, match=message):
         load_application(name)
     assert load_application("made.good:app").id == "a"
+    assert load_application("made.its_stream:app").id == "a"

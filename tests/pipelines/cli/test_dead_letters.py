@@ -66,8 +66,11 @@ def test_letters_are_counted_by_reason_and_one_is_shown_with_its_trace(there):
     assert "not_a_seventh" in letter["trace"]
     text = there.weir(f"dead-letters show clicks {seventh}").text
     assert "operator: KSTREAM-FILTER-0000000001" in text
-    assert "dead letters: 7" in there.weir("status clicks").text
-    assert "7 dead letters" in there.run("programs:app").text
+    status = there.weir("status clicks")
+    assert "dead letters so far: 7 (each failed replay counts again; " in status.text
+    assert "`weir dead-letters list clicks` shows which wait)" in status.text
+    assert "7 of 7 dead letters; 7 wait" in there.weir("dead-letters list clicks").text
+    assert "7 dead letters so far" in there.run("programs:app").text
     assert 'value: {"page": "page-2", "ms": 14}' in text
     assert there.weir("dead-letters list clicks --limit 2").code == 0
 
@@ -127,7 +130,9 @@ def test_letters_are_replayed_beside_a_driver_of_the_corrected_program_each_once
     commands = ("replay clicks", f"replay clicks {seventh}", "list clicks", "replay clicks x", "list clicks --json")
     with there.typing_beside(*(f"dead-letters {each}" for each in commands), "stop clicks") as codes:
         answer = there.weir(f"run {program}")
-    assert codes == [0, 1, 0, 1, 0, 0]
+    assert codes == [1, 1, 0, 1, 0, 0]
+    assert "8 of 8 dead letters; 1 waits" in answer.text
+    assert "dead letters so far: 8 " in there.weir("status clicks").text
     assert "clicks: 6 dead letters processed; 1 failed again; `weir dead-letters list clicks` shows why" in answer.text
     letters = letters_of(there)
     assert letters["replayed"].value_counts().filter(replayed="processed")["count"].to_list() == [6]
@@ -147,7 +152,7 @@ def test_more_letters_than_a_request_takes_wait_for_the_next_one(there, monkeypa
     program = there.has("app", corrected())
     with there.typing_beside("dead-letters replay clicks", "dead-letters replay clicks", "stop clicks") as codes:
         text = there.weir(f"run {program}").text
-    assert codes == [0, 0, 0]
+    assert codes == [1, 1, 0]
     again = "clicks: 3 dead letters processed; 1 failed again; `weir dead-letters list clicks` shows why"
     assert text.count(again) == 2  # the one that fails waits again
     assert text.count(f"{again}; 3 more wait; `weir dead-letters replay clicks` takes the next ones") == 1

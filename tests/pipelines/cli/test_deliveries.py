@@ -81,6 +81,10 @@ def test_refused_batches_are_listed_shown_and_discarded_by_id(tmp_path, server, 
         ("orders:1-0", "delivery", "orders"),
     ]
     assert sorted((each["stage"], each["letters"]) for each in found["counts"]) == [("delivery", 1), ("delivery", 1)]
+    assert {each["reason"].partition(" answered ")[2] for each in found["counts"]} == {
+        "400 Bad Request: no tea",
+        "422 Unprocessable Entity",
+    }
     letter = json.loads(weir("dead-letters", "show", "shop", "orders:1-0", "--json").stdout)
     assert (letter["stage"], letter["rows"], letter["epoch"], letter["first_row"]) == ("delivery", 10, 1, 0)
     assert letter["reason"].endswith("answered 400 Bad Request: no tea")
@@ -90,6 +94,8 @@ def test_refused_batches_are_listed_shown_and_discarded_by_id(tmp_path, server, 
 
     weir("dead-letters", "discard", "shop", "orders:1-20", "no-such", "--yes", code=1)
     assert len(listed()["letters"]) == 2
+    asked = weir("dead-letters", "discard", "shop", "orders:1-20", code=1)
+    assert "Delete the dead letter orders:1-20 of shop?" in flat(asked.output)
     assert "deleted 1 dead letter" in weir("dead-letters", "discard", "shop", "orders:1-20", "--yes").stdout
     assert [each["id"] for each in listed()["letters"]] == ["orders:1-0"]
     assert Refused(orders.folder, SINK, "shop").count() == 10

@@ -208,6 +208,20 @@ def test_a_topic_is_deleted_once_confirmed(weir, topic, kafka_admin):
 
 
 @pytest.mark.broker
+def test_a_topic_that_exists_is_not_created_with_another_number_of_partitions(weir, topic, kafka_admin):
+    name = topic(2)
+    refused = weir("create", name, "--partitions", 3)
+    assert refused.exit_code == 1
+    said = f"topic '{name}' already exists with 2 partitions, not 3; leave --partitions out to use it as it is"
+    assert said in flat(refused.stderr)
+    assert kafka_admin.partition_count(name) == 2
+    for same in (("create", name), ("create", name, "--partitions", 2)):
+        assert f"topic '{name}' already exists, with 2 partitions at" in flat(weir(*same).stdout)
+    assert "created, with 3 partitions" in flat(weir("create", f"{name}-other", "--partitions", 3).stdout)
+    assert "created, with 4 partitions" in flat(weir("create", f"{name}-default").stdout)
+
+
+@pytest.mark.broker
 @pytest.mark.parametrize("arguments", [["produce"], ["consume"], ["delete", "--yes"]])
 def test_an_unknown_topic_is_named_with_a_way_out_that_works(weir, arguments, request, kafka_admin):
     name = f"missing-{abs(hash(request.node.name))}"

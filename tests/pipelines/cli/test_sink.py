@@ -115,7 +115,7 @@ def test_a_refused_record_waits_goes_aside_and_is_sent_again_or_deleted(shop):
     assert "2 rows wait" in said
     assert "no sink 'ordres'; it has orders" in flat(shop.weir("sink", "skip", "shop", "ordres").output)
     refused = flat(shop.weir("sink", "resume", "shop", "orders").output)
-    assert "the sink 'orders' has nothing to resume; it waits for somebody to skip" in refused
+    assert "weir: shop: the sink 'orders' has nothing to resume; it waits for somebody to skip" in refused
 
     assert "the row is put aside" in shop.done("sink", "skip", "shop", "orders")
     wait(lambda: shop.published() == ["first", "second"], "the row after it is published")

@@ -118,6 +118,12 @@ def test_a_running_application_tells_how_far_apart_commits_are_and_how_fresh_the
     assert "half of the last minute's records were committed within 91 ms of their time, 99% within 1,161 ms" in text
     (entry,) = json.loads(status("--json").stdout)["applications"]
     assert [entry[name] for name in ("commit_interval_ms", "freshness_p50_ms", "freshness_p99_ms")] == [*told.values()]
+    told["freshness-p99"] = 28_425_075_326.0
+    database.report_readings(
+        "sales",
+        [{"group": "stream-thread-metrics", "name": name, "tags": {}, "value": value} for name, value in told.items()],
+    )
+    assert "99% within 329.0 days" in flat(status("sales").stdout)
     database.release(lease)
     assert "freshness" not in status("sales").stdout, "it has ended"
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import partial
 from threading import Event
 
+import msgspec
 import pytest
 
 from tests.faults.dying import KilledError
@@ -13,12 +14,13 @@ from tests.pipelines.publishing.batches import APP, BATCH, SINK, Orders, drain, 
 from tests.pipelines.publishing.requests_server import Answer, RequestsServer
 from tests.pipelines.spark.inline import Place, Topics
 from tests.waiting import wait_for
+from weir.pipelines.cli.sink import shown_state
 from weir.pipelines.publishing import publisher
 from weir.pipelines.publishing.connect import connect
 from weir.pipelines.publishing.mark_file import MarkFile
 from weir.pipelines.publishing.process import PublishingSettings
 from weir.pipelines.publishing.retry import Retry
-from weir.pipelines.publishing.state import Decision, SinkState
+from weir.pipelines.publishing.state import Decision, RefusedPlace, SinkState
 from weir.pipelines.spark.publishing import Publishers
 from weir.state.commit.refused import Refused
 
@@ -108,6 +110,17 @@ def test_beside_refused_rows_all_else_is_published():
     assert SinkState(sink="out", target="").summary == "all is published"
     aside = SinkState(sink="out", target="", refused_rows=2)
     assert aside.summary == "all else is published"
+
+
+def test_the_reason_of_a_row_that_is_listed_is_said_once():
+    place = RefusedPlace(epoch=3, first_row=1, rows=1, key="ann", reason="too large")
+    aside = SinkState(sink="out", target="", refused_rows=1, refused_reason="too large", refused=(place,))
+    assert aside.summary == "all else is published; refused: too large", "where no rows are listed"
+    assert shown_state(aside) == "all else is published"
+    retried = msgspec.structs.replace(aside, refused_reason=f"{place}; correct it")
+    assert shown_state(retried) == "all else is published"
+    again = msgspec.structs.replace(aside, refused_reason="not sent again: away")
+    assert shown_state(again) == "all else is published; refused: not sent again: away"
 
 
 PROGRAM = """

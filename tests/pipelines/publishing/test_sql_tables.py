@@ -308,6 +308,7 @@ def test_a_database_that_does_not_answer_does_not_stop_the_start(tmp_path, caplo
     shop, url = SqlShop(tmp_path, None), "postgresql://ann:secret@127.0.0.1:1/shop"
     check_sql_tables([shop.sink], url)
     assert "sink 'orders': the table orders is checked later: " in caplog.text
+    assert "Connection refused; Is the server running" in caplog.text, "PostgreSQL says it in two lines"
     with pytest.raises(SinkError, match=r"the database of the table orders: .*refused") as error:
         SqlConnection("shop", shop.sink, url)
     assert "secret" not in caplog.text + str(error.value) + repr(shop.sink) + str(shop.sink)
@@ -345,7 +346,7 @@ def test_a_file_of_sqlite_needs_its_whole_path_and_its_folder(tmp_path):
     ):
         check_sql_tables([shop.sink], "sqlite:///shop.db")
     url = f"sqlite:///{folder}/shop.db"
-    said = f"the folder {str(folder)!r} of its file of SQLite does not exist; create it, or correct the URL"
+    said = f"the folder {str(folder)!r} of its SQLite file does not exist; create it, or correct the URL"
     with pytest.raises(SinkAddressError, match=said):
         check_sql_tables([shop.sink], url)
     with pytest.raises(SinkError, match=said):  # gone during a run

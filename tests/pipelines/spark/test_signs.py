@@ -77,7 +77,7 @@ def test_each_call_is_named_by_function_operator_and_record(tmp_path, program):
     place(tmp_path, PROGRAMS[program]).run()
     assert len(SEEN) == 3
     for number, text in enumerate(SEEN):
-        function, _, record = text.partition(", for the record of ")
+        function, _, record = text.partition(" on the record of ")
         assert record == f"key user='user-{number}', time 1970-01-01T00:00:0{number}Z"
         assert {"mapper": "'noted' in KSTREAM-MAPVALUES", "processor": "Notes.process' in notes"}.get(
             program, "add' in KSTREAM-AGGREGATE"
@@ -114,11 +114,11 @@ def test_calls_that_are_not_for_one_record_are_named_too(tmp_path):
     SEEN.clear()
     place(tmp_path / "batches", lambda clicks: clicks.process(Batches, name="batches")).run()
     assert SEEN[0] == (
-        "'Batches.process_batch' in batches, for 3 records from that of key user='user-0', time 1970-01-01T00:00:00Z"
+        "'Batches.process_batch' in batches on 3 records from that of key user='user-0', time 1970-01-01T00:00:00Z"
     )
     SEEN.clear()
     place(tmp_path / "timed", lambda clicks: clicks.process(Timed, name="timed")).run()
-    timer = "'Timed.on_timer' in timed, for the timer of key user='user-{0}', time 1970-01-01T00:00:0{0}.001000Z"
+    timer = "'Timed.on_timer' in timed on the timer of key user='user-{0}', time 1970-01-01T00:00:0{0}.001000Z"
     seen = [*SEEN]
     assert seen == [
         "'Timed.init' in timed",

@@ -81,7 +81,7 @@ def test_a_worker_gives_signs_while_it_is_at_work_and_names_the_call_that_takes_
     named = [sign for signs in seen for sign in signs if sign.call]
     assert 1 <= len(named) < len(seen), "not a call of a moment"
     assert {sign.call for sign in named} == {
-        "'fetch' in KSTREAM-MAP-0000000001, for the record of key user='bob', time 1970-01-01T00:00:01Z"
+        "'fetch' in KSTREAM-MAP-0000000001 on the record of key user='bob', time 1970-01-01T00:00:01Z"
     }
     assert all(LONG_CALL_S <= sign.call_s < takes_s + SIGN_EVERY_S for sign in named)
 
