@@ -32,7 +32,7 @@ def check_table(app_folder: Place, application: str, table: str, *, reads: bool)
     The table may change meanwhile: a file counts as missing only if the table still names it then.
 
     Raises:
-        TableFileError: The first file that is gone, of another size, or not readable.
+        TableFileError: The first file that is gone, of another size, not readable, or of other types.
         DamagedFileError: The table's Delta log cannot be read.
     """
     folder = folder_at(app_folder) / table
