@@ -118,7 +118,7 @@ class DamagedFileError(StateError):
 
 
 class TableFileError(StateError):
-    """A file that a table names is gone, of another size, or cannot be read: whoever reads the table fails."""
+    """A file that a table names is gone, of another size, or cannot be read as the table's: whoever reads it fails."""
 
     def __init__(self, application: str, table: str, path: str, reason: str) -> None:
         super().__init__(application, table, path, reason)

@@ -65,7 +65,7 @@ def verify_outputs(settings: Settings, application: str, *, reads: bool) -> Iter
     all their rows. The application may be running.
 
     Raises:
-        TableFileError: The first file that is gone, of another size, or not readable.
+        TableFileError: The first file that is gone, of another size, not readable, or of other types.
         DamagedFileError: The Delta log of a table cannot be read.
     """
     folder = folder_at(settings.warehouse) / application

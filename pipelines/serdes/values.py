@@ -13,11 +13,13 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import cache
 from itertools import chain, islice
 from operator import attrgetter
+from types import NoneType
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
 import polars as pl
+from polars.exceptions import PanicException, PolarsError
 
 from weir.pipelines.serdes.shapes import (
     FIRST_TIME_MS,
@@ -60,7 +62,8 @@ def series_of(name: str, field: Field, values: list[Any], get: Get = getattr) ->
                 raise ValueError(f"{name} is not one of {', '.join(map(repr, known))}")
             return pl.Series(name, values, dtype=shape.dtype, strict=True)
         case ListOf() if is_direct(shape):
-            return pl.Series(name, values, dtype=shape.dtype, strict=True)
+            _require_lists(name, shape, values)
+            return _plain_column(name, values, shape.dtype)
         case ListOf(item=item):
             if not all(value is None or isinstance(value, (list, tuple)) for value in values):
                 raise TypeError(f"{name} is not a list")
@@ -111,7 +114,34 @@ def _scalars(name: str, shape: Scalar, values: list[Any]) -> pl.Series:
         values = [None if value is None else str(value) for value in values]
     elif shape.kind is Decimal:
         values = [None if value is None else fixed(value, shape.dtype) for value in values]
-    return pl.Series(name, values, dtype=shape.dtype, strict=True)
+    return _plain_column(name, values, shape.dtype)
+
+
+def _plain_column(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
+    """A column of values that polars takes as they are. It makes structs of dataclasses and named tuples, and lists of
+    lists, whatever type it is told, and panics or fails otherwise at some."""
+    try:
+        column = pl.Series(name, values, dtype=dtype, strict=True)
+    except (PanicException, PolarsError) as error:
+        raise TypeError(f"{name} has values that are no {dtype}") from error
+    if column.dtype != dtype:
+        raise TypeError(f"{name} has values that are no {dtype}, but {column.dtype}")
+    return column
+
+
+def _require_lists(name: str, shape: ListOf, values: Iterable[Any]) -> None:
+    """Polars makes a list of whatever can be iterated, such as a text, and text of dataclasses in lists of text."""
+    _require(name, (list, tuple), values)
+    items, inner = chain.from_iterable(filter(None, values)), shape.item.shape
+    if isinstance(inner, ListOf):
+        _require_lists(name, inner, list(items))
+    elif isinstance(inner, Scalar) and inner.kind is str:
+        _require(name, (str,), items)
+
+
+def _require(name: str, kinds: tuple[type, ...], values: Iterable[Any]) -> None:
+    if not all(issubclass(kind, (*kinds, NoneType)) for kind in set(map(type, values))):
+        raise TypeError(f"{name} is not a list of what is declared")
 
 
 def _lists(name: str, dtype: pl.DataType, values: Sequence[Any], items: Callable[[list[Any]], pl.Series]) -> pl.Series:

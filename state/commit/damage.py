@@ -12,6 +12,7 @@ from deltalake.exceptions import DeltaError
 
 from weir.state.commit.checkpoints import LOG, entry_name, is_whole, last_checkpoint
 from weir.state.commit.files import scan_as_written
+from weir.state.commit.widening import is_wider
 from weir.state.errors import DamagedFileError
 from weir.state.storage.contract import Folder
 from weir.state.storage.object_store import away, is_away
@@ -91,15 +92,36 @@ def damaged_file(folder: Folder, names: Sequence[str] = ()) -> tuple[str, str] |
     return None
 
 
-def unreadable(folder: Folder, name: str, rows: int | None = None) -> str:
-    """Why the rows of a Parquet file cannot be read, or that they are not as many; "" if neither. Reads all of it."""
+def unreadable(folder: Folder, name: str, rows: int | None = None, schema: pl.Schema | None = None) -> str:
+    """Why the rows of a Parquet file cannot be read, or that they are not as many, or not of the types of the table's
+    ``schema``; "" if none of that. Reads all of it."""
     try:
-        found = scan_as_written(folder, [name]).collect().height
+        found = scan_as_written(folder, [name]).collect()
     except (pl.exceptions.PolarsError, OSError) as error:
         if is_away(error):
             raise away(folder.uri, error) from error
         return f"its rows cannot be read ({(str(error).splitlines() or [type(error).__name__])[0]})"
-    return "" if rows in (None, found) else f"it has {found} rows, and had {rows}"
+    if rows not in (None, found.height):
+        return f"it has {found.height} rows, and had {rows}"
+    for column, dtype in (schema or {}).items():
+        if column in found.columns and not _reads_as(found.schema[column], dtype):
+            return f"it has the column {column!r} as {found.schema[column]}, and the table has it as {dtype}"
+    return ""
+
+
+def _reads_as(found: pl.DataType, wanted: pl.DataType) -> bool:
+    """Whether a file's column can be read as the table's, which may have come by a wider type or other fields. Other
+    writers, such as Spark, store times in other units."""
+    if isinstance(found, pl.Struct) and isinstance(wanted, pl.Struct):
+        there = {field.name: field.dtype for field in found.fields}
+        shared = [field for field in wanted.fields if field.name in there]
+        return all(_reads_as(there[field.name], field.dtype) for field in shared)  # type: ignore[arg-type]
+    if isinstance(found, pl.List) and isinstance(wanted, pl.List):
+        return _reads_as(found.inner, wanted.inner)  # type: ignore[arg-type]
+    if isinstance(found, pl.Datetime) and isinstance(wanted, pl.Datetime):
+        return True
+    is_text = wanted == pl.String and isinstance(found, (pl.Enum, pl.Categorical))
+    return found == wanted or is_text or is_wider(found, wanted)
 
 
 def _version_of(name: str) -> int | None:

@@ -94,7 +94,7 @@ def write_file(
     their values. The name is unique, so a second attempt never collides with the first (PROTOCOL 7).
 
     Raises:
-        ValueError: A column or a partition value is missing.
+        ValueError: A column or a partition value is missing, or a column is of a type that the table's does not take.
         DiskFullError: There is no room for it, and no file.
     """
     values = dict(partition_values or {})
@@ -105,6 +105,14 @@ def write_file(
     columns = file_columns(spec)
     if missing := columns.keys() - set(frame.columns):
         raise ValueError(f"table {spec.name!r}: the rows to be written lack the columns {sorted(missing)}")
+    for name in columns:
+        given, declared = frame.schema[name], spec.schema[name]
+        is_structured = given.is_nested() or (declared.is_nested() and given != pl.Null)
+        if is_structured and type(given) is not type(declared):  # a cast would leave some as they are
+            raise ValueError(
+                f"table {spec.name!r}: the rows to be written have the column {name!r} as {given}, and the table has "
+                f"it as {declared}"
+            )
     rows = framed([frame.get_column(name).cast(spec.schema[name]).cast(dtype) for name, dtype in columns.items()])
     apart = {name: values[name] for name in spec.partition_by if not spec.has_partition_columns}
     parts = [f"{name}={_folder_name(value)}" for name, value in apart.items()]

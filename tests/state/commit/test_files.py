@@ -77,6 +77,22 @@ def test_each_attempt_writes_a_file_with_a_unique_name(tmp_path):
     assert write_file(tmp_path, SPEC, ROWS, values).path != write_file(tmp_path, SPEC, ROWS, values).path
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "found"),
+    [
+        ("n", [{"id": 1}, {"id": 2}], r"Struct\({'id': Int64}\), and the table has it as UInt32"),
+        ("k", [{"id": 1}, {"id": 2}], r"Struct\({'id': Int64}\), and the table has it as String"),
+        ("k", [[1], [2]], r"List\(Int64\), and the table has it as String"),
+        ("n", [[1], [2]], r"List\(Int64\), and the table has it as UInt32"),
+    ],
+)
+def test_rows_of_other_types_than_the_table_has_are_not_written(tmp_path, name, values, found):
+    rows = ROWS.with_columns(pl.Series(name, values))
+    with pytest.raises(ValueError, match=f"table 'out/windows': the rows .* have the column '{name}' as {found}"):
+        write_file(tmp_path, SPEC, rows, VALUES)
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
 def noting_syncs(monkeypatch, fails: str = "") -> list[Path]:
     """What was synced, in this order; a path that contains ``fails`` cannot be."""
     synced = list[Path]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -85,6 +86,50 @@ def test_a_file_with_another_number_of_rows_is_found_by_reading_it(tmp_path, fil
     assert check_table(tmp_path, "app", "t", reads=False).files == 3
     with pytest.raises(TableFileError, match=r"it has 1 rows, and had 1000|its rows cannot be read"):
         check_table(tmp_path, "app", "t", reads=True)
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        (
+            [{"id": 1, "cents": 2}],
+            r"the column 'n' as Struct\({'id': Int64, 'cents': Int64}\), and the table has .* Int64",
+        ),
+        ([[1]], r"the column 'n' as List\(Int64\), and the table has it as Int64"),
+        (["1"], r"the column 'n' as String, and the table has it as Int64"),
+        ([1.5], r"the column 'n' as Float64, and the table has it as Int64"),
+    ],
+)
+def test_a_file_with_other_types_than_the_table_is_found_by_reading_it(tmp_path, column, reason):
+    table = AppendTable.create(tmp_path, SPEC, "app")
+    entry = write_file(tmp_path, SPEC, pl.DataFrame({"n": [1], "_epoch": [1]}), {"task": "0_0"})
+    path = tmp_path / "t" / entry.path
+    pl.DataFrame({"n": column, "_epoch": [1]}).write_parquet(path)
+    table.append(7, [replace(entry, size_bytes=path.stat().st_size)])
+    with pytest.raises(TableFileError, match=reason):
+        check_table(tmp_path, "app", "t", reads=True)
+
+
+@pytest.mark.parametrize(
+    ("written", "now"),
+    [
+        (pl.Int32(), pl.Int64()),
+        (pl.Float32(), pl.Float64()),
+        (pl.UInt32(), pl.Int64()),
+        (pl.Datetime("ms", "UTC"), pl.Datetime("us", "UTC")),
+        (pl.Enum(["a"]), pl.String()),
+        (pl.List(pl.Int32()), pl.List(pl.Int64())),
+        (pl.Struct({"a": pl.Int32(), "gone": pl.String()}), pl.Struct({"a": pl.Int64(), "new": pl.String()})),
+    ],
+)
+def test_types_that_a_table_has_come_by_are_no_fault_of_its_older_files(tmp_path, written, now):
+    spec = TableSpec(name="t", schema=pl.Schema({"n": now}), partition_by=())
+    table = AppendTable.create(tmp_path, spec, "app")
+    entry = write_file(tmp_path, spec, pl.DataFrame(schema={"n": now}).clear(1))
+    path = tmp_path / "t" / entry.path
+    pl.DataFrame(schema={"n": written}).clear(1).write_parquet(path)
+    table.append(7, [replace(entry, size_bytes=path.stat().st_size)])
+    assert check_table(tmp_path, "app", "t", reads=True).files == 1
 
 
 def test_a_file_that_leaves_the_table_meanwhile_is_not_missed(tmp_path, files, monkeypatch):
