@@ -369,6 +369,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "or a folder of a local disk": f"{CLI}/test_object_store.py::"
         "test_a_store_that_lets_a_second_writer_win_is_refused_at_the_start_and_a_local_disk_is_taken",
     },
+    "state/errors.py ObjectStoreAwayError": {
+        "check the network": "tests/pipelines/spark/test_object_store.py::"
+        "test_a_store_that_goes_away_is_waited_for_and_named_in_the_status",
+    },
     "state/errors.py ObjectStoreError": {
         "check the bucket": f"{CLI}/test_object_store.py::"
         "test_a_bucket_that_is_not_there_is_named_and_with_the_right_one_it_runs",

@@ -84,8 +84,8 @@ class Committer:
         self._swapped: tuple[SwapNote, ...] = ()
         self._generation = self._last = 0
         self._pending: CommitRecord | None = None
-        self._row: tuple[int, FileEntry] | None = None
-        """The newest version, and the file of its row: a try that got no answer may have appended it."""
+        self._row: tuple[CommitRecord, FileEntry] | None = None
+        """The newest record, and the file of its row: a try that got no answer may have appended it."""
         self._appends = ThreadPoolExecutor(_APPEND_THREADS, "append")
         self._upkeep = ThreadPoolExecutor(1, "upkeep")
         self._running: dict[str, Future[object]] = {}
@@ -261,13 +261,13 @@ class Committer:
                 folder = self._app_folder / table
                 looks.append(partial(check_files, self._application, folder, table, version, named))
         looks.append(partial(self._claimed_log().prepare, version, ()))
-        if self._row is not None and self._row[0] == version:
+        if self._row is not None and self._row[0] == record:
             folder_at(self._app_folder).at_once(looks)
             return self._row[1]
         looks.append(partial(write_row, self._app_folder, record))
         *_, row = folder_at(self._app_folder).at_once(looks)
         assert row is not None
-        self._row = version, row
+        self._row = record, row
         return row
 
     def _append_row(self, record: CommitRecord, entry: FileEntry) -> None:

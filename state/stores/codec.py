@@ -157,7 +157,8 @@ class KeyCodec:
                 while key[end : end + 2] == ESCAPED:
                     end = key.index(END, end + 2)
             is_null = key[position : position + 1] == NULL
-            parts.append(None if is_null else key[position + 1 : end].replace(ESCAPED, END))
+            text = key[position + 1 : end]
+            parts.append(None if is_null else text.replace(ESCAPED, END) if self._is_escaped else text)
             position = end + 1
         return parts
 

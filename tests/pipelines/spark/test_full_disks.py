@@ -43,7 +43,7 @@ class Disk:
 
 
 @pytest.mark.parametrize("table", ["_commits", "totals", "sums"])
-@pytest.mark.parametrize("first", [2, 4])
+@pytest.mark.parametrize("first", [3, 5])
 def test_the_commit_waits_for_space_and_is_finished(place, monkeypatch, table, first):
     states, disk = list[tuple[str, str]](), Disk(monkeypatch, table, first=first, times=7)
     place.desk.report = lambda progress, tasks, ends: states.append((progress.state, progress.message))

@@ -164,7 +164,7 @@ def test_a_run_whose_commit_log_is_removed_says_so_and_goes_on_once_the_folder_i
 
 
 def test_a_first_run_that_was_killed_before_its_first_commit_is_begun_again(place):
-    def die(reason):
+    def die(reason, **options):
         raise KeyboardInterrupt
 
     driver = place.driver()

@@ -72,6 +72,26 @@ def test_the_first_claim_creates_the_tables_and_commits_follow(warehouse):
     assert (again.generation, again.newest) == (2, newest)
 
 
+def test_a_commit_that_was_refused_before_its_pivot_leaves_nothing_to_one_of_the_same_number(warehouse):
+    """What is appended is the row of the record that stands, whatever was prepared before."""
+    driver = committer(warehouse)
+    driver.claim()
+    refused = record(warehouse, 1, 1)
+
+    def refuse():
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        driver.commit(refused, refuse)
+    more = replace(record(warehouse, 1, 1), tasks={"0_0": replace(refused.tasks["0_0"], positions={"t": {0: 9}})})
+    driver.commit(more)
+    driver.close()
+    newest = newest_commit(warehouse, "app")
+    assert newest.tasks["0_0"].positions == {"t": {0: 9}}
+    assert {each.path for each in newest.files} == {each.path for each in more.files}
+    assert facts(warehouse) == [1]
+
+
 def test_an_epoch_beyond_the_last_number_is_refused_before_anything_is_written(warehouse):
     """Its version would be one of another generation, or one that the log has already."""
     driver = committer(warehouse)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
@@ -30,6 +30,8 @@ def in_order(row: tuple) -> tuple:
 
 @settings(max_examples=examples(80))
 @given(frames())
+@example(pl.DataFrame({"c0": [b"\x00\xff"]}))  # what an escape looks like where nothing is escaped
+@example(pl.DataFrame({"c0": [b"\x00\xff", b"\x00"], "c1": [b"\x00\xff\x00", None]}))
 def test_keys_decode_and_sort_as_their_columns(frame):
     codec = KeyCodec(frame.schema)
     keys = codec.encode(frame)
