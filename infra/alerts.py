@@ -10,19 +10,21 @@ _LOGGER = logging.getLogger("apprise")
 
 
 class AlertError(Exception):
-    """A message could not be sent, or not to everybody; the text says why, without the URLs, which hold secrets."""
+    """A message was sent to nobody; the text says why, without the URLs, which hold secrets."""
 
 
-def send(urls: str, title: str, body: str) -> None:
+def send(urls: str, title: str, body: str) -> list[str]:
     """Send to each of ``urls``, which white space separates: ``mailto://``, ``slack://``, ``jsons://`` and so on.
 
+    Returns which did not take the message, and why: the server, or that a URL is none that Apprise knows.
+
     Raises:
-        AlertError: A URL is none that Apprise knows, a target did not take the message, or Apprise is not installed.
+        AlertError: None took it, or Apprise is not installed.
     """
     if find_spec("apprise") is None:
         raise AlertError("alerts need Apprise: pip install 'weir-streams[alerts]'")
     apprise = import_module("apprise")
-    failed: list[str] = []
+    failed, sent = list[str](), 0
     for number, url in enumerate(urls.split(), start=1):
         told = _Told()
         _LOGGER.addHandler(told)
@@ -32,10 +34,13 @@ def send(urls: str, title: str, body: str) -> None:
                 failed.append(f"URL {number} of alert_urls is none that Apprise knows")
             elif not target.notify(title=title, body=body, body_format=apprise.NotifyFormat.TEXT):
                 failed.append(f"{target.url(privacy=True).partition('?')[0]}: {told.last or 'did not take it'}")
+            else:
+                sent += 1
         finally:
             _LOGGER.removeHandler(told)
-    if failed:
+    if not sent:
         raise AlertError("; ".join(failed))
+    return failed
 
 
 class _Told(logging.Handler):

@@ -30,7 +30,7 @@ class TaskStatusRow:
     task: str
     slot: int
     status: str
-    """running, restoring or paused."""
+    """running, restoring, in doubt or paused."""
     state: str | None = None
     """The state id, ``generation.epoch``."""
     positions: Mapping[str, Any] = field(default_factory=dict)

@@ -53,12 +53,7 @@ def lag_result(
     try:
         lags = committed_lag(_read(supervised, newest, status), admin)
     except BrokerUnreachableError as error:
-        return dg.AssetCheckResult(
-            passed=False,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=f"the lag is unknown: {error}",
-            metadata={"max_records": max_records},
-        )
+        return unknown_lag(supervised, error)
     records = sum(lags.values())
     return dg.AssetCheckResult(
         passed=newest is not None and records <= max_records,
@@ -70,6 +65,16 @@ def lag_result(
             "committed_epoch": newest.epoch if newest else 0,
             "lag_by_partition": _greatest(lags),
         },
+    )
+
+
+def unknown_lag(supervised: Supervised, error: Exception) -> dg.AssetCheckResult:
+    """A warning that says why nobody knows."""
+    return dg.AssetCheckResult(
+        passed=False,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"the lag is unknown: {error}",
+        metadata={"max_records": supervised.thresholds.lag_max_records},
     )
 
 

@@ -19,7 +19,7 @@ RUNNING_CHECK = "running"
 SILENT_MAX_S = 15.0
 """A driver gives a heartbeat each two seconds, whatever it is at."""
 NEWEST_RUNS = 25
-"""How many of an application's runs are looked through for the newest of its ingest."""
+"""How many runs of selected assets are looked through for the newest of the ingest."""
 SHOWN_TASKS = 5
 
 
@@ -109,16 +109,25 @@ def _run_without_driver(
     supervised: Supervised, instance: dg.DagsterInstance, driver: ApplicationStatus | None
 ) -> dg.DagsterRun | None:
     """The newest run of the ingest, if it has failed and its driver had not begun."""
-    names = (catch_up_name(supervised), continuous_name(supervised), IMPLICIT_ASSET_JOB_NAME)
-    for record in instance.get_run_records(dg.RunsFilter(tags=supervised.tags), limit=NEWEST_RUNS):
-        run = record.dagster_run
-        if run.job_name not in names or supervised.ingest not in (run.asset_selection or [supervised.ingest]):
-            continue
-        has_begun = driver is not None and (
-            run_of(driver.owner) == run.run_id or driver.started_at_ms / 1000 > record.create_timestamp.timestamp()
+    records = [
+        record
+        for name in (catch_up_name(supervised), continuous_name(supervised), IMPLICIT_ASSET_JOB_NAME)
+        for record in instance.get_run_records(
+            dg.RunsFilter(tags=supervised.tags, job_name=name),
+            limit=NEWEST_RUNS if name == IMPLICIT_ASSET_JOB_NAME else 1,  # some of its runs are of other assets
         )
-        return run if run.status == dg.DagsterRunStatus.FAILURE and not has_begun else None
-    return None
+        if supervised.ingest in (record.dagster_run.asset_selection or [supervised.ingest])
+    ]
+    if not records:
+        return None
+    newest = max(records, key=lambda record: record.create_timestamp)
+    run, made_s = newest.dagster_run, newest.create_timestamp.timestamp()
+    is_passed = driver is not None and (
+        run_of(driver.owner) == run.run_id  # its driver had begun
+        or driver.started_at_ms / 1000 > made_s  # another has begun since
+        or (driver.ended_at_ms or 0) / 1000 > made_s  # another held the lease, and the run was refused
+    )
+    return run if run.status == dg.DagsterRunStatus.FAILURE and not is_passed else None
 
 
 def _result(

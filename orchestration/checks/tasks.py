@@ -8,7 +8,7 @@ from weir.infra.control import ApplicationStatus, TaskStatusRow
 from weir.orchestration.thresholds import size_text
 
 COLUMNS = ("task", "slot", "state", "reads", "lag", "records read", "uncommitted", "open windows", "late", "note")
-SHOWN = 200
+SHOWN = 50
 
 
 def task_table(driver: ApplicationStatus) -> dg.TableMetadataValue:

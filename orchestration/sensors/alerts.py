@@ -1,7 +1,7 @@
 """Tells people what the page shows: checks that have failed and are well again, and runs that have failed.
 
-A message is sent again if it was not taken, so one may come twice and none is lost. A check that fails again and again
-is told once in ``Thresholds.cooldown_s``.
+A message that no target took is sent again; one that some took is told, and the tick says who did not. A check that
+fails again and again is told once in ``Thresholds.cooldown_s``.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 
 import dagster as dg
 
 from weir.infra.alerts import AlertError, send
 from weir.infra.settings import Settings
+from weir.orchestration.checks.evaluations import newest_evaluations
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
 
 LOOK_EVERY_S = 10
 WORDS = {dg.AssetCheckSeverity.ERROR: "error", dg.AssetCheckSeverity.WARN: "warning"}
 NEWEST_RUNS = 50
-"""How many failed runs are looked through; more than that in ten seconds are told as those that were looked at."""
+"""How many failed runs are told at most at a time."""
 
 
 def alerts_sensor(
@@ -65,10 +67,11 @@ def alerts(checks: Mapping[str, Sequence[dg.AssetCheckKey]], look: Look) -> Foun
         return Found(said="nothing to tell", cursor=cursor if cursor != look.cursor else None)
     title = f"Weir: {look.id}: {lines[0]}" if len(lines) == 1 else f"Weir: {look.id}: {len(lines)} alerts"
     try:
-        send(look.settings.alert_urls, title, "\n".join(lines))
+        failed = send(look.settings.alert_urls, title, "\n".join(lines))
     except AlertError as error:
         return Found(said=f"not told, and tried again: {error}")
-    return Found(said=f"told: {'; '.join(lines)}", cursor=cursor)
+    said = f"told: {'; '.join(lines)}" + (f"; not everybody: {'; '.join(failed)}" if failed else "")
+    return Found(said=said, cursor=cursor)
 
 
 def _of_checks(look: Look, checks: Sequence[dg.AssetCheckKey], told: Told, now_s: float) -> tuple[list[str], Told]:
@@ -87,17 +90,14 @@ def _of_checks(look: Look, checks: Sequence[dg.AssetCheckKey], told: Told, now_s
 
 def _failed_checks(look: Look, checks: Sequence[dg.AssetCheckKey]) -> list[tuple[str, str, str]]:
     """The asset and check, the severity, and what the check says, of the newest evaluation of each."""
-    found = look.instance.event_log_storage.get_latest_asset_check_execution_by_key(checks)
     return [
         (
             f"{key.asset_key.to_user_string()} {key.name}",
-            WORDS[record.evaluation.severity],
-            record.evaluation.description or "failed",
+            WORDS[evaluation.severity],
+            evaluation.description or "failed",
         )
-        for key, record in found.items()
-        if isinstance(record.evaluation, dg.AssetCheckEvaluation)
-        and not record.evaluation.passed
-        and _matters(look.settings, record.evaluation.severity)
+        for key, _, evaluation in newest_evaluations(look.instance, checks)
+        if not evaluation.passed and _matters(look.settings, evaluation.severity)
     ]
 
 
@@ -106,7 +106,11 @@ def _matters(settings: Settings, severity: dg.AssetCheckSeverity) -> bool:
 
 
 def _of_runs(look: Look, told: Told) -> tuple[list[str], float]:
-    failed = dg.RunsFilter(tags=look.supervised.tags, statuses=[dg.DagsterRunStatus.FAILURE])
+    failed = dg.RunsFilter(
+        tags=look.supervised.tags,
+        statuses=[dg.DagsterRunStatus.FAILURE],
+        updated_after=datetime.fromtimestamp(told.run_s, UTC),
+    )
     records = [
         record
         for record in look.instance.get_run_records(failed, limit=NEWEST_RUNS)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import dagster as dg
 from dagster._core.storage.tags import RUN_KEY_TAG  # has no public name
 
+from weir.orchestration.checks.evaluations import newest_evaluations
 from weir.orchestration.checks.state import FULL_CHECK, IN_DOUBT_ENTRY, SAMPLED_CHECK, TASK_ENTRY
 from weir.orchestration.jobs.restore import restore_name, restore_op
 from weir.orchestration.sensors.watching import Found, Look, watch
@@ -42,14 +43,10 @@ def repair(look: Look) -> Found:
     supervised, cooldown_s = look.supervised, look.supervised.thresholds.cooldown_s
     checks = [dg.AssetCheckKey(supervised.ingest, name) for name in (FULL_CHECK, SAMPLED_CHECK)]
     seen, at_s, asked = [*map(int, (look.cursor or "").split()), 0, 0, 0][:3]
-    records = look.instance.event_log_storage.get_latest_asset_check_execution_by_key(checks)
     failed = [
-        (record.id, record.evaluation)
-        for record in records.values()  # some are only planned, not evaluated
-        if record.id > seen
-        and isinstance(record.evaluation, dg.AssetCheckEvaluation)
-        and not record.evaluation.passed
-        and TASK_ENTRY in record.evaluation.metadata
+        (number, evaluation)
+        for _, number, evaluation in newest_evaluations(look.instance, checks)
+        if number > seen and not evaluation.passed and TASK_ENTRY in evaluation.metadata
     ]
     if not failed:
         return Found(said="no check has found a new difference")
@@ -83,4 +80,8 @@ def repair(look: Look) -> Found:
             }
         },
     )
-    return Found(run_requests=[request], cursor=f"{seen} {time.time():.0f} {asked + 1}")
+    return Found(
+        run_requests=[request],
+        cursor=f"{seen} {time.time():.0f} {asked + 1}",
+        partitions=[supervised.task_partitions.build_add_request([task])],  # else the request might name none
+    )

@@ -14,7 +14,7 @@ import dagster as dg
 
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_of
-from weir.orchestration.checks.lag import LAG_CHECK, lag_result
+from weir.orchestration.checks.lag import LAG_CHECK, lag_result, unknown_lag
 from weir.orchestration.checks.running import RUNNING_CHECK, running_result
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
@@ -23,6 +23,8 @@ LOOK_EVERY_S = 10
 REPEAT_S = 300.0
 """An outcome that stays is reported this often."""
 ANSWER_LIMIT_S = 2.0
+AT_WORK = ("starting", "running", "working", "stopping")
+"""What takes turns while a driver does well, so that it is no change."""
 
 
 def reports_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
@@ -46,8 +48,8 @@ def reports(look: Look) -> Found:
     reported: dict[str, list[object]] = json.loads(look.cursor or "{}")
     due = {}
     for name, result in results.items():
-        state = result.metadata.get("state")
-        outcome = [result.passed, result.severity.value, None if state is None else state.value]
+        state = result.metadata["state"].value if "state" in result.metadata else None
+        outcome = [result.passed, result.severity.value, "running" if state in AT_WORK else state]
         known, at_s = reported.get(name, [None, 0.0])
         if outcome != known or now_s - float(str(at_s)) >= REPEAT_S:
             due[name] = result
@@ -78,5 +80,8 @@ def _lag(look: Look) -> dg.AssetCheckResult | None:
     if found is None:
         return None
     bootstrap_servers, settings = found
-    admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
-    return lag_result(look.supervised, settings, look.database.application_status(look.id), admin)
+    try:
+        admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
+        return lag_result(look.supervised, settings, look.database.application_status(look.id), admin)
+    except Exception as error:  # whatever it is, the other check is to be reported
+        return unknown_lag(look.supervised, error)

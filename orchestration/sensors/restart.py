@@ -87,6 +87,8 @@ def restart(look: Look) -> Found:
             gone = _killed_worker(look.instance, next_run)
             if gone is None:
                 return Found(said=f"its next run {next_run.run_id} has begun: {next_run.status.value.lower()}")
+            if _has_finished(look.instance, next_run):
+                return Found(said=f"its next run {next_run.run_id} has just ended")
             look.instance.report_run_failed(next_run, gone)
         backoff = backoff.with_failed_run(now_s=time.time())
     holder = look.database.application_status(look.id)
@@ -107,6 +109,8 @@ def _is_no_case_of_ours(look: Look, driver: ApplicationStatus, run: dg.DagsterRu
             return f"{driver.owner} has {REPORT_LIMIT_S:.0f} s to report its driver's end"
         if not _was_cut_short(look.instance, run.run_id, step):
             return f"{driver.owner} has reported its driver's end and is running its other steps"
+        if _has_finished(look.instance, run):
+            return f"{driver.owner} has just ended"
         look.instance.report_run_failed(run, _failure(driver))
     elif run.status != dg.DagsterRunStatus.FAILURE or not (
         driver.state == "dead" or _was_cut_short(look.instance, run.run_id, step)
@@ -130,6 +134,12 @@ def _requested(look: Look, backoff: Backoff) -> dg.DagsterRun | None:
     """The run that was last requested for this death; None if Dagster has not made it yet."""
     key = {RUN_KEY_TAG: backoff.run_key(look.id), **look.supervised.tags}
     return next(iter(look.instance.get_runs(dg.RunsFilter(tags=key), limit=1)), None)
+
+
+def _has_finished(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Whether it has meanwhile: Dagster would take a failure for its end although somebody has terminated it."""
+    now = instance.get_run_by_id(run.run_id)
+    return now is not None and now.is_finished
 
 
 def _killed_worker(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:

@@ -6,6 +6,8 @@ A concern is a function: what it sees of one application is a ``Look``, what it 
 from __future__ import annotations
 
 import json
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +19,8 @@ from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 
+LIMIT_S = 40.0
+"""Dagster ends a tick after a minute, and drops what it has found. The next tick begins with those that were left."""
 NAMED = 3
 """A skipped tick names the applications of which it says the same thing up to this many, and counts more."""
 
@@ -70,6 +74,8 @@ def watch(
     An application that cannot be looked at keeps none of the others waiting: its error is in the log of the tick.
     """
 
+    watched = deque(each for each in applications if name not in each.unwatched)
+
     @dg.sensor(
         name=f"weir_{name}",
         jobs=jobs or None,
@@ -82,9 +88,10 @@ def watch(
         database = ControlDatabase(settings.control_database_url)
         cursors: dict[str, str] = json.loads(context.cursor or "{}")
         found: dict[str, Found] = {}
-        for supervised in applications:
-            if name in supervised.unwatched:
-                continue
+        began_s, waiting = time.monotonic(), len(watched)
+        while watched and waiting and time.monotonic() - began_s < LIMIT_S:
+            supervised, waiting = watched[0], waiting - 1
+            watched.rotate(-1)
             try:
                 found[supervised.id] = concern(
                     Look(
@@ -98,6 +105,8 @@ def watch(
             except Exception as error:  # whatever is wrong with one, the others are looked at
                 context.log.exception("%s could not be looked at", supervised.id)
                 found[supervised.id] = Found(said=f"could not look: {error}")
+        for supervised in list(watched)[:waiting]:
+            found[supervised.id] = Found(said=f"not looked at: the others took {LIMIT_S:.0f} s; it is the next")
         return _answer(found, cursors)
 
     return look

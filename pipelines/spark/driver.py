@@ -341,6 +341,7 @@ class Driver:
     def _take_up(self) -> EpochResult | None:
         """What has come of plans that were left before."""
         result = self._coordinator.take_up()
+        self._clock.begun = None  # what had begun was not waited for by an epoch
         if result is not None:
             self._pace.took(0.0, result.took, is_whole=False)
         return result

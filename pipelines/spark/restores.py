@@ -158,11 +158,13 @@ class Restores:
         task = next((task for task in coordinator.tasks.values() if wanted in (str(task.id), name_of(task.id))), None)
         if task is None:
             raise RunError(f"there is no task {wanted!r}; the tasks are {', '.join(map(str, coordinator.tasks))}")
-        self._begin_doubted()  # this one may be among them
         if task.state is TaskState.RESTORING:
             return f"task {wanted} is restoring already"
-        if task.state is TaskState.IN_DOUBT:
+        if task.state is TaskState.IN_DOUBT and task.id in self._waiting:
             self._start([self._waiting[task.id]])
+            return f"task {wanted} is restoring"
+        if task.state is TaskState.IN_DOUBT or coordinator.difference_of(task) is not None:
+            self._look_after = 0.0  # the next look restores it, from its changelog alone
             return f"task {wanted} is restoring"
         if task.committed is None and not coordinator.has_uncommitted:
             raise RunError(f"task {wanted} has no committed state to restore from yet")

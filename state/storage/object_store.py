@@ -48,7 +48,7 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
 }
 """What delta-rs and polars have to be told, by scheme; the rest they find in the environment, as obstore does."""
 _MESSAGE = re.compile("<Message>(.*?)</Message>", re.DOTALL)
-_AWAY = re.compile(r"HTTP error|error sending request|status code\W*(429|5\d\d) ")
+_AWAY = re.compile(r"HTTP error|error sending request|status code\W*(429|5(?!01)\d\d) ")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 """In the texts of obstore, delta-rs and polars, which have one client in common."""
 _RETRY: RetryConfig = {

@@ -114,6 +114,19 @@ def test_a_run_that_failed_before_its_driver_began_fails_the_check_until_another
     assert look()[0], "its driver had begun, after all"
 
 
+def test_a_run_that_was_refused_since_another_driver_held_the_lease_is_no_failure_once_that_has_ended(
+    database, drive, instance, look
+):
+    lease = drive()
+    time.sleep(0.01)
+    instance.create_run_for_job(
+        defs.resolve_job_def("flights_catch_up"), status=dg.DagsterRunStatus.FAILURE, tags=FLIGHTS.tags
+    )
+    time.sleep(0.01)
+    database.release(lease)
+    assert look()[:3] == (True, "", "stopped")
+
+
 def test_failed_runs_of_other_jobs_say_nothing_about_the_ingest(instance, look):
     instance.create_run_for_job(
         defs.resolve_job_def("flights_compaction"), status=dg.DagsterRunStatus.FAILURE, tags=FLIGHTS.tags

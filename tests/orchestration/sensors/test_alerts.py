@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
+from dagster._core.events import DagsterEvent
 
 from tests.orchestration.applications import FLIGHTS
 from tests.orchestration.readings import remembered
@@ -178,6 +180,31 @@ def test_what_was_not_taken_is_told_at_the_next_tick(look, evaluate, webhook):
     webhook.status = 200
     look()
     look()
+    assert len(webhook.taken) == 1
+
+
+def test_one_target_that_takes_nothing_does_not_have_the_others_told_again(look, evaluate, webhook, monkeypatch):
+    monkeypatch.setenv(
+        "WEIR_ALERT_URLS", f"json://127.0.0.1:{webhook.server_port}/?retry=0 json://127.0.0.1:1/?retry=0"
+    )
+    evaluate(RUNNING, "killed")
+    assert "not everybody: json://127.0.0.1:1/" in look()
+    assert look() == "flights: nothing to tell"
+    assert len(webhook.taken) == 1
+
+
+def test_a_check_that_a_run_has_only_planned_is_not_over(look, evaluate, instance, webhook):
+    evaluate(RUNNING, "killed")
+    look()
+    instance.report_dagster_event(
+        DagsterEvent(
+            event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value,
+            job_name="flights_audit",
+            event_specific_data=AssetCheckEvaluationPlanned(asset_key=RUNNING.asset_key, check_name=RUNNING.name),
+        ),
+        "a-run",
+    )
+    assert look() == "flights: nothing to tell"
     assert len(webhook.taken) == 1
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from dataclasses import replace
 
 import dagster as dg
@@ -9,6 +10,7 @@ import pytest
 
 from tests.orchestration.applications import FLIGHTS, clicks
 from weir.orchestration.application import definitions, supervise
+from weir.orchestration.sensors import watching
 from weir.orchestration.sensors.watching import Found, Look, watch
 
 CLICKS = supervise(clicks("clicking"), "nowhere:app")
@@ -49,6 +51,21 @@ def test_an_application_that_cannot_be_looked_at_stops_no_other(tick, caplog):
         answer = tick(sensor(fails))
     assert [event.description for event in answer.asset_events] == ["seen"]
     assert "flights: could not look: the disk is gone" in answer.skip_reason.skip_message
+
+
+def test_a_tick_that_takes_long_leaves_the_rest_to_the_next_one(tick, monkeypatch):
+    looked = []
+    monkeypatch.setattr(watching, "LIMIT_S", 0.05)
+
+    def slow(look: Look) -> Found:
+        looked.append(look.id)
+        time.sleep(0.06)
+        return Found()
+
+    watched = sensor(slow)
+    assert "clicking: not looked at" in tick(watched).skip_message
+    assert "flights: not looked at" in tick(watched).skip_message
+    assert looked == ["flights", "clicking"]
 
 
 def test_run_requests_of_several_applications_are_one_answer(tick):

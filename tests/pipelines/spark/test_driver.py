@@ -249,8 +249,8 @@ def test_a_run_reports_how_far_apart_its_commits_are_while_records_wait(place):
     found = {reading.name: reading.value for reading in told[-1]}
     apart_ms = [1000 * (after - before) for before, after in pairwise(began_s)]
     assert len(apart_ms) > 3
-    assert found["commit-interval-avg"] == pytest.approx(sum(apart_ms) / len(apart_ms), abs=30)
-    assert found["commit-interval-max"] == pytest.approx(max(apart_ms), abs=30)
+    assert found["commit-interval-avg"] == pytest.approx(sum(apart_ms) / len(apart_ms), rel=0.5, abs=30)
+    assert found["commit-interval-max"] == pytest.approx(max(apart_ms), rel=0.5, abs=30)
 
 
 def test_a_run_that_has_nothing_to_do_rests_and_is_there_when_a_punctuation_is_due(place, monkeypatch):

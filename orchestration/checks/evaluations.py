@@ -1,0 +1,24 @@
+"""The newest evaluations of checks; one that is only planned, by a run that has begun, does not hide the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+from dagster._core.storage.asset_check_execution_record import (  # has no public name
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as EVALUATED,
+)
+
+
+def newest_evaluations(
+    instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]
+) -> Iterator[tuple[dg.AssetCheckKey, int, dg.AssetCheckEvaluation]]:
+    """Of each check that was ever evaluated: its key, the number of the record, which grows, and the evaluation."""
+    storage = instance.event_log_storage
+    for key, newest in storage.get_latest_asset_check_execution_by_key(keys).items():
+        records = [newest]
+        if not isinstance(newest.evaluation, dg.AssetCheckEvaluation):
+            records = list(storage.get_asset_check_execution_history(key, limit=1, status=EVALUATED))
+        for record in records:
+            if isinstance(record.evaluation, dg.AssetCheckEvaluation):
+                yield key, record.id, record.evaluation
