@@ -92,7 +92,7 @@ def test_every_check_passes(place):
         }
         for evaluation in evaluations
     }
-    assert metadata["running", "ingest"]["state"] == "caught_up"
+    assert metadata["running", "ingest"]["state"] == "stopped"
     assert metadata["lag", "ingest"]["lag_records"] == 0
     assert metadata["late_record_rate", "ingest"]["records_in"] == FLIGHTS_IN_2013
     assert metadata["quarantine", "ingest"]["quarantine_folders"] == 0
