@@ -16,7 +16,7 @@ class AlertError(Exception):
 def send(urls: str, title: str, body: str) -> list[str]:
     """Send to each of ``urls``, which white space separates: ``mailto://``, ``slack://``, ``jsons://`` and so on.
 
-    Returns which did not take the message, and why: the server, or that a URL is none that Apprise knows.
+    Returns a sentence for each target that did not take the message.
 
     Raises:
         AlertError: None took it, or Apprise is not installed.
@@ -31,7 +31,7 @@ def send(urls: str, title: str, body: str) -> list[str]:
         try:
             target = apprise.Apprise.instantiate(url)
             if target is None:
-                failed.append(f"URL {number} of alert_urls is none that Apprise knows")
+                failed.append(f"Apprise does not know URL {number} of alert_urls")
             elif not target.notify(title=title, body=body, body_format=apprise.NotifyFormat.TEXT):
                 failed.append(f"{target.url(privacy=True).partition('?')[0]}: {told.last or 'did not take it'}")
             else:

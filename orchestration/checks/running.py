@@ -45,7 +45,7 @@ def running_result(
     """The state is in the metadata as one word: the driver's own, or ``never started``, ``silent``, ``dead``,
     ``not started``, ``in doubt``."""
     driver = database.application_status(supervised.id, of_driver=True)
-    if driver is not None and driver.ended_at_ms is None and (driver.is_running or driver.has_process):
+    if driver is not None and not driver.has_ended:
         return _living(supervised, driver, now_s)
     if (run := _run_without_driver(supervised, instance, driver)) is not None:
         return _result(
@@ -88,16 +88,14 @@ def _living(supervised: Supervised, driver: ApplicationStatus, now_s: float) -> 
         return _result("paused", f"paused, and reads nothing; launch {supervised.name}_resume", warn)
     if driver.waits_for:
         return _result("waiting", driver.waits_for, warn)
-    doubtful = [task for task in driver.tasks if task.status == "in doubt"]
-    if doubtful:
-        first = "; ".join(f"{task.task}: {task.reason}" for task in doubtful[:SHOWN_TASKS])
-        sentence = f"{len(doubtful)} of {len(driver.tasks)} tasks are in doubt and process nothing ({first})"
-        return _result("in doubt", sentence, dg.AssetCheckSeverity.ERROR, tasks=task_table(driver))
-    restoring = [task for task in driver.tasks if task.status == "restoring"]
-    if restoring:
-        first = "; ".join(f"{task.task}: {task.reason}" for task in restoring[:SHOWN_TASKS])
-        sentence = f"{len(restoring)} of {len(driver.tasks)} tasks are being restored ({first})"
-        return _result("restoring", sentence, warn, tasks=task_table(driver))
+    for state, what, severity in (
+        ("in doubt", "in doubt and process nothing", dg.AssetCheckSeverity.ERROR),
+        ("restoring", "being restored", warn),
+    ):
+        if tasks := [task for task in driver.tasks if task.status == state]:
+            first = "; ".join(f"{task.task}: {task.reason}" for task in tasks[:SHOWN_TASKS])
+            sentence = f"{len(tasks)} of {len(driver.tasks)} tasks are {what} ({first})"
+            return _result(state, sentence, severity, tasks=task_table(driver))
     return _result(
         driver.state,
         f"{driver.state}: process {driver.pid} on {driver.host}, by {driver.owner}",

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 
 import dagster as dg
-from dagster._core.storage.tags import RUN_KEY_TAG  # has no public name
 
 from weir.orchestration.checks.evaluations import newest_evaluations
 from weir.orchestration.checks.state import FULL_CHECK, IN_DOUBT_ENTRY, SAMPLED_CHECK, TASK_ENTRY
@@ -54,8 +53,7 @@ def repair(look: Look) -> Found:
     task = str(found.metadata[TASK_ENTRY].value)
     doubt = next((each for each in doubts(look.settings, supervised.id) if each.task == task), None)
     was_in_doubt = IN_DOUBT_ENTRY in found.metadata and found.metadata[IN_DOUBT_ENTRY].value
-    filters = dg.RunsFilter(tags={RUN_KEY_TAG: f"{supervised.id}-{newest}-{asked}"})
-    run = next(iter(look.instance.get_runs(filters, limit=1)), None)
+    run = look.requested_run(f"{supervised.id}-{newest}-{asked}")
     if doubt is None and (was_in_doubt or (run is not None and run.is_success)):
         return Found(said=f"task {task} has been restored", cursor=f"{newest} {at_s} 0")
     if run is not None and not run.is_finished:

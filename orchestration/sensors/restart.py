@@ -22,7 +22,6 @@ from dagster._core.definitions.unresolved_asset_job_definition import (  # has n
 )
 from dagster._core.executor.child_process_executor import ChildProcessCrashException  # has no public name
 from dagster._core.launcher import DefaultRunLauncher
-from dagster._core.storage.tags import RUN_KEY_TAG
 
 from weir.infra.control import ApplicationStatus, this_host
 from weir.infra.process import start_ticks
@@ -80,7 +79,7 @@ def restart(look: Look) -> Found:
         newest = newest_commit(folder_at(look.settings.warehouse), look.id)
         is_steady = made_progress(driver, newest, look.supervised.thresholds.restart_steady_s)
         backoff = backoff.with_death(life, made_progress=is_steady, now_s=time.time())
-    elif (next_run := _requested(look, backoff)) is not None:
+    elif (next_run := look.requested_run(backoff.run_key(look.id))) is not None:
         if next_run.is_finished and next_run.status != dg.DagsterRunStatus.FAILURE:
             return Found(said=f"its next run {next_run.run_id} has ended: {next_run.status.value.lower()}")
         if not next_run.is_finished:
@@ -128,12 +127,6 @@ def _next_run(supervised: Supervised, run: dg.DagsterRun, backoff: Backoff) -> d
         tags=supervised.tags,
         run_config=_ingest_config(supervised, run.run_config),
     )
-
-
-def _requested(look: Look, backoff: Backoff) -> dg.DagsterRun | None:
-    """The run that was last requested for this death; None if Dagster has not made it yet."""
-    key = {RUN_KEY_TAG: backoff.run_key(look.id), **look.supervised.tags}
-    return next(iter(look.instance.get_runs(dg.RunsFilter(tags=key), limit=1)), None)
 
 
 def _has_finished(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:

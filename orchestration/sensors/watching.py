@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import dagster as dg
 from dagster._core.definitions.target import ExecutableDefinition  # has no public name
+from dagster._core.storage.tags import RUN_KEY_TAG
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
@@ -42,6 +43,10 @@ class Look:
     @property
     def id(self) -> str:
         return self.supervised.id
+
+    def requested_run(self, run_key: str) -> dg.DagsterRun | None:
+        """The run that was requested under that key; None if Dagster has not made it yet."""
+        return next(iter(self.instance.get_runs(dg.RunsFilter(tags={RUN_KEY_TAG: run_key}), limit=1)), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -231,7 +231,7 @@ def test_a_mail_arrives(monkeypatch):
 
 
 def test_what_is_wrong_is_said_without_secrets(monkeypatch):
-    with pytest.raises(AlertError, match="URL 2 of alert_urls is none that Apprise knows") as error:
+    with pytest.raises(AlertError, match="Apprise does not know URL 2 of alert_urls") as error:
         send("json://ann:hunter2@127.0.0.1:1/?retry=0 nonsense://hunter2", "a", "b")
     assert "hunter2" not in str(error.value)
     monkeypatch.setenv("WEIR_ALERT_URLS", "slack://hunter2")
