@@ -4,6 +4,7 @@
 import dagster as dg
 from pydantic import Field
 
+from weir.orchestration.jobs.one_op import job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import size_text
@@ -93,17 +94,13 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
                     )
                 )
 
-    @dg.job(
-        name=compaction_name(supervised),
-        tags=supervised.tags,
-        executor_def=dg.in_process_executor,
-        description="Merge the files of changelogs, outputs and the commit log, and clean the quarantine; safe next to "
+    return job_of(
+        compact,
+        supervised,
+        compaction_name(supervised),
+        "Merge the files of changelogs, outputs and the commit log, and clean the quarantine; safe next to "
         "a running driver.",
     )
-    def job() -> None:
-        compact()
-
-    return job
 
 
 def _record(report: TableReport) -> dg.TableRecord:

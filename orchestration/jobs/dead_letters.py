@@ -5,6 +5,7 @@ import dagster as dg
 from pydantic import Field
 
 from weir.orchestration.drivers.dagster_run import owner_of
+from weir.orchestration.jobs.one_op import job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.dead_letters import discard, replay
@@ -67,16 +68,12 @@ def dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
             }
         )
 
-    @dg.job(
-        name=f"{supervised.name}_dead_letters",
-        tags=supervised.tags,
-        executor_def=dg.in_process_executor,
-        description="List the newest records that could not be read or processed, with the reason.",
+    return job_of(
+        list_dead_letters,
+        supervised,
+        f"{supervised.name}_dead_letters",
+        "List the newest records that could not be read or processed, with the reason.",
     )
-    def job() -> None:
-        list_dead_letters()
-
-    return job
 
 
 def replay_job(supervised: Supervised) -> dg.JobDefinition:
@@ -96,16 +93,12 @@ def replay_job(supervised: Supervised) -> dg.JobDefinition:
             )
         )
 
-    @dg.job(
-        name=f"{supervised.name}_replay_dead_letters",
-        tags=supervised.tags,
-        executor_def=dg.in_process_executor,
-        description="Let the running application, with its program corrected, process dead letters again, each once.",
+    return job_of(
+        ask_replay,
+        supervised,
+        f"{supervised.name}_replay_dead_letters",
+        "Let the running application, with its program corrected, process dead letters again, each once.",
     )
-    def job() -> None:
-        ask_replay()
-
-    return job
 
 
 def discard_job(supervised: Supervised) -> dg.JobDefinition:
@@ -124,16 +117,12 @@ def discard_job(supervised: Supervised) -> dg.JobDefinition:
         context.log.info("%s: %d dead letters were deleted", supervised.id, deleted)
         context.add_output_metadata({"deleted": deleted})
 
-    @dg.job(
-        name=f"{supervised.name}_discard_dead_letters",
-        tags=supervised.tags,
-        executor_def=dg.in_process_executor,
-        description="Delete dead letters by their ids, or all of them.",
+    return job_of(
+        delete,
+        supervised,
+        f"{supervised.name}_discard_dead_letters",
+        "Delete dead letters by their ids, or all of them.",
     )
-    def job() -> None:
-        delete()
-
-    return job
 
 
 def _cell(value: object) -> str:

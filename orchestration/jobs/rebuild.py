@@ -6,6 +6,7 @@ import dagster as dg
 from pydantic import Field
 
 from weir.orchestration.assets.backfill import MAX_CHANGE_FIELD, PUBLISH_FIELD, WALL_CLOCK_FIELD, run_backfill
+from weir.orchestration.jobs.one_op import job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.backfill.files import TIME_COLUMN
@@ -58,15 +59,11 @@ def rebuild_job(supervised: Supervised) -> dg.JobDefinition:
         )
         context.add_output_metadata({name: value for name, value in closing["metadata"].items() if name != "left_out"})
 
-    @dg.job(
-        name=f"{supervised.name}_rebuild",
-        tags=supervised.tags,
-        executor_def=dg.in_process_executor,
-        description="Recompute the whole history with the program as it is now, stores and running totals too, "
+    return job_of(
+        compute,
+        supervised,
+        f"{supervised.name}_rebuild",
+        "Recompute the whole history with the program as it is now, stores and running totals too, "
         "while the ingest keeps running; then swap it in while the ingest is stopped. "
         "Terminating the run leaves everything as it was.",
     )
-    def job() -> None:
-        compute()
-
-    return job

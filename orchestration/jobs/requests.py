@@ -11,6 +11,7 @@ from pydantic import Field
 from weir.infra.control.rows import RequestKind
 from weir.infra.settings import Settings
 from weir.orchestration.drivers.dagster_run import owner_of
+from weir.orchestration.jobs.one_op import job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.control import ask
@@ -38,16 +39,7 @@ def _request_job(supervised: Supervised, name: str, kind: RequestKind, descripti
     def request(context: dg.OpExecutionContext, config: RequestConfig, weir: WeirResource) -> None:
         ask_driver(context, supervised, weir.settings(), kind, config.reason)
 
-    @dg.job(
-        name=f"{supervised.name}_{name}",
-        description=description,
-        tags=supervised.tags,
-        executor_def=dg.in_process_executor,
-    )
-    def job() -> None:
-        request()
-
-    return job
+    return job_of(request, supervised, f"{supervised.name}_{name}", description)
 
 
 def ask_driver(

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
+from weir.orchestration.jobs.one_op import job_of
 from weir.orchestration.jobs.requests import RequestConfig, ask_driver
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
@@ -48,17 +49,13 @@ def restore_job(supervised: Supervised) -> dg.JobDefinition:
         )
         _follow(context, supervised.id, settings, task)
 
-    @dg.job(
-        name=restore_name(supervised),
-        partitions_def=supervised.task_partitions,
-        tags=supervised.tags,
-        executor_def=dg.in_process_executor,
-        description="Set a task's local state aside and rebuild it, while the other tasks keep running.",
+    return job_of(
+        restore,
+        supervised,
+        restore_name(supervised),
+        "Set a task's local state aside and rebuild it, while the other tasks keep running.",
+        partitions=supervised.task_partitions,
     )
-    def job() -> None:
-        restore()
-
-    return job
 
 
 def _follow(context: dg.OpExecutionContext, application: str, settings: Settings, task: str) -> None:
