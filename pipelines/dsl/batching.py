@@ -9,7 +9,7 @@ from functools import partial
 import polars as pl
 
 from weir.pipelines.arguments import positive_ms, whole_number
-from weir.pipelines.dsl.graph import Graph, Materialized, check_store, store_spec
+from weir.pipelines.dsl.graph import Graph, Materialized, check_store, store_options, store_spec
 from weir.pipelines.dsl.grouped import repartition
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.processors.batching import OPEN, RESULT, Batching, BatchLimits, BatchShape, chunk_columns
@@ -17,7 +17,6 @@ from weir.pipelines.processors.column_store import ColumnStore
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.shapes import row_of
-from weir.pipelines.store_options import StoreOptions
 from weir.pipelines.topology.nodes import Node
 from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.stores.specs import list_spec
@@ -42,9 +41,7 @@ def add_batch(
             open batches are to be in a store of the program's own.
     """
     node = graph.check_new("batch", check_store(name))
-    options = name if isinstance(name, Materialized) else StoreOptions(name=node)
-    if isinstance(name, Materialized) and name.supplier is not None:
-        raise TopologyError(f"open batches, those of {node!r}, cannot be in a store of your own; leave it out")
+    options = store_options("open batches", name)
     limits = _limits(node, max_records, max_bytes, max_wait, on_stop)
     if needs_repartition:
         parent = repartition(graph, parent, node)

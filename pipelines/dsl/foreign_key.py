@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from weir.pipelines.dsl.graph import Graph, check_name, places_of, store_spec, takes_arguments
+from weir.pipelines.dsl.graph import Graph, Materialized, places_of, store_options, store_spec, takes_arguments
 from weir.pipelines.dsl.joins import JoinFunction, joiner_of
 from weir.pipelines.dsl.mapping import selected_key
 from weir.pipelines.errors import TopologyError
@@ -26,6 +26,7 @@ from weir.pipelines.topology.foreign_key import (
 from weir.pipelines.topology.joins import be_looked_up
 from weir.pipelines.topology.lineage import STANDING_RESULTS, SUBSCRIPTIONS, operator_of, standing_results_of
 from weir.pipelines.topology.nodes import Node, RecordType, RepartitionNames
+from weir.state.types import StoreSpec
 
 ForeignKey = str | pl.Expr | Callable[..., Any] | Mapping[str, str | pl.Expr]
 
@@ -37,14 +38,16 @@ def add_foreign_key_join(
     function: JoinFunction | None,
     kind: JoinKind,
     foreign_key: ForeignKey,
-    store: str | None,
+    store: str | Materialized | None,
 ) -> Node:
     """Raises ``TopologyError`` when the foreign key is not the right table's key, or a table cannot be looked up."""
-    if store is not None:
-        check_name("store", store)
+    options = None if store is None else store_options("subscriptions and standing results", store)
 
     def named(suffix: str, prefix: str) -> str:
-        return graph.new_name(prefix) if store is None else f"{store}-{suffix}"
+        return graph.new_name(prefix) if options is None else f"{options.name}-{suffix}"
+
+    def with_options(spec: StoreSpec) -> StoreSpec:
+        return spec if options is None else options.applied(spec)
 
     def names(topic: str, what: str) -> RepartitionNames:
         sink, source = (named(f"{what}-{end}", f"KTABLE-{end.upper()}-") for end in ("sink", "source"))
@@ -63,8 +66,8 @@ def add_foreign_key_join(
     resolver_name = named("subscription-response-resolver", "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-")
     name = named("result", f"{STANDING_RESULTS}-")
     standing_name = f"{name}-store"
-    if store is not None and operator_of(store) == SUBSCRIPTIONS:  # the name under which it was committed
-        store_name, standing_name = store, standing_results_of(store)
+    if options is not None and operator_of(options.name) == SUBSCRIPTIONS:  # the name under which it was committed
+        store_name, standing_name = options.name, standing_results_of(options.name)
 
     be_looked_up(left, right, lasting=True)
     selector, selected = _selected(name, left, right, foreign_key)
@@ -100,17 +103,17 @@ def add_foreign_key_join(
             parent=sent,
             others=(right,),
             record=answered,
-            store=kept,
+            store=with_options(kept),
             send=send,
             key=key,
             joiner=joiner,
             receive_name=receive_name,
             subscription_name=subscription_name,
-            is_named=store is not None,
+            is_named=options is not None,
         )
     )
     back = graph.add(ResponseRepartitionNode(name=responses, parent=join, record=answered, names=answering))
-    standing = None if kind == "left" else store_spec(name, standing_name, record, pl.Schema())
+    standing = None if kind == "left" else with_options(store_spec(name, standing_name, record, pl.Schema()))
     return graph.add(
         ResponseJoinNode(
             name=name,
@@ -121,7 +124,7 @@ def add_foreign_key_join(
             joiner=joiner,
             standing=standing,
             resolver_name=resolver_name,
-            is_named=store is not None,
+            is_named=options is not None,
         )
     )
 

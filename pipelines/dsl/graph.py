@@ -184,12 +184,22 @@ def check_store(store: Any) -> str:
     return store.name if isinstance(store, Materialized) else check_name("store", store)
 
 
+def store_options(what: str, store: Any) -> StoreOptions:
+    """The name and options of state that Weir itself keeps; raises ``TopologyError`` as ``check_name`` does, and if it
+    is to be in a store of the program's own."""
+    if not isinstance(store, Materialized):
+        return StoreOptions(name=check_name("store", store))
+    if store.supplier is not None:
+        raise TopologyError(f"{what}, those of {store.name!r}, cannot be in a store of your own; leave it out")
+    return store
+
+
 def check_name(what: str, name: Any) -> str:
     """A store's or table's name; raises ``TopologyError`` when it is missing or cannot name a folder."""
     if isinstance(name, Materialized):
         raise TopologyError(
-            f"Weir itself keeps the {what} {name.name!r}; pass only its name, since Materialized is for "
-            "aggregations, tables and batches"
+            f"Weir itself keeps the {what} {name.name!r}; pass only its name, since Materialized is for the stores of "
+            "aggregations, tables, batches, suppressions and joins"
         )
     if name is not None and not isinstance(name, str):
         raise TopologyError(f"the {what} name is {name!r}; pass text")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,10 +12,12 @@ import polars as pl
 from weir.pipelines.arguments import duration_text, not_negative_ms, to_ms
 from weir.pipelines.dsl.graph import (
     Graph,
+    Materialized,
     check_name,
     held_value,
     places_of,
     returned_type,
+    store_options,
     store_spec,
     takes_arguments,
     user_function,
@@ -26,6 +29,7 @@ from weir.pipelines.operators.stream_join import StreamSide
 from weir.pipelines.operators.table_table_join import JoinKind
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.shapes import TIME
+from weir.pipelines.store_options import StoreOptions
 from weir.pipelines.topology.joins import (
     JoinBufferNode,
     StreamJoinNode,
@@ -38,8 +42,11 @@ from weir.pipelines.topology.nodes import Node, RecordType
 from weir.state.stores.specs import key_value_spec
 
 JoinFunction = Callable[..., Any]
-JoinStores = str | tuple[str, str]
-"""What the names of the stores of a join of two streams begin with, or the names of the left and the right one."""
+JoinStores = str | Materialized | tuple[str | Materialized, str | Materialized]
+"""What the names of the stores of a join of two streams begin with, or the names of the left and the right one; each
+may have options."""
+
+_SIDES = "the sides of a join"
 
 
 def add_stream_table_join(
@@ -81,14 +88,15 @@ def _buffer(name: str, stream: Node, table: Node, grace: timedelta, store: JoinS
             "keep it at least as long as the grace",
             places=places_of(table),
         )
-    spec = store_spec(name, check_name("store", store), record, record.beside_key)
+    options = store_options("waiting records", store)
+    spec = store_spec(name, options.name, record, record.beside_key)
     key = pl.Schema({"_at": TIME, **spec.key, "_seq": pl.Int64()})
     return JoinBufferNode(
         name=name,
         parent=stream,
         record=record,
         grace_ms=grace_ms,
-        store=key_value_spec(spec.name, key, held_value(stream, spec.value)),
+        store=options.applied(key_value_spec(spec.name, key, held_value(stream, spec.value))),
     )
 
 
@@ -115,7 +123,7 @@ def add_stream_join(
         "outer-this-join" if kind == "outer" else "this-join",
         "other-join" if kind == "inner" else "outer-other-join",
     )
-    side_stores, shared_store = _join_stores(store, suffixes)
+    side_stores, shared = _join_stores(store, suffixes)
     retention_ms = _kept_ms(windows, retention)
     this_prefix = "KSTREAM-OUTERTHIS-" if kind == "outer" else "KSTREAM-JOINTHIS-"
     other_prefix = "KSTREAM-JOINOTHER-" if kind == "inner" else "KSTREAM-OUTEROTHER-"
@@ -127,14 +135,14 @@ def add_stream_join(
     joiner, record = joiner_of(graph, merge, left, right, function)
     names = ({column: column for column in left.record.value.columns}, joiner.right_names)
     sides = []
-    for index, (node, pair_names, side_store) in enumerate(zip((left, right), names, side_stores, strict=True)):
+    for index, (node, pair_names, options) in enumerate(zip((left, right), names, side_stores, strict=True)):
         values = {
             known: node.record.value.columns[column]
             for column, known in pair_names.items()
             if known not in left.record.key_columns
         }
         spec = key_value_spec(
-            side_store,
+            options.name,
             pl.Schema({**left.record.key_columns, "_at": TIME, "_seq": pl.Int64()}),
             pl.Schema(values),
             ttl_ms=retention_ms,
@@ -142,7 +150,7 @@ def add_stream_join(
         reach = (windows.before_ms, windows.after_ms)[:: -1 if index else 1]
         sides.append(
             StreamSide(
-                store=spec,
+                store=options.applied(spec),
                 key=tuple(node.record.key_columns),
                 names=pair_names,
                 back_ms=reach[0],
@@ -153,10 +161,12 @@ def add_stream_join(
     held = (
         None
         if kind == "inner"
-        else key_value_spec(
-            f"{shared_store}-{kind}-shared-join-store",
-            pl.Schema({"_at": TIME, "_is_left": pl.Boolean(), **left.record.key_columns, "_seq": pl.Int64()}),
-            joiner.pair_values,
+        else shared.applied(
+            key_value_spec(
+                f"{shared.name}-{kind}-shared-join-store",
+                pl.Schema({"_at": TIME, "_is_left": pl.Boolean(), **left.record.key_columns, "_seq": pl.Int64()}),
+                joiner.pair_values,
+            )
         )
     )
     return graph.add(
@@ -178,23 +188,27 @@ def add_stream_join(
 
 def repartition_names(store: JoinStores | None, name: str | None) -> tuple[str, str]:
     """The names of the repartitions in front of a join of two streams, left before right."""
-    both = (name, name) if name is not None else store if isinstance(store, tuple) else (store, store)
-    return f"{both[0]}-left", f"{both[-1]}-right"
+    given = (name, name) if name is not None else store if isinstance(store, tuple) else (store, store)
+    left, right = (each.name if isinstance(each, Materialized) else each for each in (given[0], given[-1]))
+    return f"{left}-left", f"{right}-right"
 
 
-def _join_stores(store: JoinStores | None, suffixes: tuple[str, str]) -> tuple[tuple[str, str], str]:
-    """The names of the stores of both sides, and what the name of the store of waiting records begins with."""
+def _join_stores(
+    store: JoinStores | None, suffixes: tuple[str, str]
+) -> tuple[tuple[StoreOptions, StoreOptions], StoreOptions]:
+    """The names and options of the stores of both sides, and of the store of waiting records, whose name begins so."""
     if store is None:
         raise TopologyError('a join of two streams keeps both sides; name that state with store="..."')
     if not isinstance(store, tuple):
-        check_name("store", store)
-        return (f"{store}-{suffixes[0]}-store", f"{store}-{suffixes[1]}-store"), store
+        both = store_options(_SIDES, store)
+        left, right = (replace(both, name=f"{both.name}-{suffix}-store") for suffix in suffixes)
+        return (left, right), both
     if len(store) != 2:
         raise TopologyError(
             f"the two sides of the join got {len(store)} stores, {store!r}; pass two names, or one that begins the "
             "names of both"
         )
-    left, right = (check_name("store", each) for each in store)
+    left, right = (store_options(_SIDES, each) for each in store)
     return (left, right), left
 
 

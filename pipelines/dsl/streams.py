@@ -480,7 +480,7 @@ class KStream(StreamOperations):
         /,
         *,
         grace: timedelta,
-        store: str,
+        store: str | Materialized,
         name: str | None = None,
     ) -> KStream: ...
 
@@ -508,9 +508,11 @@ class KStream(StreamOperations):
         with the row that ``key`` names: a column, an expression, several by name, or a function of ``(key, value)``.
 
         Of a join with a stream, ``store`` begins the names of the stores of both sides, or has the names of the two:
-        ``store=("ads", "clicks")``. ``name`` names the operators, and the repartitions if a key has changed. Each side
-        is kept for before + after + grace of its own stream time, or for ``retention``, which cannot be shorter: the
-        longer, the later a record may be and still find a record of the other side.
+        ``store=("ads", "clicks")``. Each may be a ``Materialized``, in memory or without a changelog; where unmatched
+        records wait for their window to end, they are kept as the left side is. ``name`` names the operators, and the
+        repartitions if a key has changed. Each side is kept for before + after + grace of its own stream time, or for
+        ``retention``, which cannot be shorter: the longer, the later a record may be and still find a record of the
+        other side.
 
         With a versioned table, each record is joined with the row that was valid at its own time. With ``grace``,
         records wait in ``store`` until stream time is that far past theirs, and are joined in the order of their times;
@@ -589,7 +591,7 @@ class KStream(StreamOperations):
         /,
         *,
         grace: timedelta,
-        store: str,
+        store: str | Materialized,
         name: str | None = None,
     ) -> KStream: ...
 

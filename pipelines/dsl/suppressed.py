@@ -7,15 +7,16 @@ from datetime import timedelta
 from typing import Literal, Self
 
 from weir.pipelines.arguments import not_negative_ms, positive_ms, whole_number
-from weir.pipelines.dsl.graph import check_name
+from weir.pipelines.dsl.graph import Materialized, check_name, store_options
 from weir.pipelines.errors import TopologyError
+from weir.pipelines.store_options import StoreOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class BufferConfig:
     """How much a suppression may hold: a number of keys, or of bytes of keys and rows. Above its limit it is full.
 
-    Whatever the limits, the buffer is on disk with the rest of the state; memory does not grow with it.
+    Whatever the limits, the buffer is where the rest of the state is, on disk by default; memory does not grow with it.
     """
 
     record_limit: int | None = None
@@ -160,6 +161,8 @@ class Suppressed:
     limit_ms: int | None = None
     """The time limit; None means until the window closes."""
     name: str | None = None
+    options: StoreOptions | None = None
+    """Of its buffer, if it has a name."""
     idle_after_ms: int | None = None
     restarts: bool = False
     """Whether each update of a key restarts its time limit."""
@@ -260,10 +263,12 @@ class Suppressed:
         """
         return replace(self, idle_after_ms=positive_ms(idle_after, "idle_after"))
 
-    def with_name(self, name: str) -> Suppressed:
+    def with_name(self, name: str | Materialized) -> Suppressed:
         """The same with a name of its own, so that adding or removing it leaves the numbers in other names alone.
 
         The store is then ``<name>-store``; but a name that Weir made up for a store means that one (docs/migration.md).
+        A ``Materialized`` puts it in memory, or leaves its changelog out (``logging=False, on_loss="empty"``): if it is
+        lost, what was held is never forwarded.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -273,4 +278,6 @@ class Suppressed:
             >>> "Processor: hourly (stores: [hourly-store])" in builder.build().describe()
             True
         """
-        return replace(self, name=check_name("suppression", name))
+        if not isinstance(name, Materialized):
+            return replace(self, name=check_name("suppression", name), options=None)
+        return replace(self, name=name.name, options=store_options("held updates", name))

@@ -30,7 +30,7 @@ from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.sinks.sink import Sink as OutsideSink
 from weir.pipelines.sinks.sql import SqlMode
 from weir.pipelines.topology.joins import NewestToStreamNode, versioned_store
-from weir.pipelines.topology.lineage import SUPPRESSION, operator_of
+from weir.pipelines.topology.lineage import FINAL_RESULTS, SUPPRESSION, operator_of
 from weir.pipelines.topology.nodes import (
     AggregateNode,
     ExpectNode,
@@ -190,7 +190,7 @@ class TableOperations:
         /,
         *,
         foreign_key: ForeignKey | None = None,
-        store: str | None = None,
+        store: str | Materialized | None = None,
     ) -> Self:
         """The keys that both tables have, with the columns of both values, or with what ``joiner(value, other)`` or
         ``joiner(key, value, other)`` returns.
@@ -236,7 +236,7 @@ class TableOperations:
         /,
         *,
         foreign_key: ForeignKey | None = None,
-        store: str | None = None,
+        store: str | Materialized | None = None,
     ) -> Self:
         """The keys of this table, with nulls where the other table has no row; otherwise like ``join``.
 
@@ -273,7 +273,7 @@ class TableOperations:
         joiner: JoinFunction | None,
         kind: JoinKind,
         foreign_key: ForeignKey | None = None,
-        store: str | None = None,
+        store: str | Materialized | None = None,
     ) -> Self:
         if not isinstance(other, TableOperations):
             raise TopologyError(
@@ -303,7 +303,8 @@ class TableOperations:
             return self._node
         if self._kept is None:
             name, parent = self._graph.new_name("KSTREAM-TOTABLE-"), self._add_to_stream()
-            self._kept = add_table(self._graph, parent, self._graph.new_name("KSTREAM-TOTABLE-STATE-STORE-"), name=name)
+            self._kept = add_table(self._graph, parent, self._graph.new_name(f"{FINAL_RESULTS}-"), name=name)
+            self._kept.keeps_final_results = True
         return self._kept
 
     def suppress(self, suppressed: Suppressed) -> Self:
@@ -358,6 +359,7 @@ class TableOperations:
         is_final = suppressed.limit_ms is None
         if is_final and isinstance(self._node, AggregateNode):
             self._node.keep_headers()
+        buffer = buffer_spec(spec.name, spec.key, held_value(self._node, spec.value))
         node = SuppressNode(
             name=name,
             parent=self._node,
@@ -369,7 +371,7 @@ class TableOperations:
             idle_after_ms=suppressed.idle_after_ms,
             is_named=suppressed.name is not None,
             restarts=suppressed.restarts,
-            store=buffer_spec(spec.name, spec.key, held_value(self._node, spec.value)),
+            store=suppressed.options.applied(buffer) if suppressed.options else buffer,
         )
         return type(self)(
             self._graph,

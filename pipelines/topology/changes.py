@@ -15,6 +15,7 @@ import polars as pl
 
 from weir.pipelines.topology.clocks import clocks_of
 from weir.pipelines.topology.lineage import (
+    FINAL_RESULTS,
     STANDING_RESULTS,
     SUPPRESSION,
     is_made_up,
@@ -441,6 +442,8 @@ def _naming(name: str, other: str) -> str:
     if operator_of(name) == SUPPRESSION or name == SUPPRESSION:
         given = other if is_made_up(other) else other.removesuffix("-store")
         return f"name the suppression so: .with_name({given!r})"
+    if operator_of(name) == FINAL_RESULTS:
+        return f"keep the final results so: .to_stream().to_table({other!r}), and join or group that table"
     if operator_of(other) == STANDING_RESULTS:
         given = subscriptions_of(other)
     else:

@@ -35,12 +35,14 @@ _MADE_UP = re.compile(r"((?:KSTREAM|KTABLE)-[A-Z-]+)-([0-9]{10})(.*)")
 SUPPRESSION = "KTABLE-SUPPRESS-STATE-STORE"
 SUBSCRIPTIONS = "KTABLE-FK-JOIN-SUBSCRIPTION-STATE-STORE"
 STANDING_RESULTS = "KTABLE-FK-JOIN-OUTPUT"
+FINAL_RESULTS = "KSTREAM-TOTABLE-STATE-STORE"
 """The operators that have stores with made-up names."""
 _NUMBERS_BETWEEN = 8
 """How many numbers after its subscriptions' store a join by foreign key has that of its results."""
 _LONGEST_TEXT = 200
 _ALSO_TEXT = ("kind", "exploded")
 """The fields of nodes that hold text other than names."""
+_NOT_SETTINGS = ("children", "others", "place", "record", "names", "keeps_final_results")
 _UNLESS_SET = ("restarts", "drops_nulls")
 """Fields that nodes did not have when lineages were first committed: a node without them has the lineage of then."""
 
@@ -165,7 +167,7 @@ def _settings(node: Node) -> list[Any]:
             for each in fields(node)
             if not isinstance(value := getattr(node, each.name), Node)
             and (not isinstance(value, str) or each.name in _ALSO_TEXT)
-            and each.name not in ("children", "others", "place", "record", "names")
+            and each.name not in _NOT_SETTINGS
             and (each.name not in _UNLESS_SET or value)
         ),
     ]

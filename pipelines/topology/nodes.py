@@ -362,10 +362,20 @@ class TableNode(ChildNode):
     """Makes a table from a stream's records (``table``, ``to_table``)."""
 
     store: StoreSpec
+    keeps_final_results: bool = False
+    """Whether it keeps final results for those who look them up: its store then has a made-up name."""
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
         return (self.store,)
+
+    @property
+    def made_up_names(self) -> tuple[str, ...]:
+        return (self.store.name,) if self.keeps_final_results else ()
+
+    def take_names(self, names: Mapping[str, str]) -> None:
+        if self.keeps_final_results:
+            self.store = renamed(self.store, names)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -9,7 +9,7 @@ import pytest
 from polars import col
 
 from tests.pipelines.spark.unnamed import Held, Looked, Priced, Program
-from weir import Application, BufferConfig, Int64, StreamsBuilder, String, Suppressed
+from weir import Application, BufferConfig, Int64, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.pipelines.topology.changes import Fate, compare
 from weir.pipelines.topology.lineage import Lineages
 from weir.pipelines.topology.naming import names_over
@@ -256,3 +256,53 @@ def test_lineages_that_earlier_versions_have_committed_stay_as_they_are():
 
     assert steps() == "06a6c31d8c7fd33f"
     assert steps(restart_on_update=True) != steps()
+
+
+def final_results(*topics: str, filters: int = 0, at_least: int = 0, output: str = "", store: str = "") -> Application:
+    """Each page's final counts joined with the page's clicks, for each of ``topics``; ``store`` names where they are
+    kept."""
+    builder = StreamsBuilder()
+    first = builder.stream("first", key=String("user"), value=Int64("n"))
+    for _ in range(filters):
+        first = first.filter(col("n") > 0)
+    first.to_delta("first_out")
+    for topic in topics:
+        clicks = builder.stream(topic, key=String("page"), value=Int64("n"))
+        days = clicks.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(timedelta(days=1)))
+        final = days.count(f"{topic}_by_day").suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        if at_least:
+            final = final.filter(col("count") >= at_least)
+        moved = final.to_stream()
+        moved.join(moved.to_table(store) if store else final).to_delta(output or f"{topic}_out")
+    return Application("shop", builder)
+
+
+def kept_by(record: CommitRecord) -> dict[str, str]:
+    """Of each store of final results, by its committed name, the topic of its sub-topology."""
+    return {
+        store: home
+        for home, stores in record.topology.stores.items()
+        for store in stores
+        if store.startswith("KSTREAM-TOTABLE-STATE-STORE-")
+    }
+
+
+@pytest.mark.parametrize("changed", [final_results("a", "b", filters=2), final_results("b", "a", filters=1)])
+def test_final_results_that_joins_look_up_keep_their_rows_whatever_comes_before_them(changed):
+    before = committed(final_results("a", "b"))
+    assert len(kept_by(before)) == 2
+    assert kept_by(committed(changed, before)) == kept_by(before)
+    change = compare(before, changed.over(before).topology, ONE)
+    assert change.loss() == ""
+    assert {each.fate for each in change.stores} == {Fate.GOES_ON}
+
+
+def test_final_results_of_which_it_is_not_clear_which_they_are_are_refused_and_the_way_out_works():
+    before = committed(final_results("a"))
+    (kept,) = kept_by(before)
+    other = {"filters": 1, "at_least": 2, "output": "other"}
+    loss = compare(before, final_results("a", **other).over(before).topology, ONE).loss()
+    assert f"if it is '{kept}', keep the final results so: .to_stream().to_table('{kept}'), and join or group" in loss
+    named = compare(before, final_results("a", **other, store=kept).over(before).topology, ONE)
+    assert named.loss() == ""
+    assert {each.fate for each in named.stores} == {Fate.GOES_ON}
