@@ -7,7 +7,6 @@ after it; so a crash between any two steps neither loses nor repeats a row.
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -17,6 +16,7 @@ from typing import Any
 import msgspec
 import polars as pl
 from deltalake.exceptions import DeltaError
+from tenacity import RetryCallState, Retrying, wait_exponential, wait_random_exponential
 
 from weir.pipelines.publishing.connection import (
     Connection,
@@ -113,7 +113,7 @@ class Publisher:
         """For what waits: commits add to it also while the sink does not answer."""
         self._decided: Action | None = None
         self._removed_at_s = self._told_at_s = time.monotonic()
-        self._failures = 0
+        self._attempt = RetryCallState(Retrying(), None, (), {})
         self._keeps_all = False
         """Whether it has said that the outbox keeps its rows, being append-only."""
         self._at_most: int | None = None
@@ -188,7 +188,7 @@ class Publisher:
                 self._sending = rows, reached
                 connection.publish(rows, Published(self._outbox.id, reached))
                 self._on_step("rows published")
-                mark, self._failures, self._decided = reached, 0, None
+                mark, self._attempt.attempt_number, self._decided = reached, 1, None
                 self._told_at_s = time.monotonic()
                 self._tell(mark, published_rows=self._state.published_rows + rows.height, error="", awaits=None)
                 if is_retry or stop.is_set() or self._at_most is not None:
@@ -287,9 +287,10 @@ class Publisher:
         return RefusedPlace(epoch=through.epoch, first_row=through.rows - rows, rows=rows, key=key, reason=reason)
 
     def _fail(self, error: SinkError, stop: Event, awaits: Action | None = None) -> None:
-        longest_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(self._failures, 16))
-        wait_s = max(random.uniform(0.5, 1.0) * longest_s, min(LONGEST_WISH_S, error.wait_s))
-        self._failures += 1
+        halves = {"multiplier": FIRST_WAIT_S / 2, "max": LONGEST_WAIT_S / 2}
+        pause = wait_exponential(**halves) + wait_random_exponential(**halves)
+        wait_s = max(pause(self._attempt), min(LONGEST_WISH_S, error.wait_s))
+        self._attempt.attempt_number += 1
         log.warning("sink %r: %s; trying again in %.1f s", self._sink, error, wait_s)
         self._tell(error=str(error), awaits=awaits)
         self._wait(wait_s, awaits, stop)
