@@ -7,29 +7,48 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from weir.pipelines.errors import UserFunctionError
 
 running: tuple[Callable[[Any, Any], Call | None], Any, Any] | None = None
 """What describes the call that runs, with its arguments; None if none does."""
 
+placed: Callable[[UserFunctionError], UserFunctionError] | None = None
+"""What gives the record of an error its topic and offset, while an epoch runs."""
 
-class Call(NamedTuple):
+
+@dataclass(frozen=True)
+class Call:
     """One call; another one differs."""
 
+    what: str
+    """The function and the node."""
     partition: int
     offset: int
     """Of the record that it was called for; of another call, its number in partition -1."""
-    text: str
-    """The node, the function, and what it was called for."""
+    given: Callable[[], str] = field(compare=False)
+    """Says what it was called for, if anything."""
+
+    @property
+    def text(self) -> str:
+        """The function, the node, and what it was called for."""
+        with suppress(Exception):  # the other thread goes on meanwhile
+            return f"{self.what} on {given}" if (given := self.given()) else self.what
+        return self.what
 
 
 def of_record(error: UserFunctionError) -> Call | None:
     """The call whose error this would be, if that has a record."""
     if (record := error.record) is None:
         return None
-    return Call(record.partition, record.offset, f"{error.function!r} in {error.node} on the record of {record}")
+
+    def given() -> str:
+        found = placed(error) if placed else error
+        return f"the record of {found.record}"
+
+    return Call(f"{error.function!r} in {error.node}", record.partition, record.offset, given)
 
 
 def running_call() -> Call | None:

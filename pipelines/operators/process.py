@@ -167,8 +167,7 @@ class Process(ABC):
 
     def _called_with(self, call: tuple[str, Callable[[], str]], number: int) -> calls.Call:
         what, given = call
-        text = f"{f'{self._name}.{what}'!r} in {self.shape.node}"
-        return calls.Call(-1, number, f"{text} on {found}" if (found := given()) else text)
+        return calls.Call(f"{f'{self._name}.{what}'!r} in {self.shape.node}", -1, number, given)
 
     def _failed(self, what: str, error: BaseException, records: Records | None, index: int | None) -> UserFunctionError:
         return self._failed_at(what, error, None if records is None or index is None else records.at(index))

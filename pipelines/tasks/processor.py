@@ -222,6 +222,8 @@ class TaskProcessor:
         epoch.metadata_of = partial(self._metadata_of, turns, causes)
         if self._sub_topology.edges_out and len(turns):
             epoch.clocks.update(zip(LAST_KEY, (int(turns.merge_ms[-1]), int(turns.origins[-1])), strict=True))
+        placed = partial(_placed, sources=self._sub_topology.sources, given=turns.frames, in_turn=inputs, causes=causes)
+        calls.placed = placed
         try:
             output = self._run(
                 inputs, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms, moves_clocks=moves_clocks, stops=stops
@@ -230,7 +232,9 @@ class TaskProcessor:
             self._find_turns(error, causes)
             raise
         except UserFunctionError as error:
-            raise _placed(error, self._sub_topology.sources, turns.frames, inputs, causes) from error.__cause__
+            raise placed(error) from error.__cause__
+        finally:
+            calls.placed = None
         edges = {
             edge.name: picked(
                 sent(output.edges[edge.name], turns, causes, partition, last_key(epoch.clocks)),
