@@ -9,7 +9,8 @@ offsets to read is the driver's decision.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import polars as pl
@@ -47,7 +48,12 @@ PASSING_ERRORS = frozenset(
 """A lagging broker may not know a new partition yet."""
 KEPT_SHARE = 8
 """If what remains is less than this fraction of what was fetched, it is copied."""
+HEADERS_BYTES = 8 << 20
+"""How much is read at once where only headers are wanted."""
+_NEAR = 1_000
+"""Records that are no farther apart are read together."""
 _NOWHERE = -1
+_WITH_HEADERS = ("offset", "headers")
 
 
 GONE_ERRORS = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
@@ -102,12 +108,15 @@ class PartitionReader:
         with_headers: bool = False,
     ) -> None:
         self.topic, self.partition = topic, partition
+        self._properties, self._connect = properties, connect
         options = {"with_headers": True} if with_headers else {}
         self._consumer = connect({**FETCH_PROPERTIES, **properties}, topic, partition, **options)
         self._schema = record_schema(with_headers=with_headers)
         self._fetched = self._schema.to_frame()
         """Records fetched but not handed out yet."""
         self._handed_out = _NOWHERE
+        self._beside: PartitionReader | None = None
+        """Reads single records again, with their headers."""
 
     def read(
         self,
@@ -158,6 +167,33 @@ class PartitionReader:
         beyond = self._fetched[self._fetched["offset"].search_sorted(records.next_offset) :]
         self._fetched, self._handed_out = pl.concat([kept, beyond]), offset
 
+    def headers(self, offsets: Sequence[int]) -> pl.DataFrame:
+        """The columns ``offset`` and ``headers`` of the records at ``offsets``, which ascend.
+
+        They are read once more, by a reader of its own. What is gone, or does not come now, is left out.
+        """
+        if self._beside is None:
+            self._beside = PartitionReader(
+                self._properties, self.topic, self.partition, self._connect, with_headers=True
+            )
+        found = [record_schema(with_headers=True).to_frame().select(_WITH_HEADERS)]
+        with suppress(KafkaException):
+            for run in _runs(offsets):
+                start, end = run[0], run[-1] + 1
+                while start < end:
+                    try:
+                        raw = self._beside.read(start, end, max_bytes=HEADERS_BYTES)
+                    except OffsetGoneError:
+                        start = next((offset for offset in run if offset > start), end)
+                        continue
+                    found.append(raw.frame.filter(raw.frame.get_column("offset").is_in(run)).select(_WITH_HEADERS))
+                    if raw.next_offset == start:
+                        break
+                    start = raw.next_offset
+        self._beside._handed_out = _NOWHERE
+        self._beside.rest()
+        return pl.concat(found)
+
     def rest(self) -> bool:
         """Fetch no more until the next read, unless something has come since the last one; whether it rests.
 
@@ -182,6 +218,8 @@ class PartitionReader:
 
     def close(self) -> None:
         self._consumer.close()
+        if self._beside is not None:
+            self._beside.close()
 
     def _seek(self, offset: int) -> None:
         self._fetched = self._schema.to_frame()
@@ -223,3 +261,14 @@ class PartitionReader:
             raise OffsetGoneError(self.topic, self.partition, reached)
         if error.code() not in PASSING_ERRORS:
             raise KafkaException(error)
+
+
+def _runs(offsets: Sequence[int]) -> list[list[int]]:
+    """``offsets``, which ascend, without the gaps that are not worth reading."""
+    runs: list[list[int]] = []
+    for offset in offsets:
+        if runs and offset - runs[-1][-1] <= _NEAR:
+            runs[-1].append(offset)
+        else:
+            runs.append([offset])
+    return runs

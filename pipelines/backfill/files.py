@@ -7,13 +7,14 @@ topic. Slices are Arrow files in the shadow's folder; an offset is the number of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
 
+from weir.infra.kafka.columns import record_schema
 from weir.pipelines.backfill.errors import SourceFilesError
 from weir.pipelines.operators.functions import KeyType
 from weir.pipelines.serdes.partitioner import partition_of
@@ -133,6 +134,10 @@ class SliceReader:
 
     def take_back(self, records: object, offset: int) -> None:
         """Reading takes nothing out of a slice."""
+
+    def headers(self, offsets: Sequence[int]) -> pl.DataFrame:
+        """Records of files have none."""
+        return record_schema(with_headers=True).to_frame().select("offset", "headers")
 
     def connect(self) -> None:
         """There is nothing to connect to."""

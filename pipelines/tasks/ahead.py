@@ -36,6 +36,11 @@ class Reader(Protocol):
         """Keep the records of the last ``read`` from ``offset`` on for the next one, which starts there."""
         ...
 
+    def headers(self, offsets: Sequence[int]) -> pl.DataFrame:
+        """The columns ``offset`` and ``headers`` of these records, ascending, as far as they have any and can be read;
+        may be called while another thread reads."""
+        ...
+
 
 @dataclass(frozen=True)
 class Next:

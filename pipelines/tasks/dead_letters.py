@@ -5,15 +5,16 @@ Letters that were processed again are marked in it by rows of the stage ``REPLAY
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import polars as pl
 
-from weir.pipelines.serdes.headers import HEADERS_TYPE, Headers
+from weir.pipelines.serdes.headers import HEADERS_TYPE, Headers, headers_of
 from weir.pipelines.serdes.shapes import LAST_TIME_MS, TIME
 from weir.pipelines.serdes.source import BadRecord
-from weir.state.types import TableSpec
+from weir.pipelines.tasks.ahead import Reader
+from weir.state.types import TableSpec, TopicPartition
 
 REPLAYED = "replayed"
 """The stage of a row which marks that the letter with its id was processed again."""
@@ -41,7 +42,7 @@ DEAD_LETTERS = TableSpec(
 )
 """One row per record, committed with the epoch that read it. ``id`` is unique and the same in every attempt of the
 epoch. ``stage``, ``operator``, ``trace``, ``id``, ``row`` and ``headers`` are null in rows of versions without them;
-``headers`` also where the program does not ask for those of the topic. A timestamp before 1970 is kept as is; one after
+``headers`` also where the record was gone before they were read. A timestamp before 1970 is kept as is; one after
 the year 9999 is null, since few readers have a date for it. A letter that was processed again has a second row, with
 its ``id``, the stage ``REPLAYED``, and a ``reason`` if it failed."""
 
@@ -87,6 +88,26 @@ def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:
     )
     time = pl.col("timestamp")
     return frame.with_columns_seq(pl.when(time <= LAST_TIME_MS).then(time).cast(TIME))
+
+
+def with_headers(dead: Sequence[BadRecord], reader: Callable[[str, int], Reader]) -> list[BadRecord]:
+    """``dead`` with the headers of the records that were read from a topic without them, if they are still there.
+
+    Only these records are read again for that: reading all of them with their headers would cost every epoch.
+    """
+    without: dict[TopicPartition, list[int]] = {}
+    for record in dead:
+        if record.headers is None and record.row is None:
+            without.setdefault((record.topic, record.partition), []).append(record.offset)
+    found = {
+        (*wanted, offset): headers_of(headers)
+        for wanted, offsets in without.items()
+        for offset, headers in reader(*wanted).headers(sorted(offsets)).iter_rows()
+    }
+    return [
+        replace(record, headers=found.get((record.topic, record.partition, record.offset), record.headers))
+        for record in dead
+    ]
 
 
 def letter_id(record: BadRecord, epoch: int) -> str:

@@ -31,7 +31,7 @@ from weir.pipelines.tasks.ahead import Next, ReadAhead, Reader
 from weir.pipelines.tasks.attempts import Attempts
 from weir.pipelines.tasks.batch_sizes import BatchSizes
 from weir.pipelines.tasks.blobs import BLOBS, key_at, read_blob, write_blob
-from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame, letter_id, replay_marks
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame, letter_id, replay_marks, with_headers
 from weir.pipelines.tasks.freshness import Arrived, arrived
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
 from weir.pipelines.tasks.order import MERGE, Arrivals, Mark, Part, Turns, merge_clock, topic_mark, with_keys
@@ -371,7 +371,7 @@ class EpochRunner:
             attempts = self._attempts(plan, read.raws, session, instances, self._handling)
             attempts.tried = plan.tried
             output = self._process(plan, read, attempts, clocks, store.rollback_cost, started_s)
-            dead = read.dead + attempts.dead
+            dead = with_headers(read.dead + attempts.dead, self._connected)
             if plan.letters:
                 output, dead = self._replay(plan, session, instances, output)
             plan_hash, asked_s = plan.plan_hash, time.monotonic()

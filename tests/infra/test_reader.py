@@ -294,6 +294,23 @@ def test_headers_are_read_in_order_with_duplicates_nulls_and_any_bytes(broker, t
     assert [[(each["key"], each["value"]) for each in headers] for headers in rows] == HEADERS * 300
 
 
+def test_headers_of_single_records_are_read_beside_what_the_reader_reads(reading, broker, topic):
+    name, sent = topic(), 4_000
+    producer = Producer({"bootstrap.servers": broker})
+    for number in range(sent):
+        producer.produce(name, b"v", b"k", headers=[("n", b"%d" % number)])
+    producer.flush()
+    reader = reading(name)
+    assert offsets(reader.read(0, 10)) == list(range(10))
+    wanted = [0, 1, 17, 1_500, 1_501, 3_999]
+    for _ in range(2):
+        assert reader.headers(wanted).rows() == [(at, [{"key": "n", "value": b"%d" % at}]) for at in wanted]
+        assert reader.headers([]).height == 0
+    assert offsets(reader.read(10, 20)) == list(range(10, 20)), "where it was"
+    delete_records_before(broker, name, 100)
+    assert reader.headers([0, 17, 150, 2_500])["offset"].to_list() == [150, 2_500]
+
+
 def test_a_batch_without_headers_has_empty_lists(broker, numbered):
     reader = PartitionReader({"bootstrap.servers": broker}, numbered, 0, with_headers=True)
     try:

@@ -12,6 +12,7 @@ from polars import col
 
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, FixedKeyProcessor, Int64, StreamsBuilder, String
+from weir.infra.kafka.reader import PartitionReader
 from weir.state.commit.tables import read_table
 
 PARTITIONS = 2
@@ -156,7 +157,7 @@ def test_a_program_may_begin_and_cease_to_ask_for_headers(tmp_path):
     assert [pairs(each) for each in files["headers"].to_list()] == [None, [("n", b"1")], None, [("n", b"3")]]
 
 
-def test_dead_letters_get_the_column_where_they_were_kept_before_it(tmp_path):
+def test_dead_letters_have_headers_whether_the_program_asks_for_them_or_not(tmp_path):
     record = lambda number: (b"ann", (500).to_bytes(8, "big"), 1_000 + number, [("n", b"%d" % number)])
     topics = Topics({("orders", 0): []})
     for number, headers in enumerate((False, True)):
@@ -164,4 +165,33 @@ def test_dead_letters_get_the_column_where_they_were_kept_before_it(tmp_path):
         topics.with_headers = {"orders"} if headers else set()
         Place(program(headers=headers), topics, tmp_path).run()
     letters = read_table(tmp_path / "warehouse" / "headers" / "_dead_letters").sort("offset")
-    assert letters["headers"].to_list() == [None, [{"key": "n", "value": b"1"}]]
+    assert letters["headers"].to_list() == [[{"key": "n", "value": b"%d" % number}] for number in range(2)]
+
+
+def test_of_records_read_without_headers_only_dead_letters_are_read_again_and_go_on_without_them(tmp_path, monkeypatch):
+    """Whether they cannot be read or an operator fails on them; behind a repartition there are none."""
+    builder = StreamsBuilder()
+    stream = builder.stream("orders", key=String("user"), value=Int64("number"))
+    kept = stream.filter(lambda key, value: 1 // (value - 500) <= 1)
+    kept.repartition("moved").filter(lambda key, value: 1 // (value - 600) <= 1).to_delta("out")
+    application = Application("headers", builder, on_error="dead_letter", on_processing_error="dead_letter")
+    values = {2: b"no number", 7: (500).to_bytes(8, "big"), 8: (500).to_bytes(8, "big"), 11: (600).to_bytes(8, "big")}
+    rows = [
+        (b"ann", values.get(number, number.to_bytes(8, "big")), number, [("n", b"%d" % number)] * (number != 8))
+        for number in range(20)
+    ]
+    topics = Topics({("orders", 0): rows})
+    asked, headers_of = [], PartitionReader.headers
+    monkeypatch.setattr(
+        PartitionReader, "headers", lambda reader, offsets: asked.extend(offsets) or headers_of(reader, offsets)
+    )
+    Place(application, topics, tmp_path).run()
+    letters = read_table(tmp_path / "warehouse" / "headers" / "_dead_letters").sort("timestamp")
+    assert letters.select("topic", "headers").rows() == [
+        ("orders", [{"key": "n", "value": b"2"}]),
+        ("orders", [{"key": "n", "value": b"7"}]),
+        ("orders", []),
+        ("moved-repartition", None),
+    ]
+    assert sorted(set(asked)) == [2, 7, 8]
+    assert read_table(tmp_path / "warehouse" / "headers" / "out").height == 16
