@@ -26,7 +26,7 @@ from weir.pipelines.errors import BadInputError, OperatorError, ProcessingError,
 from weir.pipelines.expectations import ExpectationCounts, counts_of_dead_letters, expectation_counts
 from weir.pipelines.on_error import ErrorHandling
 from weir.pipelines.processors.list_store import ListStore
-from weir.pipelines.serdes.headers import Headers, headers_column
+from weir.pipelines.serdes.headers import Headers, headers_column, headers_of
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
@@ -230,6 +230,9 @@ class TopologyTestDriver:
         }
         self._sinks = {sink.table: sink.sink for sink in self._topology.sinks if sink.sink is not None}
         self._sent: dict[str, deque[TestRecord]] = defaultdict(deque)
+        self._to_take_back: deque[tuple[str, bytes | None, bytes | None, int, Headers]] = deque()
+        """What has been sent to topics that the program reads: topic, key, value, time, headers."""
+        self._takes_back = False
         self._rows_sent: dict[str, list[dict[str, Any]]] = {
             sink.name: [] for sink in self._sinks.values() if isinstance(sink, BatchedSink | SqlTable)
         }
@@ -240,6 +243,10 @@ class TopologyTestDriver:
         """Records that could not be read or processed and were put aside, oldest first (``on_error`` and
         ``on_processing_error`` of the application)."""
         self._global_topics = {table.source.topic: table.source for table in self._topology.global_tables}
+        self._read_topics = {
+            *self._global_topics,
+            *(source.topic for sub_topology in self._topology.sub_topologies for source in sub_topology.sources),
+        }
         self._global_tables = GlobalTables(self._topology, application.error_handling)
         self._tasks = {
             sub_topology.index: _Task(sub_topology, self._global_tables, application.error_handling)
@@ -312,6 +319,7 @@ class TopologyTestDriver:
             self._run({index: [] for index in self._tasks}, stops=True)
         for task in self._tasks.values():
             task.restart()
+        self._take_back()
 
     @contextmanager
     def one_epoch(self) -> Iterator[None]:
@@ -336,9 +344,12 @@ class TopologyTestDriver:
         self._is_one_epoch = True
         try:
             yield
-            self._process_piped()
+        except BaseException:
+            self._piped = {}
+            raise
         finally:
-            self._is_one_epoch, self._piped = False, {}
+            self._is_one_epoch = False
+        self._process_piped()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -540,6 +551,7 @@ class TopologyTestDriver:
         self._now_ms += not_negative_ms(duration, "duration")
         for index in self._tasks:
             self._run({index: []})
+        self._take_back()
 
     def advance_stream_time(self, to: datetime) -> None:
         """Move stream time to ``to`` without a record, wherever it has begun and is not beyond: windows close, and
@@ -559,6 +571,7 @@ class TopologyTestDriver:
         """
         self._require_open()
         self._run({index: [] for index in self._tasks}, end_time_ms=time_to_ms(to))
+        self._take_back()
 
     def get_key_value_store(self, name: str) -> ReadOnlyKeyValueStore:
         """A key-value store; raises ``LookupError`` when none has that name, or it is internal to a join.
@@ -672,12 +685,27 @@ class TopologyTestDriver:
             return
         self._piped.setdefault(topic, []).append(piped)
         if not self._is_one_epoch:
-            try:
-                self._process_piped()
-            finally:
-                self._piped = {}
+            self._process_piped()
 
     def _process_piped(self) -> None:
+        try:
+            self._run_piped()
+        finally:
+            self._piped = {}
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Read what the program has sent to topics that it reads, as the next epoch of a run does."""
+        if self._takes_back:
+            return
+        self._takes_back = True
+        try:
+            while self._to_take_back:
+                self._pipe(*self._to_take_back.popleft())
+        finally:
+            self._takes_back = False
+
+    def _run_piped(self) -> None:
         parts, dropped = defaultdict[int, list[Part]](list), defaultdict[int, Counter[str]](Counter)
         raws = {topic: _raw(self._topology.source(topic), piped) for topic, piped in self._piped.items()}
         for topic, raw in raws.items():
@@ -745,8 +773,7 @@ class TopologyTestDriver:
                     case None:
                         self._outputs[table][1].extend(rows.iter_slices(1))
                     case KafkaTopic() as sink:
-                        for topic, record in records_of(sink, rows):
-                            self._sent[topic].append(record)
+                        self._send(sink, rows)
                     case BatchedSink() as sink:
                         self._rows_sent[sink.name] += dictionaries(sink.rows(rows))
                     case SqlTable() as sink:
@@ -761,9 +788,14 @@ class TopologyTestDriver:
         bad = [self._with_headers(record) for record in bad]
         self.dead_letters += bad
         if bad and (sink := self._topology.dead_letters) is not None:
-            rows = dead_letter_records(sink, bad, [letter_id(record, _GENERATION) for record in bad])
-            for topic, sent in records_of(sink, rows):
-                self._sent[topic].append(sent)
+            self._send(sink, dead_letter_records(sink, bad, [letter_id(record, _GENERATION) for record in bad]))
+
+    def _send(self, sink: KafkaTopic, rows: pl.DataFrame) -> None:
+        for topic, record in records_of(sink, rows):
+            self._sent[topic].append(record)
+        if self._read_topics.intersection(rows.get_column("topic")):
+            sent = rows.select("topic", "key", "value", "time_ms", "headers").iter_rows()
+            self._to_take_back += [(*each, headers_of(cell)) for *each, cell in sent if each[0] in self._read_topics]
 
     def _with_headers(self, bad: BadRecord) -> BadRecord:
         """A run reads those of a dead letter once more, if its program does not ask for them."""
