@@ -9,6 +9,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
+from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.windows import TimeWindows
 from weir.pipelines.serdes.timestamps import UsePartitionTimeOnInvalidTimestamp, WallclockTimestampExtractor
 from weir.pipelines.topology.idle import idle_after_ms
@@ -83,9 +84,14 @@ def needs_all_records(node: Node, store: StoreSpec) -> bool:
 
 def kept_ms(node: Node, store: StoreSpec) -> int | None:
     """How long after a record's time nothing in ``store`` depends on the record any more; None for ever."""
-    if not isinstance(node, AggregateNode) or not isinstance(node.windows, TimeWindows):
-        return None
-    return max(node.windows.size_ms + node.windows.grace_ms, store.retention_ms or 0)
+    match node:
+        case AggregateNode(windows=TimeWindows() as windows):
+            return max(windows.size_ms + windows.grace_ms, store.retention_ms or 0)
+        case AggregateNode(windows=SlidingWindows() as windows):  # its store keeps them from their end on
+            return windows.difference_ms + max(windows.kept_ms, store.retention_ms or 0)
+        case TableNode() if store.kind is StoreKind.KEY_VALUE:  # a row is its key's newest record
+            return store.retention_ms
+    return None
 
 
 def rebuilding_nodes(node: Node) -> tuple[Node, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from random import Random
 
 import pytest
 from polars import col
@@ -150,6 +151,67 @@ def test_windows_need_the_records_from_the_oldest_open_one_on(tmp_path, final):
     )
     assert found.equals(wanted)
     assert found.height > 40
+
+
+def scattered(rng: Random, first: int, last: int) -> list:
+    """Records of three users, about a second apart, some of them out of order or late."""
+    return [
+        (
+            b"user-%d" % rng.randrange(3),
+            number.to_bytes(8, "big"),
+            1_000_000 + number * 1_000 + rng.randrange(1_500) - rng.choice((0, 0, 0, 4_000, 9_000, 20_000)),
+        )
+        for number in range(first, last)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("retention_s", [None, 40])
+def test_sliding_windows_and_tables_that_expire_need_the_records_of_what_is_kept_alone(tmp_path, seed, retention_s):
+    """The rows and the results of a run that loses its stores are those of one that does not."""
+
+    def application(**options) -> Application:
+        builder = StreamsBuilder()
+        stream = builder.stream("visits", key=String("user"), value=Int64("pages"))
+        windows = SlidingWindows.of_time_difference_and_grace(timedelta(seconds=5), timedelta(seconds=6))
+        retention = None if retention_s is None else timedelta(seconds=retention_s)
+        sums = stream.group_by_key().windowed_by(windows, retention=retention)
+        sums.agg(Materialized("sliding", **options), pages=Sum("pages")).to_delta("sums")
+        stream.to_table(Materialized("recent", **options), ttl=timedelta(seconds=3)).to_delta("newest")
+        return Application("visits", builder, commit_interval=timedelta(milliseconds=1))
+
+    rng = Random(seed)
+    topics = Topics({("visits", 0): scattered(rng, 0, 4 * ROWS)})
+    lost, whole = (
+        Place(application(**options), topics, tmp_path / name, max_records=7)
+        for name, options in (("lost", {"logging": False}), ("whole", {}))
+    )
+    for place in (lost, whole):
+        place.run()
+    beginnings = newest_commit(lost.warehouse, "visits").tasks["visits_0"].beginnings
+    assert {name: beginning.offset > ROWS for name, beginning in beginnings.items()} == {
+        "sliding": True,
+        "sliding-unseen": True,
+        "recent": True,
+    }
+    topics.oldest["visits", 0] = min(beginning.offset for beginning in beginnings.values())
+    lose(lost, "0_0")
+    topics.rows["visits", 0] += scattered(rng, 4 * ROWS, 6 * ROWS)
+    found, held = [], []
+    for place in (lost, whole):
+        place.run()
+        tables = [read_table(place.warehouse / "visits" / name).drop("_epoch", "_seq") for name in ("sums", "newest")]
+        found.append([sorted(rows.rows(), key=repr) for rows in tables])
+        (place.folder / "state" / "visits").mkdir()
+        for task in place.state_folder.glob("visits_*"):
+            task.rename(place.folder / "state" / "visits" / task.name)
+        TaskStoreCache.close_all()
+        reader = StateReader(place.folder, place.application)
+        held.append([reader.sessions("sliding", f"user-{number}").rows.rows() for number in range(3)])
+        held[-1].append(reader.range("recent").rows.rows())
+    assert found[0] == found[1]
+    assert held[0] == held[1]
+    assert all(held[0])
 
 
 def test_sessions_sliding_windows_and_tables_that_expire_are_computed_again(tmp_path):
