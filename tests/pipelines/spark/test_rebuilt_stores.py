@@ -154,10 +154,10 @@ def test_windows_need_the_records_from_the_oldest_open_one_on(tmp_path, final):
 
 
 def scattered(rng: Random, first: int, last: int) -> list:
-    """Records of three users, about a second apart, some of them out of order or late."""
+    """Records about a second apart, most of them of two users, some of them out of order or late."""
     return [
         (
-            b"user-%d" % rng.randrange(3),
+            b"user-%d" % rng.choice((0, 0, 0, 1, 1, 1, 2, 3, 4, 5)),
             number.to_bytes(8, "big"),
             1_000_000 + number * 1_000 + rng.randrange(1_500) - rng.choice((0, 0, 0, 4_000, 9_000, 20_000)),
         )
@@ -177,7 +177,7 @@ def test_sliding_windows_and_tables_that_expire_need_the_records_of_what_is_kept
         retention = None if retention_s is None else timedelta(seconds=retention_s)
         sums = stream.group_by_key().windowed_by(windows, retention=retention)
         sums.agg(Materialized("sliding", **options), pages=Sum("pages")).to_delta("sums")
-        stream.to_table(Materialized("recent", **options), ttl=timedelta(seconds=3)).to_delta("newest")
+        stream.to_table(Materialized("recent", **options), ttl=timedelta(seconds=30)).to_delta("newest")
         return Application("visits", builder, commit_interval=timedelta(milliseconds=1))
 
     rng = Random(seed)
@@ -196,7 +196,7 @@ def test_sliding_windows_and_tables_that_expire_need_the_records_of_what_is_kept
     }
     topics.oldest["visits", 0] = min(beginning.offset for beginning in beginnings.values())
     lose(lost, "0_0")
-    topics.rows["visits", 0] += scattered(rng, 4 * ROWS, 6 * ROWS)
+    topics.rows["visits", 0] += scattered(rng, 4 * ROWS, 4 * ROWS + 9)
     found, held = [], []
     for place in (lost, whole):
         place.run()
@@ -207,11 +207,12 @@ def test_sliding_windows_and_tables_that_expire_need_the_records_of_what_is_kept
             task.rename(place.folder / "state" / "visits" / task.name)
         TaskStoreCache.close_all()
         reader = StateReader(place.folder, place.application)
-        held.append([reader.sessions("sliding", f"user-{number}").rows.rows() for number in range(3)])
+        held.append([reader.sessions("sliding", f"user-{number}").rows.rows() for number in range(2)])
         held[-1].append(reader.range("recent").rows.rows())
     assert found[0] == found[1]
     assert held[0] == held[1]
-    assert all(held[0])
+    assert any(held[0][:-1])
+    assert len(held[0][-1]) > 3
 
 
 def test_sessions_sliding_windows_and_tables_that_expire_are_computed_again(tmp_path):
