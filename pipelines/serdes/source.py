@@ -87,8 +87,7 @@ class BadRecord:
     row: bytes | None = None
     """Of a row that came over a repartition, the row as an Arrow IPC file, from which it can be processed again."""
     headers: tuple[tuple[str, bytes | None], ...] | None = None
-    """A dead letter has them, as long as its topic has the record; what decides about a record gets None unless the
-    program asked for the headers of the topic."""
+    """None if the topic has lost the record before they were read."""
     expectation: str | None = None
     """The expectation that it violates."""
 

@@ -10,7 +10,7 @@ without those records, however large the epochs are.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from operator import itemgetter
@@ -92,6 +92,8 @@ class Attempts:
     partition: int
     stops_records: bool
     """Whether an expectation puts records aside, or stops the run."""
+    with_headers: Callable[[Sequence[BadRecord]], list[BadRecord]]
+    """Adds the headers of records that were read without them, for a function that decides about them."""
     tried: int = 0
     """How often the row at ``tried_place`` has been tried before."""
     tried_place: int = 0
@@ -194,6 +196,8 @@ class Attempts:
             else:
                 self._dead.append((place, record))
             return
+        if callable(self.handling.processing):
+            (record,) = self.with_headers([record])
         decision = self.handling.decide(record)
         if isinstance(decision, Retry):
             tried = 1 + (self.tried if place == self.tried_place else 0)

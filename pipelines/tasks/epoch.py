@@ -292,6 +292,9 @@ class EpochRunner:
         self.wait_for_readers()
         return self._connected(topic, partition)
 
+    def _with_headers(self, records: Sequence[BadRecord]) -> list[BadRecord]:
+        return with_headers(records, self._connected)
+
     def _store(self, task: TaskId, instance: str, *, is_new: bool) -> TaskStore:
         folder = self._folder_of(task, instance)
         stores, task_name = self._sub_topology(task).stores, self._topology.task_name(task)
@@ -371,7 +374,7 @@ class EpochRunner:
             attempts = self._attempts(plan, read.raws, session, instances, self._handling)
             attempts.tried = plan.tried
             output = self._process(plan, read, attempts, clocks, store.rollback_cost, started_s)
-            dead = with_headers(read.dead + attempts.dead, self._connected)
+            dead = self._with_headers(read.dead + attempts.dead)
             if plan.letters:
                 output, dead = self._replay(plan, session, instances, output)
             plan_hash, asked_s = plan.plan_hash, time.monotonic()
@@ -526,7 +529,8 @@ class EpochRunner:
             parts=None if self._ahead is None else self._ahead.take(source, raw),
         )
         frame, position = decoded.frame, raw.next_offset
-        for bad in decoded.bad:
+        is_shown = callable(self._handling.deserialization)
+        for bad in self._with_headers(decoded.bad) if is_shown else decoded.bad:
             decision = self._handling.decide(bad)
             if decision == "fail":
                 read.stopped_at[topic], position = bad, bad.offset
@@ -635,6 +639,7 @@ class EpochRunner:
             edges=self._sub_topology(plan.task).edges_in,
             partition=plan.task.partition,
             stops_records=self._sub_topology(plan.task).stops_records,
+            with_headers=self._with_headers,
         )
 
     def _process(

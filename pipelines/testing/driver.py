@@ -137,7 +137,7 @@ class TopologyTestDriver:
         }
         self._global_tables = GlobalTables(self._topology, application.error_handling)
         self._tasks = {
-            sub_topology.index: Task(sub_topology, self._global_tables, application.error_handling)
+            sub_topology.index: Task(sub_topology, self._global_tables, application.error_handling, self._with_headers)
             for sub_topology in self._topology.sub_topologies
         }
 
@@ -603,7 +603,7 @@ class TopologyTestDriver:
             decoded = decode_source(source, raw, now_ms=self._now_ms, partition_time_ms=before_ms)
             left_out = dropped[sub_topology.index]
             left_out["invalid_timestamps"] += len(decoded.skipped)
-            for bad in decoded.bad:
+            for bad in self._with_headers(decoded.bad):
                 _require_bytes(source, bad, self._piped[topic])
                 match self._application.error_handling.decide(bad):
                     case "fail":
@@ -651,7 +651,7 @@ class TopologyTestDriver:
             except ProcessingError as error:  # it says which node and record, so Weir's own lines say nothing more
                 is_of_expression = isinstance(error, OperatorError)  # with the words of its cause, a call by Weir
                 raise error.with_traceback(None) from None if is_of_expression else error.__cause__
-            self._put_aside(dead)
+            self._put_aside(self._with_headers(dead))
             self._counts.update(output.counts)
             counts = Counter(output.counts) + Counter(dropped.pop(index, {}))
             self._metrics.epoch(f"{index}_0", output.metrics, counts)
@@ -673,7 +673,6 @@ class TopologyTestDriver:
                     waiting.setdefault(edge.target, []).append(part)
 
     def _put_aside(self, bad: Sequence[BadRecord]) -> None:
-        bad = [self._with_headers(record) for record in bad]
         self.dead_letters += bad
         if bad and (sink := self._topology.dead_letters) is not None:
             self._send(sink, dead_letter_records(sink, bad, [letter_id(record, GENERATION) for record in bad]))
@@ -685,12 +684,15 @@ class TopologyTestDriver:
             sent = rows.select("topic", "key", "value", "time_ms", "headers").iter_rows()
             self._to_take_back += [(*each, headers_of(cell)) for *each, cell in sent if each[0] in self._read_topics]
 
-    def _with_headers(self, bad: BadRecord) -> BadRecord:
-        """A run reads those of a dead letter once more, if its program does not ask for them."""
-        if bad.headers is not None or bad.row is not None:
-            return bad
-        found = [headers for *_, offset, headers, _, _ in self._piped.get(bad.topic, ()) if offset == bad.offset]
-        return replace(bad, headers=found[0]) if found else bad
+    def _with_headers(self, bad: Sequence[BadRecord]) -> list[BadRecord]:
+        """With the headers of records that the program reads without them, as a run reads them once more."""
+        piped = {(topic, offset): headers for topic, each in self._piped.items() for *_, offset, headers, _, _ in each}
+        return [
+            record
+            if record.headers is not None or record.row is not None
+            else replace(record, headers=piped.get((record.topic, record.offset)))
+            for record in bad
+        ]
 
     def _view(self, name: str, kind: StoreKind) -> tuple[Callable[[], pl.DataFrame], RecordType]:
         """How to read a store, and the type of the records that it holds."""

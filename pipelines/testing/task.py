@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,8 +27,14 @@ __tracebackhide__ = True  # pytest shows the test's own lines
 class Task:
     """One sub-topology over partition 0, with its store and clocks."""
 
-    def __init__(self, sub_topology: SubTopology, global_tables: GlobalTables, handling: ErrorHandling) -> None:
-        self.sub_topology, self._handling = sub_topology, handling
+    def __init__(
+        self,
+        sub_topology: SubTopology,
+        global_tables: GlobalTables,
+        handling: ErrorHandling,
+        with_headers: Callable[[Sequence[BadRecord]], list[BadRecord]],
+    ) -> None:
+        self.sub_topology, self._handling, self._with_headers = sub_topology, handling, with_headers
         self._make_processor = partial(TaskProcessor, sub_topology, global_tables, is_debug=True)
         self._processor = self._make_processor()
         suppliers = suppliers_of(sub_topology.stores)
@@ -97,6 +103,7 @@ class Task:
                 edges=self.sub_topology.edges_in,
                 partition=0,
                 stops_records=self.sub_topology.stops_records,
+                with_headers=self._with_headers,
             )
             retries, first, turns = 0, 0, Arrivals(parts).turns
             outputs = attempts.process(turns, self._clocks, is_last=True)

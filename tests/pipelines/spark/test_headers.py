@@ -14,6 +14,7 @@ from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, FixedKeyProcessor, Int64, StreamsBuilder, String
 from weir.infra.kafka.reader import PartitionReader
 from weir.state.commit.tables import read_table
+from weir.testing import TopologyTestDriver
 
 PARTITIONS = 2
 
@@ -195,3 +196,31 @@ def test_of_records_read_without_headers_only_dead_letters_are_read_again_and_go
     ]
     assert sorted(set(asked)) == [2, 7, 8]
     assert read_table(tmp_path / "warehouse" / "headers" / "out").height == 16
+
+
+def test_a_function_that_decides_about_records_sees_their_headers(tmp_path):
+    """In a run and in the test driver, also of a program that does not ask for them."""
+    seen = []
+
+    def decide(record):
+        seen.append((record.stage, record.headers))
+        return "continue"
+
+    def application():
+        builder = StreamsBuilder()
+        stream = builder.stream("orders", key=String("user"), value=Int64("number"))
+        stream.filter(lambda key, value: 1 // (value - 500) <= 1).to_delta("out")
+        return Application("headers", builder, on_error=decide, on_processing_error=decide)
+
+    rows = [
+        (b"ann", value, number, [("n", b"%d" % number)])
+        for number, value in enumerate([b"no number", (1).to_bytes(8, "big"), (500).to_bytes(8, "big")])
+    ]
+    expected = [("deserialization", (("n", b"0"),)), ("processing", (("n", b"2"),))]
+    Place(application(), Topics({("orders", 0): rows}), tmp_path).run()
+    assert seen == expected
+    seen.clear()
+    with TopologyTestDriver(application()) as driver:
+        for key, value, time_ms, headers in rows:
+            driver.create_input_topic("orders").pipe_input(key, value, timestamp_ms=time_ms, headers=headers)
+    assert seen == expected
