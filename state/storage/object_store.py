@@ -115,8 +115,14 @@ class ObjectFolder:
         return File(name=name, size_bytes=found["size"], modified_s=found["last_modified"].timestamp())
 
     def at_once(self, calls: Iterable[Callable[[], Result]]) -> Sequence[Result]:
+        with self.begun(calls) as results:
+            return results()
+
+    @contextmanager
+    def begun(self, calls: Iterable[Callable[[], Result]]) -> Iterator[Callable[[], Sequence[Result]]]:
         with ThreadPoolExecutor(_AT_ONCE, "storage") as threads:
-            return [*threads.map(lambda call: call(), calls)]
+            made = [threads.submit(call) for call in calls]
+            yield lambda: [each.result() for each in made]
 
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
         parent = prefix.rpartition("/")[0]
