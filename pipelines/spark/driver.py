@@ -426,7 +426,7 @@ class Driver:
         if self._beat.is_commit_due(self._pace.seconds if self._lag() > 0 else 0.0):
             self._commit("interval", begins=True)
         elif (limit := coordinator.reached_limit) or wants_commit:
-            self._commit(limit or "early")
+            self._commit(limit or "early", begins=True)
 
     def _begin_epoch(self) -> None:
         """Let the next epoch begin before a commit that waits for a network: its tasks read and compute meanwhile."""
