@@ -386,7 +386,8 @@ class Coordinator:
                 following = [
                     task for task in running if any(task.id.sub_topology in later for later in self._stages[number:])
                 ]
-                plans = self._with_global_tables(self._uncommitted.shared(plans, self.tasks, following), ends)
+                plans = self._uncommitted.shared(plans, self.tasks, following, is_before_commit=begins)
+                plans = self._with_global_tables(plans, ends)
                 if begins:
                     plans = [replace(planned, asks=True) for planned in plans]
                     self._under_way |= {planned.task: planned for planned in plans}

@@ -426,13 +426,14 @@ class Driver:
         if self._beat.is_commit_due(self._pace.seconds if self._lag() > 0 else 0.0):
             self._commit("interval", begins=True)
         elif (limit := coordinator.reached_limit) or wants_commit:
-            self._commit(limit or "early")
+            self._commit(limit or "early", begins=True)
 
     def _begin_epoch(self) -> None:
         """Let the next epoch begin before a commit that waits for a network: its tasks read and compute meanwhile."""
         coordinator = self._coordinator
         is_held = self._is_paused or self._restores.hold_epochs or self._held_by_sinks()
-        if disks(coordinator.folder) or is_held or self._stop_request or self._stop.is_set():
+        is_ending = self._stop_request or self._is_stopping or self._stop.is_set()
+        if disks(coordinator.folder) or is_held or is_ending:
             return
         if self._lag() > 0:
             started, now_ms = time.monotonic(), time.time_ns() // 1_000_000

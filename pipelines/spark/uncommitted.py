@@ -43,19 +43,26 @@ class UncommittedLimits:
         return None
 
     def shared(
-        self, plans: Sequence[TaskPlan], tasks: Mapping[TaskId, Task], following: Sequence[Task]
+        self,
+        plans: Sequence[TaskPlan],
+        tasks: Mapping[TaskId, Task],
+        following: Sequence[Task],
+        *,
+        is_before_commit: bool = False,
     ) -> list[TaskPlan]:
         """``plans`` with what each may write: the slots in use get equal parts of what is left, and so do the tasks of
         each slot of its part.
 
         Only plans that take rows write much. ``following`` are tasks of later stages of the epoch, which may take some.
+        With ``is_before_commit`` all that is uncommitted is going to be committed before anything is written.
         """
         taking = {plan.task for plan in plans if plan.ranges or plan.blobs}
         if not taking:
             return list(plans)
         sharing = Counter([*(tasks[task].slot for task in taking), *(task.slot for task in following)])
-        bytes_left = 0 if self.max_bytes is None else self.max_bytes - uncommitted_bytes(tasks.values())
-        rollback_us = rollback_us_of_slots(tasks.values())
+        uncommitted = () if is_before_commit else tasks.values()
+        bytes_left = 0 if self.max_bytes is None else self.max_bytes - uncommitted_bytes(uncommitted)
+        rollback_us = rollback_us_of_slots(uncommitted)
 
         def limited(plan: TaskPlan) -> TaskPlan:
             slot = tasks[plan.task].slot

@@ -1,7 +1,7 @@
 """One epoch of one task, from its plan to its receipt (PROTOCOL 4 to 9).
 
-Read, decode, run the operators, write files that nobody sees yet, and only then change the local store in one
-transaction. Failures are returned, never raised. Running the operators belongs to
+Read, decode, run the operators, write files that nobody sees yet, and change the local store in one transaction that
+waits for them. Failures are returned, never raised. Running the operators belongs to
 ``weir.pipelines.tasks.processor``, what happens to a receipt to the driver.
 """
 
@@ -11,8 +11,9 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar, cast
@@ -348,7 +349,7 @@ class EpochRunner:
 
     def _run_settled(self, plan: TaskPlan, store: TaskStore, started_s: float) -> Receipt:
         sub_topology = self._sub_topology(plan.task)
-        with store.session() as session:
+        with store.session() as session, ExitStack() as under_way:
             topics = {source.topic for source in sub_topology.sources}
             positions = {
                 topic: offsets
@@ -383,9 +384,10 @@ class EpochRunner:
             if renewed is not None:
                 plan = replace(plan, state=renewed.state, committed=renewed.committed)
                 self._on_step("renewed")
-            files, blobs = self._write(plan, sub_topology, session, output, dead)
+            written = under_way.enter_context(self._writing(plan, sub_topology, session, output, dead))
+            if disks(self._folder):
+                written()
             consumed, left = read.split_blobs()
-            self._on_step("files written")
             for topic, offsets in read.positions.items():
                 positions.setdefault(topic, {}).update(offsets)
             _save(session, POSITIONS_KEY, positions)
@@ -398,8 +400,6 @@ class EpochRunner:
                 status=ReceiptStatus.DONE,
                 state=plan.state,
                 positions=positions,
-                files=files,
-                blobs=blobs,
                 consumed=consumed,
                 left=left,
                 clocks=output.clocks,
@@ -436,8 +436,11 @@ class EpochRunner:
 
             def make_receipt(uncommitted: Uncommitted) -> bytes:
                 nonlocal receipt
+                files, blobs = written()
                 receipt = replace(
                     receipt,
+                    files=files,
+                    blobs=blobs,
                     gauges={
                         **output.gauges,
                         "uncommitted_bytes": uncommitted.bytes + own_bytes,
@@ -719,24 +722,33 @@ class EpochRunner:
             dead += [*batch.bad, *attempts.dead]
         return joined(outputs, sub_topology.sinks), dead
 
-    def _write(
+    @contextmanager
+    def _writing(
         self,
         plan: TaskPlan,
         sub_topology: SubTopology,
         session: StateSession,
         output: EpochOutput,
         dead: Sequence[BadRecord],
-    ) -> tuple[tuple[FileEntry, ...], tuple[BlobRef, ...]]:
-        """Write the rows of the epoch: files of tables, which are durable on return, and rows for other tasks."""
+    ) -> Iterator[Callable[[], tuple[tuple[FileEntry, ...], tuple[BlobRef, ...]]]]:
+        """Write the rows of the epoch within the block: files of tables, and rows for other tasks. What the block is
+        given returns them once they are written, and the files are durable; it may be called again."""
         syncs = Syncs()
         self._written = syncs.added
         of_tables = self._writes_of_files(plan, sub_topology, session, output, dead, syncs)
-        written = self._folder.at_once(chain(of_tables, self._writes_of_blobs(plan, output)))
-        syncs.wait()
-        blobs = tuple(each for part in written for each in part if isinstance(each, BlobRef))
-        if blobs:
-            self._on_step("blob written")
-        return tuple(each for part in written for each in part if isinstance(each, FileEntry)), blobs
+        with self._folder.begun(chain(of_tables, self._writes_of_blobs(plan, output))) as results:
+
+            @cache
+            def written() -> tuple[tuple[FileEntry, ...], tuple[BlobRef, ...]]:
+                entries = [each for part in results() for each in part]
+                syncs.wait()
+                blobs = tuple(each for each in entries if isinstance(each, BlobRef))
+                if blobs:
+                    self._on_step("blob written")
+                self._on_step("files written")
+                return tuple(each for each in entries if isinstance(each, FileEntry)), blobs
+
+            yield written
 
     def _writes_of_files(
         self,

@@ -8,6 +8,7 @@ them. The local disk is ``weir.state.storage.local``; how a path becomes a folde
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -87,6 +88,11 @@ class Folder(Protocol):
         from threads; else one after another.
 
         The error of the first that fails is raised; those after it may have been made or not.
+        """
+
+    def begun(self, calls: Iterable[Callable[[], Result]]) -> AbstractContextManager[Callable[[], Sequence[Result]]]:
+        """The same, but where each waits for a server they are under way within the block: what it is given returns or
+        raises as ``at_once`` does, once all have been made. None is under way after the block.
         """
 
     def folders(self) -> Iterator[str]:

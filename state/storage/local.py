@@ -76,6 +76,11 @@ class Local:
     def at_once(self, calls: Iterable[Callable[[], Result]]) -> Sequence[Result]:
         return [call() for call in calls]
 
+    @contextmanager
+    def begun(self, calls: Iterable[Callable[[], Result]]) -> Iterator[Callable[[], Sequence[Result]]]:
+        results = self.at_once(calls)
+        yield lambda: results
+
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
         parent, _, start = prefix.rpartition("/")
         yield from self._list(parent, start, after, below=below)

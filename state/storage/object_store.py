@@ -41,10 +41,13 @@ _WRITER = "weirwriter"
 _AT_ONCE = 32
 _PUTS = 3
 """How often a put is tried whose answer has been lost; what the server refuses for now is tried again below that."""
+_DELTA_RETRY = {"retry_timeout": "15s", "backoff_config.max_backoff": "2s"}
+"""How long delta-rs asks a store that is away, as ``_RETRY`` has it; left to itself, up to three minutes. polars asks
+for as long by itself, and passes over these."""
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
-    "s3": {"aws_conditional_put": "etag", "aws_allow_http": "true"},
-    "az": {"azure_allow_http": "true"},
-    "gs": {},
+    "s3": {"aws_conditional_put": "etag", "aws_allow_http": "true", **_DELTA_RETRY},
+    "az": {"azure_allow_http": "true", **_DELTA_RETRY},
+    "gs": _DELTA_RETRY,
 }
 """What delta-rs and polars have to be told, by scheme; the rest they find in the environment, as obstore does."""
 _MESSAGE = re.compile("<Message>(.*?)</Message>", re.DOTALL)
@@ -115,8 +118,14 @@ class ObjectFolder:
         return File(name=name, size_bytes=found["size"], modified_s=found["last_modified"].timestamp())
 
     def at_once(self, calls: Iterable[Callable[[], Result]]) -> Sequence[Result]:
+        with self.begun(calls) as results:
+            return results()
+
+    @contextmanager
+    def begun(self, calls: Iterable[Callable[[], Result]]) -> Iterator[Callable[[], Sequence[Result]]]:
         with ThreadPoolExecutor(_AT_ONCE, "storage") as threads:
-            return [*threads.map(lambda call: call(), calls)]
+            made = [threads.submit(call) for call in calls]
+            yield lambda: [each.result() for each in made]
 
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
         parent = prefix.rpartition("/")[0]

@@ -13,6 +13,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,7 @@ RECORDS, USERS, PARTITIONS = 240, 6, 2
 SEEN: Counter[int] = Counter()
 CALLED = threading.Condition()
 CALL_S = 0.0
+LIMIT = 3_000
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,18 @@ def called(click: Click) -> Click:
 
 @pytest.fixture
 def place(tmp_path, s3_bucket):
+    yield place_of(tmp_path, s3_bucket, commit_interval=timedelta(milliseconds=1))
+    TaskStoreCache.close_all()
+
+
+@pytest.fixture
+def small_place(tmp_path, s3_bucket):
+    """Where commits come by what is uncommitted, never by their interval."""
+    yield place_of(tmp_path, s3_bucket, commit_interval=timedelta(minutes=10), uncommitted_max_bytes=LIMIT)
+    TaskStoreCache.close_all()
+
+
+def place_of(tmp_path: Path, s3_bucket: str, **options: Any) -> ThreadedPlace:
     SEEN.clear()
     builder = StreamsBuilder()
     clicks = builder.stream("clicks", key=String("user"), value=Json(Click)).map_values(called)
@@ -60,9 +75,7 @@ def place(tmp_path, s3_bucket):
             for partition in range(PARTITIONS)
         }
     )
-    application = Application("shop", builder, commit_interval=timedelta(milliseconds=1))
-    yield ThreadedPlace(application, topics, tmp_path, max_records=15, bucket=s3_bucket)
-    TaskStoreCache.close_all()
+    return ThreadedPlace(Application("shop", builder, **options), topics, tmp_path, max_records=15, bucket=s3_bucket)
 
 
 def assert_each_counted_once(place: ThreadedPlace) -> None:
@@ -101,6 +114,27 @@ def test_tasks_compute_during_a_commit_and_write_nothing_before_it_stands(place,
     assert overlapped.count(True) > 1
     assert Counter(range(RECORDS)) == SEEN, "nothing was done twice"
     assert_each_counted_once(place)
+
+
+def test_tasks_also_compute_during_a_commit_that_comes_because_much_is_uncommitted(small_place, monkeypatch):
+    overlapped, reasons = list[bool](), set[str]()
+    monkeypatch.setattr(sys.modules[__name__], "CALL_S", 0.04)
+
+    def on_step(step: str) -> None:
+        if step != "pivot appended" or (read := sum(small_place.positions("clicks"))) == RECORDS:
+            return
+        reasons.add(small_place.commit_before().reason)
+        with CALLED:
+            overlapped.append(CALLED.wait_for(lambda: sum(SEEN.values()) > read, 2))
+
+    run, _ = small_place.begin(on_step)
+    try:
+        assert run.result(120).reason == "caught_up"
+    finally:
+        small_place.used[-1].driver_dies()
+    assert overlapped.count(True) > 1
+    assert reasons <= {"first run", "bytes", "early"}
+    assert_each_counted_once(small_place)
 
 
 @pytest.mark.parametrize("step", ["pivot appended", "table appended", "settled", "renewed", "files written"])

@@ -72,6 +72,13 @@ def test_tasks_that_share_a_slot_share_its_part():
     assert [replace(plan, max_uncommitted_bytes=None, max_rollback_us=None) for plan in shared] == plans
 
 
+def test_tasks_that_write_after_a_commit_share_the_whole_limit():
+    tasks = [task(0, partition, partition, uncommitted_bytes=100, rollback_us=3_000) for partition in (0, 1)]
+    limits, by_id = UncommittedLimits(max_bytes=1_000, max_rollback_us=5_000), {each.id: each for each in tasks}
+    shared = limits.shared([plan_of(each) for each in tasks], by_id, [], is_before_commit=True)
+    assert [(plan.max_uncommitted_bytes, plan.max_rollback_us) for plan in shared] == [(500, 5_000)] * 2
+
+
 def test_a_limit_that_is_used_up_still_lets_each_task_take_a_batch():
     tasks = [task(0, 0, 0, uncommitted_bytes=900, rollback_us=900)]
     (plan,) = UncommittedLimits(max_bytes=9, max_rollback_us=9).shared([plan_of(tasks[0])], {tasks[0].id: tasks[0]}, [])

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from threading import Barrier, Event
 
@@ -72,6 +73,22 @@ def test_what_was_put_is_read_replaced_and_deleted(folder):
     assert folder.find("a.json") is None
     with pytest.raises(FileNotFoundError):
         folder.get("a.json")
+
+
+def test_calls_that_were_begun_have_ended_after_the_block(
+    folder,
+):
+    def made(name: str) -> str:
+        folder.put(name, b"x")
+        return name
+
+    with folder.begun(partial(made, name) for name in ("a", "b")) as results:
+        assert (results(), results()) == (["a", "b"], ["a", "b"])
+    with folder.begun([partial(made, "c"), partial(made, "d")]):
+        pass
+    assert names(folder) == ["a", "b", "c", "d"]
+    with pytest.raises(FileNotFoundError), folder.begun([partial(folder.get, "gone"), partial(made, "e")]) as results:
+        results()
 
 
 def test_a_folder_is_made_with_those_above_it(folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import obstore
@@ -23,7 +24,7 @@ from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.errors import ConditionalPutError, ObjectStoreAwayError, ObjectStoreError
 from weir.state.storage import object_store
 from weir.state.storage.object_store import ObjectFolder, away, is_away, require_conditional_puts
-from weir.state.storage.places import folder_at
+from weir.state.storage.places import folder_at, table_at
 
 
 @pytest.fixture
@@ -88,6 +89,17 @@ def test_a_server_that_asks_for_time_is_asked_again(proxy, s3_bucket):
         call()
         assert proxy.refusing == 0
     assert [file.name for file in folder.list()] == ["2"]
+
+
+def test_delta_rs_gives_a_store_that_is_away_as_long_as_obstore_does(proxy, s3_bucket):
+    """Its error says for how long it would have asked; here it asks twice."""
+    folder = AppendTable.create(folder_at(s3_bucket) / "app", FACTS, "app").folder
+    assert isinstance(folder, ObjectFolder)
+    proxy.refusing = 1_000_000
+    asking_twice = replace(folder, options={**(folder.options or {}), "max_retries": "1"})
+    with pytest.raises(OSError, match=r"(?s)retry_timeout\s.*15s\s.*503 Service Unavailable") as error:
+        table_at(asking_twice)
+    assert is_away(error.value)
 
 
 def test_commits_lose_and_double_nothing_though_answers_get_lost_and_the_server_asks_for_time(proxy, s3_bucket):
