@@ -12,7 +12,7 @@ from heapq import nsmallest
 from itertools import groupby
 
 from weir.pipelines.spark.task import Task, TaskState
-from weir.pipelines.tasks.order import BEFORE_ALL, Key, Mark, merge_clock, topic_mark
+from weir.pipelines.tasks.order import BEFORE_ALL, Key, Mark, merge_clock, past_clock, topic_mark
 from weir.pipelines.topology import Topology
 from weir.pipelines.topology.changes import partition_of_task
 from weir.state.types import BlobRef, TaskId, TopicPartition
@@ -39,6 +39,7 @@ class Frontiers:
     ) -> None:
         """``given_up``: tasks for whose topics and waiting rows nobody waits."""
         self._topology, self._tasks, self._ends, self._given_up = topology, tasks, ends, given_up
+        self._is_waiting = any(task.pending for task in tasks.values())
         self._of: dict[TaskId, Frontier] = {}
         self._senders: dict[int, list[tuple[Mark, Frontier]]] = {}
         """By sub-topology, those that send to it and have more, the one furthest behind first."""
@@ -80,6 +81,11 @@ class Frontiers:
         if by_topics and own and min(via) < own[-1]:
             bounds.append(min(via))
         return via[min(bounds)] if bounds else ()
+
+    def merge_ms(self, task: Task, topic: str) -> int | None:
+        """The merge time with which the task's next record of ``topic`` is compared; None where it is compared by its
+        own time: nothing was read, or everything, and no rows wait that it could overtake."""
+        return task.clocks.get(merge_clock(topic), task.clocks.get(past_clock(topic)) if self._is_waiting else None)
 
     def is_given_up(self, task: Task) -> bool:
         """Whether nobody waits for the task's topics and waiting rows."""
@@ -141,7 +147,7 @@ class Frontiers:
         for topic in task.topics:
             position = task.positions[topic][partition]
             if self._ends.get((topic, partition), position) > position:
-                merge_ms, rank = task.clocks.get(merge_clock(topic)), self._topology.topic_ranks[topic]
+                merge_ms, rank = self.merge_ms(task, topic), self._topology.topic_ranks[topic]
                 yield topic, topic_mark(merge_ms, rank, partition, position, ranks[topic])
 
     def _source(self, task: Task, blob: BlobRef) -> tuple[int, int]:

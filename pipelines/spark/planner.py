@@ -116,6 +116,7 @@ def plan_task(
                     start=start,
                     end=end,
                     available=available if waits and not frontiers.is_given_up(task) else None,
+                    merge_ms=frontiers.merge_ms(task, topic),
                 )
             )
     busy = {topic for topic in task.topics if partition_lag(task, topic, ends) > 0}

@@ -35,7 +35,17 @@ from weir.pipelines.tasks.blobs import BLOBS, key_at, read_blob, write_blob
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame, letter_id, replay_marks, with_headers
 from weir.pipelines.tasks.freshness import Arrived, arrived
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
-from weir.pipelines.tasks.order import MERGE, Arrivals, Mark, Part, Turns, merge_clock, topic_mark, with_keys
+from weir.pipelines.tasks.order import (
+    MERGE,
+    Arrivals,
+    Mark,
+    Part,
+    Turns,
+    merge_clock,
+    past_clock,
+    topic_mark,
+    with_keys,
+)
 from weir.pipelines.tasks.output import EpochOutput, joined
 from weir.pipelines.tasks.placement import check_placement
 from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, Renewal, TaskPlan
@@ -545,7 +555,7 @@ class EpochRunner:
         read.raws[topic] = raw
         if frame.height:
             rank = self._topology.topic_ranks[topic]
-            read.frames[topic] = with_keys(frame, rank, partition, clocks.get(merge_clock(topic)))
+            read.frames[topic] = with_keys(frame, rank, partition, wanted.merge_ms)
             read.times_ms[f"{topic}-{partition}"] = cast(int, frame["_ts"].max())
             if until_ms is not None and not source.timestamp.is_records_own:  # the reader does not know its times
                 beyond = (frame["_ts"] > until_ms).arg_true()
@@ -594,7 +604,7 @@ class EpochRunner:
             if wanted.available is not None and position < wanted.available:
                 frame = read.frames.get(topic)
                 yield topic_mark(
-                    clocks.get(merge_clock(topic)) if frame is None or frame.is_empty() else int(frame[MERGE][-1]),
+                    wanted.merge_ms if frame is None or frame.is_empty() else int(frame[MERGE][-1]),
                     self._topology.topic_ranks[topic],
                     partition,
                     position,
@@ -827,15 +837,17 @@ def partition_clock(topic: str) -> str:
 
 def _keep_merge_times(clocks: dict[str, int], plan: TaskPlan, read: _Input) -> None:
     """Note the merge time of each topic that was read; of one that has no more records, what comes is compared by its
-    own times again."""
+    own times again, unless some of it still waits."""
     for wanted in plan.ranges:
         topic, frame = wanted.topic, read.frames.get(wanted.topic)
-        if wanted.available is None or read.positions[topic][wanted.partition] >= wanted.available:
-            clocks.pop(merge_clock(topic), None)
-        elif topic in read.next_merge_ms:
+        last = wanted.merge_ms if frame is None or frame.is_empty() else int(frame[MERGE][-1])
+        has_more = wanted.available is not None and read.positions[topic][wanted.partition] < wanted.available
+        clocks.pop(merge_clock(topic), None)
+        clocks.pop(past_clock(topic), None)
+        if has_more and topic in read.next_merge_ms:
             clocks[merge_clock(topic)] = read.next_merge_ms[topic]
-        elif frame is not None and frame.height:
-            clocks[merge_clock(topic)] = int(frame[MERGE][-1])
+        elif last is not None and wanted.available is not None:
+            clocks[merge_clock(topic) if has_more else past_clock(topic)] = last
 
 
 def _partition_times(

@@ -43,6 +43,11 @@ def merge_clock(topic: str) -> str:
     return f"_merge:{topic}"
 
 
+def past_clock(topic: str) -> str:
+    """The clock for the merge time that it had when all of it had been read."""
+    return f"_merged:{topic}"
+
+
 @dataclass(frozen=True, order=True)
 class Mark:
     """A place in the order. That of a source that has more: nothing of it comes before this."""

@@ -33,6 +33,8 @@ class OffsetRange:
     available: int | None = None
     """Where the topic partition ends on the brokers: rows of other sources must not overtake the records up to there.
     None: do not wait for any."""
+    merge_ms: int | None = None
+    """The merge time of what was read before, if its first record is to be compared by that; None: by its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

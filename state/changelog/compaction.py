@@ -25,6 +25,7 @@ from weir.state.commit.damage import naming_damage
 from weir.state.commit.delta_log import is_append_only, replace_files
 from weir.state.commit.evolution import TOMBSTONE_HORIZON, is_upserts
 from weir.state.commit.files import MERGED, partition_text, scan_as_written
+from weir.state.commit.layout import Layout
 from weir.state.commit.log import COMMITS, commit_times, newest_of
 from weir.state.commit.outbox import OUTBOX_FOLDER, REFUSED_FOLDER
 from weir.state.commit.protocol import redo_appends
@@ -192,7 +193,7 @@ class Compaction:
 
     def _merges(self, name: str, table: DeltaTable, files: pl.DataFrame) -> list[Merge]:
         is_waiting = name.partition("/")[0] in _WAITING
-        if files.is_empty() or is_waiting or is_upserts(table):  # whose refreshes merge its files
+        if files.is_empty() or is_waiting or is_upserts(Layout.of(table)):  # whose refreshes merge its files
             return []
         spec = TableSpec(
             name=name,

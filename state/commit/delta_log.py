@@ -2,13 +2,15 @@
 
 Before they write, Delta's libraries load every live file and list the whole log folder: 1.7 ms more per 1,000 files,
 0.4 ms more per 100 entries (docs/adr/0003). An append of files with a transaction needs none of that, only the next
-free number of the log and what others have written since. Creating and reading tables, checkpoints and the log's
-clean-up stay with delta-rs; which commits to append is up to ``weir.state.commit.protocol``.
+free number of the log and what others have written since. Opening a log needs the newest columns,
+properties and transaction, and no files. Reading tables, checkpoints and the log's clean-up stay with delta-rs; which
+commits to append is up to ``weir.state.commit.protocol``.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +23,7 @@ from deltalake import DeltaTable, Schema
 from weir.state.commit.checkpoints import LOG, entry_name, last_checkpoint, opened
 from weir.state.commit.damage import naming_damage, require_content
 from weir.state.commit.files import partition_text
+from weir.state.commit.layout import Layout
 from weir.state.errors import AppendOnlyError, DeltaLogGoneError, TableFeatureError
 from weir.state.storage.contract import Folder
 from weir.state.storage.places import Place, folder_at, table_at
@@ -56,7 +59,7 @@ class DeltaLog:
     """The newest Delta version read."""
     transaction: int
     """The application's transaction version there; 0 before the first."""
-    schema: Schema
+    layout: Layout
 
     def __init__(self, place: Place, application: str) -> None:
         """Open the log of a table that exists.
@@ -104,7 +107,7 @@ class DeltaLog:
         if not self._was_there:
             self._require_there()
         self._was_there = False
-        if self._is_append_only and removed is not None and removed.height:
+        if self.is_append_only and removed is not None and removed.height:
             raise AppendOnlyError(self._folder.uri)
         entry = _encoded(_append_actions(self._application, transaction, files, removed))
         while self.transaction == expected:
@@ -117,6 +120,11 @@ class DeltaLog:
             if removed is not None:
                 return False
         return False
+
+    @property
+    def is_append_only(self) -> bool:
+        """Whether the owner of the table has forbidden entries that remove or change rows of it."""
+        return _forbids_changes(self.layout.properties)
 
     def _read_on(self) -> None:
         """Read what comes after ``version``, and make sure that it is on disk."""
@@ -147,28 +155,57 @@ class DeltaLog:
             self._open()
             return False
         for action in actions:
-            if action.txn is not None and action.txn.app_id == self._application:
-                self.transaction = action.txn.version
+            self._take(action)
         self.version += 1
         return True
 
+    def _take(self, action: _Action) -> None:
+        if action.txn is not None and action.txn.app_id == self._application:
+            self.transaction = action.txn.version
+
     def _open(self) -> None:
+        if self._read_from_first():
+            return
         with naming_damage(self._folder):
             table = opened(self._folder)
         protocol = table.protocol()
-        features = set(protocol.writer_features or ())
-        if not features <= _FEATURES or (protocol.min_writer_version > _PLAIN_WRITER_VERSION and not features):
+        self._require_known(protocol.min_writer_version, protocol.writer_features or ())
+        self.version, self.layout = table.version(), Layout.of(table)
+        self.transaction = table.transaction_version(self._application) or 0
+
+    def _read_from_first(self) -> bool:
+        """Read all entries; False, with nothing read, if a checkpoint stands for some, or one cannot be read."""
+        found = [file.name for file in self._log.list() if file.name.endswith((".json", ".parquet"))]
+        if sorted(found) != [entry_name(version) for version in range(len(found))]:
+            return False
+        try:
+            entries = self._log.at_once(partial(_actions, self._log, version) for version in range(len(found)))
+        except msgspec.DecodeError:  # delta-rs says which one
+            return False
+        actions = [action for entry in entries if entry is not None for action in entry]
+        protocols = [action.protocol for action in actions if action.protocol is not None]
+        layouts = [action.meta_data for action in actions if action.meta_data is not None]
+        if None in entries or not protocols or not layouts:
+            return False
+        self._require_known(protocols[-1]["minWriterVersion"], protocols[-1].get("writerFeatures") or ())
+        self.version, self.layout = len(entries) - 1, Layout.of_action(layouts[-1])
+        self.transaction = 0
+        for action in actions:
+            self._take(action)
+        return True
+
+    def _require_known(self, writer_version: int, writer_features: Iterable[str]) -> None:
+        features = {*writer_features}
+        if not features <= _FEATURES or (writer_version > _PLAIN_WRITER_VERSION and not features):
             raise TableFeatureError(
                 self._application,
                 self._folder.uri,
-                sorted(features - _FEATURES) or [f"writer version {protocol.min_writer_version}"],
+                sorted(features - _FEATURES) or [f"writer version {writer_version}"],
             )
-        self.version, self.schema, self._is_append_only = table.version(), table.schema(), is_append_only(table)
-        self.transaction = table.transaction_version(self._application) or 0
 
 
 def is_append_only(table: DeltaTable) -> bool:
-    """Whether the owner of a table has forbidden entries that remove or change rows of it."""
+    """``DeltaLog.is_append_only`` of a table."""
     return _forbids_changes(table.metadata().configuration)
 
 
@@ -217,6 +254,17 @@ def replace_files(
     return last_checkpoint(folder) <= version or {entry.path for entry in added} <= _live(table_at(folder))
 
 
+def first_entry(schema: Schema, partition_by: Sequence[str], properties: Mapping[str, str]) -> bytes:
+    """The entry that makes a table without rows."""
+    now_ms = time.time_ns() // 1_000_000
+    actions = [
+        {"commitInfo": {"timestamp": now_ms, "operation": "CREATE TABLE", "operationParameters": {}, **_ENGINE}},
+        {"protocol": _protocol(schema)},
+        _metadata(str(uuid.uuid4()), schema, partition_by, properties, now_ms),
+    ]
+    return _encoded(actions)
+
+
 def rewrite(
     place: Place,
     table: DeltaTable,
@@ -230,20 +278,42 @@ def rewrite(
     metadata, log, now_ms = table.metadata(), folder_at(place) / LOG, time.time_ns() // 1_000_000
     actions = [
         {"commitInfo": {"timestamp": now_ms, "operation": "CHANGE COLUMN", "operationParameters": {}, **_ENGINE}},
-        {
-            "metaData": {
-                "id": str(metadata.id),
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": schema.to_json(),
-                "partitionColumns": list(metadata.partition_columns),
-                "configuration": dict(properties),
-                "createdTime": metadata.created_time,
-            }
-        },
+        _metadata(str(metadata.id), schema, metadata.partition_columns, properties, metadata.created_time),
         *_removes(removed, now_ms, is_data_changed=True),
         *(_add(entry, now_ms, is_data_changed=True) for entry in added),
     ]
     return log.put_if_absent(entry_name(table.version() + 1), _encoded(actions))
+
+
+def _protocol(schema: Schema) -> dict[str, Any]:
+    """The oldest version that knows the types of the columns, since older readers know it too."""
+    if not _names_type(msgspec.json.decode(schema.to_json()), "timestamp_ntz"):
+        return {"minReaderVersion": 1, "minWriterVersion": _PLAIN_WRITER_VERSION}
+    features = ["timestampNtz"]
+    return {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+
+
+def _names_type(described: Any, wanted: str) -> bool:
+    """Whether a type is, or has within it, the type ``wanted``; ``described`` is as in a ``schemaString``."""
+    if not isinstance(described, dict):
+        return bool(described == wanted)
+    within = (described.get(name) for name in ("type", "elementType", "keyType", "valueType"))
+    return any(_names_type(each, wanted) for each in (*within, *described.get("fields", ())))
+
+
+def _metadata(
+    id: str, schema: Schema, partition_by: Sequence[str], properties: Mapping[str, str], created_ms: int | None
+) -> dict[str, Any]:
+    return {
+        "metaData": {
+            "id": id,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema.to_json(),
+            "partitionColumns": list(partition_by),
+            "configuration": dict(properties),
+            "createdTime": created_ms,
+        }
+    }
 
 
 def _encoded(actions: Iterable[dict[str, Any]]) -> bytes:

@@ -20,6 +20,7 @@ from deltalake.exceptions import CommitFailedError
 from weir.state.commit.columns import Difference, differences, fitted, merged
 from weir.state.commit.delta_log import is_append_only, rewrite
 from weir.state.commit.files import partition_text, scan_as_written, stored_schema, write_file
+from weir.state.commit.layout import Layout
 from weir.state.commit.upserts import shown_name, upserts_of
 from weir.state.errors import AppendOnlyError, TableModeError, TableSchemaError
 from weir.state.storage.places import Place, is_table, table_at
@@ -62,9 +63,9 @@ class Evolution:
         return "; ".join(map(str, self.differences))
 
 
-def is_upserts(table: DeltaTable) -> bool:
-    """Whether it shows the standing rows of a table of updates."""
-    return UPDATES_PROPERTY in table.metadata().configuration
+def is_upserts(layout: Layout) -> bool:
+    """Whether a table shows the standing rows of a table of updates."""
+    return UPDATES_PROPERTY in layout.properties
 
 
 def evolution(app_folder: Place, spec: TableSpec) -> Evolution | None:
@@ -82,17 +83,24 @@ def evolution(app_folder: Place, spec: TableSpec) -> Evolution | None:
 def _evolution(app_folder: Place, spec: TableSpec, *, is_shown: bool) -> Evolution | None:
     if not is_table(app_folder / spec.name):
         return None
-    return _needed(app_folder, table_at(app_folder / spec.name), spec, is_shown=is_shown)
+    return needed(app_folder, Layout.of(table_at(app_folder / spec.name)), spec, is_shown=is_shown)
 
 
-def _needed(app_folder: Place, table: DeltaTable, spec: TableSpec, *, is_shown: bool) -> Evolution:
-    if is_upserts(table) != is_shown:
+def needed(app_folder: Place, layout: Layout, spec: TableSpec, *, is_shown: bool = False) -> Evolution:
+    """What a table that is there needs, given its layout; ``is_shown`` as for ``evolve``.
+
+    Raises:
+        TableModeError, TableSchemaError: As for ``evolution``.
+    """
+    if is_upserts(layout) != is_shown:
         raise TableModeError(app_folder.name, shown_name(spec.name), "upsert" if is_shown else "append")
-    keys = table.metadata().configuration.get(KEYS_PROPERTY, "")
-    wanted, found = stored_schema(spec), pl.scan_delta(table).collect_schema()
+    keys = layout.properties.get(KEYS_PROPERTY) or ""
+    wanted, found = stored_schema(spec), layout.columns
     changed = differences(found, wanted)
-    if (partitions := tuple(table.metadata().partition_columns)) != spec.partition_by:
-        reason = f"it is {_divided(partitions)}, and the program writes one that is {_divided(spec.partition_by)}"
+    if layout.partition_by != spec.partition_by:
+        reason = (
+            f"it is {_divided(layout.partition_by)}, and the program writes one that is {_divided(spec.partition_by)}"
+        )
         raise TableSchemaError(app_folder.name, shown_name(spec.name), reason)
     has_other_keys = keys != ",".join(spec.keys) or any(each.path in spec.keys for each in changed)
     if spec.evolves_freely:
@@ -132,16 +140,16 @@ def evolve(
     failures = 0
     while True:
         table = table_at(app_folder / spec.name)
-        needed = _needed(app_folder, table, spec, is_shown=is_shown)
-        if not needed:
+        lacking = needed(app_folder, Layout.of(table), spec, is_shown=is_shown)
+        if not lacking:
             return
         check()
         try:
-            if needed.is_rewritten:
-                _write_anew(app_folder, table, spec, needed, epoch)
+            if lacking.is_rewritten:
+                _write_anew(app_folder, table, spec, lacking, epoch)
             else:
-                names = {each.path.partition(".")[0].partition("[")[0] for each in needed.differences}
-                table.alter.add_columns([field for field in delta_schema(needed.schema).fields if field.name in names])
+                names = {each.path.partition(".")[0].partition("[")[0] for each in lacking.differences}
+                table.alter.add_columns([field for field in delta_schema(lacking.schema).fields if field.name in names])
         except CommitFailedError:  # another writer was quicker
             failures += 1
             if failures == _ATTEMPTS:
@@ -153,7 +161,7 @@ def delta_schema(columns: Mapping[str, pl.DataType]) -> Schema:
     return Schema.from_arrow(pl.DataFrame(schema=dict(columns)).to_arrow().schema)
 
 
-def _write_anew(app_folder: Place, table: DeltaTable, spec: TableSpec, needed: Evolution, epoch: int) -> None:
+def _write_anew(app_folder: Place, table: DeltaTable, spec: TableSpec, lacking: Evolution, epoch: int) -> None:
     """Replace all files by ones with the new types, and the schema, in one Delta commit; does nothing if another writer
     was quicker. Where keys are others, files without them and older ones go."""
     if is_append_only(table):
@@ -161,13 +169,13 @@ def _write_anew(app_folder: Place, table: DeltaTable, spec: TableSpec, needed: E
     folder, properties = app_folder / spec.name, dict(table.metadata().configuration)
     files = pl.Series(table.get_add_actions(flatten=True)).struct.unnest()
     files = files.with_columns(pl.Series("path", [unquote(path) for path in files["path"]], dtype=pl.String))
-    goal = TableSpec(name=spec.name, schema=needed.schema, partition_by=spec.partition_by, keys=spec.keys)
-    columns = {name: dtype for name, dtype in needed.schema.items() if name not in spec.partition_by}
+    goal = TableSpec(name=spec.name, schema=lacking.schema, partition_by=spec.partition_by, keys=spec.keys)
+    columns = {name: dtype for name, dtype in lacking.schema.items() if name not in spec.partition_by}
     written: list[FileEntry] = []
     for file in files.iter_rows(named=True):
         rows = scan_as_written(folder, [file["path"]]).collect()
-        if needed.keys is not None:
-            has_keys = all(rows.schema.get(name) == columns[name] for name in needed.keys)
+        if lacking.keys is not None:
+            has_keys = all(rows.schema.get(name) == columns[name] for name in lacking.keys)
             if not has_keys or file["min._epoch"] < epoch:
                 horizon = max(int(properties.get(TOMBSTONE_HORIZON, 0)), file["max._epoch"] + 1)
                 properties[TOMBSTONE_HORIZON] = str(horizon)
@@ -175,7 +183,7 @@ def _write_anew(app_folder: Place, table: DeltaTable, spec: TableSpec, needed: E
         values = {name: partition_text(file[f"partition.{name}"]) for name in spec.partition_by}
         written.append(write_file(app_folder, goal, fitted(rows, columns), values))
     properties[KEYS_PROPERTY] = ",".join(spec.keys)
-    rewrite(folder, table, delta_schema(needed.schema), properties, files, written)
+    rewrite(folder, table, delta_schema(lacking.schema), properties, files, written)
 
 
 def _divided(partition_by: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.commit.damage import naming_damage
+from weir.state.commit.delta_log import DeltaLog
 from weir.state.commit.files import scan_as_written, write_file
 from weir.state.commit.record import (
     FORMAT_VERSION,
@@ -78,7 +79,7 @@ def newest_generation(warehouse: Place, application: str) -> int:
     folder = folder_at(warehouse) / application / COMMITS.name
     if not is_table(folder):
         return 0
-    return (table_at(folder).transaction_version(application) or 0) >> 32
+    return DeltaLog(folder, application).transaction >> 32
 
 
 def newest_of(place: Place, files: pl.DataFrame) -> CommitRecord | None:

@@ -18,7 +18,6 @@ from threading import Lock
 import polars as pl
 
 from weir.state.commit.delta_log import is_append_only
-from weir.state.commit.evolution import evolve
 from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
 from weir.state.commit.outbox import outbox_name
 from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
@@ -349,8 +348,9 @@ class Committer:
 
         def evolved(spec: TableSpec) -> AppendTable | None:
             shown = AppendTable.create_upserts(self._app_folder, spec, self._application)
-            evolve(self._app_folder, spec, epoch=epoch, check=self.check_claim)
-            self._tables[spec.name].refresh()
+            table = self._tables[spec.name]
+            table.refresh()
+            table.evolve(self._app_folder, spec, epoch=epoch, check=self.check_claim)
             return shown
 
         found = folder_at(self._app_folder).at_once(partial(evolved, spec) for spec in self._specs)

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.commit.checkpoints import LOG, entry_name, last_checkpoint, opened, write_checkpoint
+from weir.state.commit.checkpoints import LOG, entry_name, last_checkpoint, write_checkpoint
 from weir.state.commit.damage import naming_damage
-from weir.state.commit.delta_log import DeltaLog, is_append_only
+from weir.state.commit.delta_log import DeltaLog, first_entry
 from weir.state.commit.evolution import (
     KEYS_PROPERTY,
     TOMBSTONE_HORIZON,
@@ -26,6 +24,7 @@ from weir.state.commit.evolution import (
     delta_schema,
     evolution,
     evolve,
+    needed,
 )
 from weir.state.commit.files import WIDER, stored_schema
 from weir.state.commit.record import TableSwap
@@ -71,10 +70,9 @@ class AppendTable:
         if not is_table(folder):
             (folder / LOG).make()
             (folder / LOG).put_if_absent(entry_name(0), _first_entry(spec, properties or {}))
-        with naming_damage(folder):
-            opened(folder)
-            evolve(app_folder, spec, is_shown=UPDATES_PROPERTY in (properties or {}))
-        return cls(folder, spec.name, application)
+        table = cls(folder, spec.name, application)
+        table.evolve(app_folder, spec, is_shown=UPDATES_PROPERTY in (properties or {}))
+        return table
 
     @classmethod
     def create_upserts(cls, app_folder: Place, updates: TableSpec, application: str) -> AppendTable | None:
@@ -90,7 +88,7 @@ class AppendTable:
             return None
         evolution(app_folder, updates)
         table = cls.create(app_folder, shown, application, {**REPLACED_RETENTION, UPDATES_PROPERTY: updates.name})
-        if is_append_only(table_at(table.folder)):
+        if table._log.is_append_only:
             raise AppendOnlyError(table.folder.uri)
         return table
 
@@ -102,6 +100,21 @@ class AppendTable:
     def refresh(self) -> None:
         """Read what was added to the table's log since the last read, and make sure that it is on disk."""
         self._log.refresh()
+
+    def evolve(
+        self,
+        app_folder: Place,
+        spec: TableSpec,
+        *,
+        is_shown: bool = False,
+        epoch: int = 0,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Give the table what ``spec`` needs, if it lacked that when its log was last read: ``evolution.evolve``."""
+        if needed(app_folder, self._log.layout, spec, is_shown=is_shown):
+            with naming_damage(self.folder):
+                evolve(app_folder, spec, is_shown=is_shown, epoch=epoch, check=check)
+            self.refresh()
 
     def prepare(self, version: int, files: Sequence[FileEntry]) -> None:
         """Look whether all is there that an append at ``version`` needs; the next one then need not wait for that.
@@ -182,18 +195,8 @@ class AppendTable:
 
 
 def _first_entry(spec: TableSpec, properties: Mapping[str, str]) -> bytes:
-    """The entry that makes a table. delta-rs writes it where nobody looks, since it does not sync: an entry that a loss
-    of power cut would be damage for ever."""
     keys = {KEYS_PROPERTY: ",".join(spec.keys)} if spec.keys else {}
-    with TemporaryDirectory(prefix="weir-table-") as aside:
-        DeltaTable.create(
-            aside,
-            delta_schema(stored_schema(spec)),
-            partition_by=list(spec.partition_by),
-            configuration={**LOG_RETENTION, **keys, **properties},
-            raise_if_key_not_exists=False,
-        )
-        return (folder_at(Path(aside)) / LOG).get(entry_name(0))
+    return first_entry(delta_schema(stored_schema(spec)), spec.partition_by, {**LOG_RETENTION, **keys, **properties})
 
 
 def check_files(application: str, place: Place, table: str, version: int, files: Sequence[FileEntry]) -> None:
@@ -274,8 +277,9 @@ def read_table(folder: Place | str, version: int | None = None) -> pl.DataFrame:
         [('ann', 2, 1200), ('bob', 1, 200)]
     """
     place = folder_at(folder)
-    rows, keys = read_rows(place, version), key_columns(table_at(place, version))
-    return standing_rows(rows, keys)
+    with naming_damage(place):
+        table = table_at(place, version)
+        return standing_rows(scan_table(table).collect(), key_columns(table))
 
 
 def count_rows(folder: Place, *, read_at_most: int) -> int | None:

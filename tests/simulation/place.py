@@ -177,7 +177,7 @@ class SimulatedPlace(Place):
         return self.folder / f"state-{self.host}"
 
     def spec(self, **accepts: bool) -> RunSpec:
-        return replace(super().spec(**accepts), slots=self.slots_count, newest=self.commit_before())
+        return replace(super().spec(**accepts), slots=self.slots_count)
 
     def driver(self, on_step: Callable[[str], None] = lambda name: None, *_: Any, **accepts: bool) -> Driver:
         scheduler, on_step = self.scheduler, self.scheduler.point

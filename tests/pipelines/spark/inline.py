@@ -279,7 +279,8 @@ class Place:
 
     def spec(self, *, accept_state_loss: bool = False, accept_lost_records: bool = False) -> RunSpec:
         """What a run reads here and where it writes."""
-        application = self.application.over(self.commit_before(), self.topics.topics())
+        newest = self.commit_before()
+        application = self.application.over(newest, self.topics.topics())
         counts = self.topics.partition_counts()
         tasks_of = application.topology.partition_counts(counts)
         readers = sum(tasks_of[each.index] for each in application.topology.sub_topologies if each.sources)
@@ -295,6 +296,7 @@ class Place:
             metrics_level=self.metrics_level,
             accept_state_loss=accept_state_loss,
             accept_lost_records=accept_lost_records,
+            newest=newest,
         )
 
     def commit_before(self) -> CommitRecord | None:

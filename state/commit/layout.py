@@ -1,0 +1,38 @@
+"""What a Delta table is apart from its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from deltalake import DeltaTable, Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A table's columns, as stored, its properties, and the columns by which its files are partitioned."""
+
+    columns: pl.Schema
+    properties: Mapping[str, str | None]
+    partition_by: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: DeltaTable) -> Layout:
+        """That of a table as it was read; nothing more is read for it."""
+        metadata = table.metadata()
+        return cls(
+            columns=pl.Schema(table.schema()),
+            properties=metadata.configuration,
+            partition_by=tuple(metadata.partition_columns),
+        )
+
+    @classmethod
+    def of_action(cls, metadata: Mapping[str, Any]) -> Layout:
+        """That which a log entry gives the table by its action ``metaData``."""
+        return cls(
+            columns=pl.Schema(Schema.from_json(metadata["schemaString"])),
+            properties=metadata["configuration"],
+            partition_by=tuple(metadata["partitionColumns"]),
+        )

@@ -1,0 +1,72 @@
+"""A partition of which everything has been read, while some of it waits on the way, keeps its order when more comes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+
+from polars import col
+
+from tests.pipelines.spark.inline import Place, Topics
+from weir import Application, Json, StreamsBuilder, String
+from weir.pipelines.spark.planner import Limits
+from weir.pipelines.spark.task import TaskState
+from weir.state.commit.tables import read_table
+from weir.state.types import TaskId
+
+LIMITS = Limits(max_records=50, max_bytes=1 << 20, max_skew_ms=None)
+
+
+@dataclass(frozen=True)
+class Click:
+    page: str
+    n: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    all: str
+
+
+def seen(key, value: Click, state: Seen) -> Seen:
+    return Seen(state.all + str(value.n))
+
+
+def nothing() -> Seen:
+    return Seen("")
+
+
+def program() -> Application:
+    """The numbers of clicks in the order in which they are taken, after a detour by page."""
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
+    by_page = clicks.select_key(page=col("page")).repartition("by-page", partitions=2)
+    by_page.select_key(user=col("page").str.len_chars()).group_by_key().aggregate("order", nothing, seen).to_delta(
+        "order"
+    )
+    return Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
+
+
+def click(n: int, page: str, time_ms: int):
+    return b"u", json.dumps({"page": page, "n": n}).encode(), time_ms
+
+
+def test_late_records_do_not_overtake_what_came_before_them_and_waits(tmp_path):
+    """1 and 3 go one way, 2 and 4 the other, which is held up. 3 is late, and so comes after 2; 4 is late, too."""
+    topics = Topics({("clicks", 0): [click(1, "a", 100), click(2, "d", 1_000), click(3, "a", 10)]})
+    place = Place(program(), topics, tmp_path)
+    coordinator = place.driver()._coordinator
+    held = coordinator.tasks[TaskId(1, 1)]
+
+    def step(now_ms: int) -> int:
+        coordinator.run_epoch(topics.end_offsets(list(topics.rows)), LIMITS, now_ms=now_ms)
+        return sum(blob.rows - blob.taken for task in coordinator.tasks.values() for blob in task.pending)
+
+    held.state = TaskState.RESTORING
+    assert step(1) == 2
+    topics.rows["clicks", 0].append(click(4, "d", 20))
+    held.state = TaskState.RUNNING
+    assert step(2) == 0
+    coordinator.commit("end")
+    assert read_table(place.warehouse / "clicks" / "order")["all"].to_list() == ["1234"]
