@@ -33,6 +33,6 @@ class Layout:
         """That which a log entry gives the table by its action ``metaData``."""
         return cls(
             columns=pl.Schema(Schema.from_json(metadata["schemaString"])),
-            properties=metadata["configuration"],
+            properties=metadata.get("configuration") or {},
             partition_by=tuple(metadata["partitionColumns"]),
         )
