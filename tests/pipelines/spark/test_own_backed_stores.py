@@ -304,7 +304,7 @@ def test_verify_compares_the_keys_of_a_users_store_with_its_changelog(tmp_path):
 def test_only_aggregations_and_tables_take_a_store_of_ones_own():
     stream = StreamsBuilder().stream("sales", key=String("shop"), value=Json(Sale))
     windows = JoinWindows.of_time_difference_with_no_grace(SECOND)
-    with pytest.raises(TopologyError, match="Weir itself keeps the store 'joined'; pass only its name"):
+    with pytest.raises(TopologyError, match="the sides of a join, those of 'joined', cannot be in a store of your own"):
         stream.join(stream, windows=windows, store=Materialized("joined", InMemory))
     with pytest.raises(TopologyError, match=r"Materialized\('sums'\) got 'sqlite'; pass a class or function"):
         Materialized("sums", "sqlite")
