@@ -277,7 +277,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "test_offsets_of_a_group_are_read_when_its_transaction_has_ended",
     },
     "infra/kafka/admin.py UnknownTopicError": {
-        "kafka create x": COMMANDS + "a_topic_that_does_not_exist_is_created_and_brokers_that_are_away_are_named_right",
+        "kafka create x": COMMANDS + "topics_that_do_not_exist_are_named_and_created_together",
         "kafka list": UNKNOWN_TOPIC,
     },
     "infra/kafka/admin.py BrokerUnreachableError": {
