@@ -438,11 +438,17 @@ class KafkaAdmin:
                 if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._NOENT:
                     raise self._leaderless(partitions) from None
                 if isinstance(error, KafkaException) and error.args[0].code() in _STALE_LEADER:
-                    self.partition_counts([partition.topic])  # else the client keeps asking the leader it remembers
+                    self._forget_leaders()
                 raise self._translated(error, partition.topic, partition.partition) from None
         if any(listed.offset == OFFSET_INVALID for listed in found.values()):  # its leader died meanwhile
+            self._forget_leaders()
             raise BrokerUnreachableError(self.bootstrap_servers, "a partition's leader did not answer")
         return found
+
+    def _forget_leaders(self) -> None:
+        """Have librdkafka learn the leaders anew: it would ask those that it remembers for up to 15 minutes, dead ones
+        too (``metadata.max.age.ms``)."""
+        self.check_reachable()
 
     def _leaderless(self, partitions: Sequence[tuple[str, int]]) -> KafkaAdminError:
         """The error behind librdkafka's "no leader": a partition does not exist, or is still electing its leader."""
