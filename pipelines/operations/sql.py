@@ -17,9 +17,9 @@ from weir.state.storage.places import disks, folder_at
 
 @contextmanager
 def opened_sql(
-    settings: Settings, application: str, *, on_start: Callable[[str], None] = lambda text: None
+    settings: Settings, application: str, *, on_step: Callable[[str], None] = lambda text: None
 ) -> Iterator[SqlSession]:
-    """A session over the tables of an application; ``on_start`` is called before Spark is started.
+    """A session over the tables of an application; ``on_step`` is told what comes next.
 
     Raises:
         OperationError: The folder does not know the application, nothing is committed yet, or the warehouse is on an
@@ -33,9 +33,10 @@ def opened_sql(
             f"Spark SQL reads local disks only, and the warehouse is {settings.warehouse}; see a table with `weir show "
             f"{application} TABLE`, or read it with any tool for Delta tables"
         )
-    on_start("starting Spark, which takes some seconds")
+    on_step("starting Spark")
     session = sql_session(settings)
     try:
+        on_step("opening the tables")
         outputs = readable_tables(folder_at(settings.warehouse) / application)
         yield SqlSession(session, folder_at(settings.warehouse), application, outputs)
     finally:
