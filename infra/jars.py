@@ -23,6 +23,14 @@ from weir.infra.settings import cache_home
 SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "delta": ("io.delta:delta-spark_4.2_2.13:4.4.0",),
+        # What Hadoop's client for S3 needs of Amazon's, 13 MB; the bundle that it names has all of Amazon's services.
+        "s3": (
+            "org.apache.hadoop:hadoop-aws:3.5.0",
+            "software.amazon.awssdk:s3-transfer-manager:2.35.4",
+            "software.amazon.awssdk:sts:2.35.4",
+            "software.amazon.awssdk:apache-client:2.35.4",
+            "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+        ),
         # Kafka logs through an interface; the second jar prints the messages.
         "kafka": ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
         "streams": ("org.apache.kafka:kafka-streams:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
@@ -31,8 +39,13 @@ SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 DEFAULT_SETS = ("delta", "kafka")
 _MARKER = "versions.json"
 _ATTEMPTS = 3
-# Large, and part of every PySpark: not worth downloading just to be deleted.
-_EXCLUDED = ("org.apache.hadoop", "org.apache.parquet", "org.scala-lang")
+# Large, and part of every PySpark, or not needed: not worth downloading just to be deleted.
+_EXCLUDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "delta": ('org="org.apache.hadoop"', 'org="org.apache.parquet"', 'org="org.scala-lang"'),
+        "s3": ('org="software.amazon.awssdk" module="bundle"', 'org="software.amazon.awssdk.crt"'),
+    }
+)
 
 
 class JarsError(Exception):
@@ -78,7 +91,7 @@ def fetch(name: str) -> list[Path]:
         ) from None
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as fresh:
         _retrieve(name, Path(fresh))
-        if name == "delta":
+        if name in _EXCLUDED:
             _drop_what_pyspark_has(Path(fresh))
         (Path(fresh) / _MARKER).write_text(json.dumps(SETS[name]), encoding="utf-8")
         Path(fresh).chmod(0o755)
@@ -165,7 +178,7 @@ def _retrieve(name: str, target: Path) -> None:
 
 
 def _ivy_module(name: str) -> str:
-    excluded = "".join(f'<exclude org="{organisation}"/>' for organisation in _EXCLUDED if name == "delta")
+    excluded = "".join(f"<exclude {what}/>" for what in _EXCLUDED.get(name, ()))
     dependencies = "".join(
         f'<dependency org="{organisation}" name="{module}" rev="{revision}" conf="default">{excluded}</dependency>'
         for organisation, module, revision in (coordinate.split(":") for coordinate in SETS[name])

@@ -277,7 +277,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "test_offsets_of_a_group_are_read_when_its_transaction_has_ended",
     },
     "infra/kafka/admin.py UnknownTopicError": {
-        "kafka create x": COMMANDS + "a_topic_that_does_not_exist_is_created_and_brokers_that_are_away_are_named_right",
+        "kafka create x": COMMANDS + "topics_that_do_not_exist_are_named_and_created_together",
         "kafka list": UNKNOWN_TOPIC,
     },
     "infra/kafka/admin.py BrokerUnreachableError": {
@@ -474,7 +474,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/operations/aside.py _newest": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/operations/compaction.py compact_application": {"run MODULE:APP": NEEDS_A_COMMIT},
     "pipelines/operations/sql.py opened_sql": {
-        "show x TABLE": f"{CLI}/test_object_store.py::test_sql_says_what_to_use_instead",
+        "show x TABLE": f"{CLI}/test_object_store.py::test_where_spark_does_not_read_sql_says_what_to_use_instead",
         "run MODULE:APP": f"{SPARK}/test_sql.py::test_before_the_first_commit_there_is_nothing_to_ask",
     },
     "pipelines/spark/merging.py SparkMergeError": {

@@ -91,24 +91,35 @@ class LoginRefusedError(KafkaAdminError):
 
 
 class UnknownTopicError(KafkaAdminError):
-    """A topic does not exist, or lacks a partition."""
+    """A topic, and perhaps ``others``, does not exist, or lacks a partition."""
 
-    def __init__(self, topic: str, bootstrap_servers: str, partition: int | None = None) -> None:
-        super().__init__(topic, bootstrap_servers, partition)
-        self.topic, self.bootstrap_servers, self.partition = topic, bootstrap_servers, partition
+    def __init__(
+        self, topic: str, bootstrap_servers: str, partition: int | None = None, others: Sequence[str] = ()
+    ) -> None:
+        super().__init__(topic, bootstrap_servers, partition, others)
+        self.topic, self.bootstrap_servers, self.partition, self.others = topic, bootstrap_servers, partition, others
 
     def __str__(self) -> str:
-        what, way_out = (
-            f"topic {self.topic!r}",
-            (
-                f"create it, in the folder's own broker with `weir kafka create {self.topic}`, or correct the name "
-                "(`weir kafka list` shows all)"
-            ),
-        )
         if self.partition is not None:
-            what = f"partition {self.partition} of {self.topic!r}"
-            way_out = "name one that `weir kafka list` counts; partitions are numbered from 0"
-        return f"{what} does not exist at {self.bootstrap_servers}; {way_out}"
+            return (
+                f"partition {self.partition} of {self.topic!r} does not exist at {self.bootstrap_servers}; name one "
+                "that `weir kafka list` counts; partitions are numbered from 0"
+            )
+        names = (self.topic, *self.others)
+        what, them, name = f"topic {self.topic!r} does", "it", "name"
+        if self.others:
+            what, them, name = f"topics {', '.join(map(repr, names[:-1]))} and {names[-1]!r} do", "them", "names"
+        return (
+            f"{what} not exist at {self.bootstrap_servers}; create {them}, in the folder's own broker with "
+            f"`weir kafka create {' '.join(names)}`, or correct the {name} (`weir kafka list` shows all)"
+        )
+
+
+def require_topics(topics: Iterable[str], known: Iterable[str], bootstrap_servers: str) -> None:
+    """Raises ``UnknownTopicError`` with all of ``topics`` that are not ``known``."""
+    missing = sorted({*topics} - {*known})
+    if missing:
+        raise UnknownTopicError(missing[0], bootstrap_servers, others=missing[1:])
 
 
 class UnsettledOffsetsError(KafkaAdminError):
@@ -427,11 +438,17 @@ class KafkaAdmin:
                 if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._NOENT:
                     raise self._leaderless(partitions) from None
                 if isinstance(error, KafkaException) and error.args[0].code() in _STALE_LEADER:
-                    self.partition_counts([partition.topic])  # else the client keeps asking the leader it remembers
+                    self._forget_leaders()
                 raise self._translated(error, partition.topic, partition.partition) from None
         if any(listed.offset == OFFSET_INVALID for listed in found.values()):  # its leader died meanwhile
+            self._forget_leaders()
             raise BrokerUnreachableError(self.bootstrap_servers, "a partition's leader did not answer")
         return found
+
+    def _forget_leaders(self) -> None:
+        """Have librdkafka learn the leaders anew: it would ask those that it remembers for up to 15 minutes, dead ones
+        too (``metadata.max.age.ms``)."""
+        self.check_reachable()
 
     def _leaderless(self, partitions: Sequence[tuple[str, int]]) -> KafkaAdminError:
         """The error behind librdkafka's "no leader": a partition does not exist, or is still electing its leader."""

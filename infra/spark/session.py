@@ -26,10 +26,12 @@ from pyspark.sql import SparkSession
 
 from weir.infra.jars import jars
 from weir.infra.java import java_executable, shared_classes
-from weir.infra.settings import Settings, is_secret
+from weir.infra.settings import Settings, environment_value, is_secret
 
 DRIVER_MEMORY = "700m"
 TASK_TRIES = 4
+ON_S3 = "s3://"
+"""How the URIs of object stores begin that a session can read."""
 JAVA_END_LIMIT_S = 10.0
 _SOCKETS_PREFIX = "weir-sockets-"
 _LOCK = "owner.lock"
@@ -97,16 +99,20 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
 def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence[str] = ()) -> SparkSession:
     """A session with Delta's jars and extensions, for reading tables by SQL: for queries of seconds, not minutes.
 
+    If the warehouse is on S3, it reads there, with the login and endpoint of the environment.
+
     Raises:
         JarsError, MissingJavaError: Set-up is incomplete; the text names the command.
     """
+    is_on_s3 = str(settings.warehouse).startswith(ON_S3)
     return SparkSession(
         _context(
             settings,
             f"weir-{name}",
             {
                 "spark.master": f"local[{settings.slots}]",
-                "spark.jars": ",".join(str(jar) for jar in jars("delta")),
+                "spark.jars": ",".join(map(str, [*jars("delta"), *(jars("s3") if is_on_s3 else ())])),
+                **(_s3_properties() if is_on_s3 else {}),
                 "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
                 "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
                 # The default of 50 costs 15 s per query on a laptop.
@@ -116,6 +122,20 @@ def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence
             java_options=(*_QUICK_JAVA, *java_options),
         )
     )
+
+
+def _s3_properties() -> dict[str, str]:
+    """Hadoop's client finds the login in the environment by itself, and nothing else."""
+    endpoint, region = environment_value("AWS_ENDPOINT_URL"), environment_value("AWS_REGION")
+    return {
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        **(
+            {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
+            if endpoint
+            else {}
+        ),
+        **({"spark.hadoop.fs.s3a.endpoint.region": region} if region else {}),
+    }
 
 
 def stop_context(context: SparkContext) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -99,18 +99,26 @@ def stop(directory: DirOption = None, debug: DebugOption = False) -> None:
     console.print("Kafka has stopped" if ended else "Kafka stops once the commands that use it have ended")
 
 
-@kafka.command("create", epilog="Example: weir kafka create orders --partitions 4")
+@kafka.command("create", epilog="Example: weir kafka create orders payments --partitions 4")
 def create(
-    topic: TopicArgument,
-    partitions: Annotated[int | None, typer.Option(min=1, help="Its number of partitions; 4 if left out.")] = None,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics' names.")],
+    partitions: Annotated[int | None, typer.Option(min=1, help="Their number of partitions; 4 if left out.")] = None,
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Create a topic; the embedded broker never creates one by itself. An existing topic stays as it is, and is refused
+    """Create topics; the embedded broker never creates one by itself. An existing topic stays as it is, and is refused
     if it has another number of partitions than `--partitions` asks for."""
-    with notices.status("asking Kafka"), _cluster(directory, bootstrap_servers, assignments) as (admin, _):
+    with ExitStack() as stack:
+        with notices.status("asking Kafka"):
+            admin, _ = stack.enter_context(_cluster(directory, bootstrap_servers, assignments))
+        for topic in topics:
+            _create(topic, partitions, admin)
+
+
+def _create(topic: str, partitions: int | None, admin: KafkaAdmin) -> None:
+    with notices.status("asking Kafka"):
         is_new = admin.create_topic(topic, partitions or DEFAULT_PARTITIONS)
         count = admin.partition_count(topic)
     if partitions not in (None, count):

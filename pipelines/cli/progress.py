@@ -1,13 +1,15 @@
-"""Shows a run's progress: a bar on a terminal, a line every few seconds elsewhere."""
+"""Shows the progress of runs, and what a command waits for: live on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 
@@ -55,6 +57,32 @@ def counting(title: str) -> Iterator[Callable[[int, int, str], None]]:
             notices.print(news, markup=False, soft_wrap=True)
 
     yield line
+
+
+@contextmanager
+def waiting(title: str, text: str) -> Iterator[Callable[[str], None]]:
+    """Says what takes long where nothing can be counted; yields ``say(text)``, to be called with what comes next."""
+    if notices.is_terminal:
+        with notices.status(escape(f"{title}: {text}")) as status:
+            yield lambda news: status.update(escape(f"{title}: {news}"))
+        return
+    began, is_over = time.monotonic(), threading.Event()
+
+    def say(news: str) -> None:
+        nonlocal text
+        text = news
+
+    def tell() -> None:
+        while not is_over.wait(LINE_EVERY_S):
+            notices.print(f"{title}: {text}, {time.monotonic() - began:.0f} s", markup=False, soft_wrap=True)
+
+    teller = threading.Thread(target=tell, name="waiting", daemon=True)
+    teller.start()
+    try:
+        yield say
+    finally:
+        is_over.set()
+        teller.join()
 
 
 @contextmanager

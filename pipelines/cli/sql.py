@@ -69,7 +69,7 @@ def sql(
     At the prompt `;` ends a statement; `\\q` or Ctrl-D leaves, and Ctrl-C cancels. Statements can also be piped in:
     `weir sql flights < report.sql`.
     """
-    from weir.pipelines.cli.progress import counting
+    from weir.pipelines.cli.progress import waiting
     from weir.pipelines.operations.sql import opened_sql
 
     settings = load_settings(directory, parse_assignments(assignments or []), writes=True)
@@ -77,8 +77,8 @@ def sql(
     is_asked = query is None and sys.stdin.isatty()
     text = query if query is not None or is_asked else sys.stdin.read()
     with ExitStack() as stack:
-        with counting(application) as show:
-            session = stack.enter_context(opened_sql(settings, application, on_start=lambda text: show(0, 0, text)))
+        with waiting(application, "reading the newest commit") as say:
+            session = stack.enter_context(opened_sql(settings, application, on_step=say))
         if text is not None:
             for statement in statements(text):
                 _print(session, statement, form, most)
@@ -87,7 +87,10 @@ def sql(
 
 
 def _print(session: SqlSession, statement: Statement, form: Format, most: int) -> None:
-    rows = session.run(statement.text, at_most=most + 1 if most else 0, first_line=statement.line)
+    from weir.pipelines.cli.progress import waiting
+
+    with waiting(session.application, f"running the statement of line {statement.line}"):
+        rows = session.run(statement.text, at_most=most + 1 if most else 0, first_line=statement.line)
     shown = rows.head(most) if most else rows
     if not rows.width:
         notices.print("done")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.admin import KafkaAdmin, require_topics
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
@@ -55,7 +55,7 @@ def plan_of(settings: Settings, reference: str) -> Plan:
 
     Raises:
         OperationError: A run would leave nothing behind: the program has neither outputs nor stores.
-        UnknownTopicError: A source topic does not exist.
+        UnknownTopicError: Source topics do not exist.
     """
     application = load_reference(reference)
     require_results(application)
@@ -120,11 +120,14 @@ def source_counts(application: Application, admin: KafkaAdmin) -> dict[str, int]
     """Partitions of each source topic.
 
     Raises:
-        UnknownTopicError: One does not exist.
+        UnknownTopicError: Some do not exist; it has all of them.
         NoMatchingTopicError: None matches a pattern.
     """
     require_matches(application)
-    return {topic: admin.partition_count(topic) for topic in application.topology.topics()}
+    topics = application.topology.topics()
+    counts = admin.partition_counts(topics)
+    require_topics(topics, counts, admin.bootstrap_servers)
+    return counts
 
 
 def lost_by_topics(application: Application, committed: CommitRecord, admin: KafkaAdmin) -> list[LostPosition]:

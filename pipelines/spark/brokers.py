@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Event
 from typing import TypeVar
 
-from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, UnknownTopicError
+from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, require_topics
 from weir.infra.kafka.broker import EmbeddedBroker
 from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.settings import Settings
@@ -63,12 +63,10 @@ class Brokers:
         """Of the ``known`` topics those that are read, with their partitions.
 
         Raises:
-            UnknownTopicError: A topic that is read or written does not exist.
+            UnknownTopicError: Topics that are read or written do not exist; it has all of them.
         """
         read = [*topology.topics(), *(table.source.topic for table in topology.global_tables)]
-        for topic in sorted([*read, *topology.topics_written]):
-            if topic not in known:
-                raise UnknownTopicError(topic, self._admin.bootstrap_servers)
+        require_topics([*read, *topology.topics_written], known, self._admin.bootstrap_servers)
         return {topic: known[topic] for topic in read}
 
     def topics(self) -> Mapping[str, int]:

@@ -82,7 +82,7 @@ def run(
     ``spark`` lends a context that stays open afterwards; without it one is started and stopped.
 
     Raises:
-        UnknownTopicError: A source topic does not exist.
+        UnknownTopicError: Topics of the program do not exist.
         BrokerUnreachableError: With ``until_caught_up``, no broker answered within two minutes of the start.
         LeaseHeldError: Another driver runs the application; the text names it.
         TopologyChangedError, PartitionCountError: The committed state does not fit the program or its topics.

@@ -152,7 +152,7 @@ class SqlSession:
     """
 
     def __init__(self, session: SparkSession, warehouse: Place, application: str, outputs: Sequence[str]) -> None:
-        self._session, self._warehouse, self._application = session, warehouse, application
+        self._session, self._warehouse, self.application = session, warehouse, application
         self._folder = warehouse / application
         self._views = views(self._folder, outputs)
         self._shown = dict[str, str]()
@@ -213,11 +213,11 @@ class SqlSession:
     def _show(self, wanted: Sequence[View]) -> None:
         """Make views of the newest commit, as far as they are not."""
         names = {name for view in wanted for name in (view.table, view.updates) if name}
-        found = pinned(self._warehouse, self._application, sorted(names))
+        found = pinned(self._warehouse, self.application, sorted(names))
         if found is None:
             return
         for view in wanted:
-            query = view.query(self._folder, found.tables, self._application)
+            query = view.query(self._folder, found.tables, self.application)
             if self._shown.get(str(view)) == query:
                 continue
             if view.schema:
@@ -237,7 +237,7 @@ class SqlSession:
             wanted = wanted.removeprefix("spark_catalog.").removeprefix("default.")
             near = difflib.get_close_matches(wanted, self.names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(self.names) or 'none yet'}"
-            return f"{line}{self._application} has no table {wanted!r}; {hint}"
+            return f"{line}{self.application} has no table {wanted!r}; {hint}"
         reasons = re.findall(r"\[[A-Z0-9_.]+\] ((?:.|\n)*?)(?: SQLSTATE: |\n== SQL|\n\tat |$)", text)
         reason = reasons[-1] if reasons else text.partition("\n\tat ")[0].partition("\n== SQL")[0]
         return line + " ".join(reason.split()).removesuffix(".")

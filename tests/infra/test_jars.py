@@ -37,7 +37,7 @@ def test_a_set_with_other_versions_counts_as_missing_and_the_command_is_named(tm
 
 def test_an_unknown_set_is_refused(capsys):
     assert jars.main(["zookeeper"]) == 1
-    assert "choose from delta, kafka, streams" in capsys.readouterr().err
+    assert "choose from delta, s3, kafka, streams" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -146,10 +146,14 @@ def test_brokers_without_topic_ids_report_none():
 
 
 @pytest.mark.parametrize("ask", ["end_offsets", "beginning_offsets", "log_ends"])
-def test_an_offset_without_a_value_is_no_answer(ask):
-    """What the client gives for a partition whose leader dies while it answers."""
-    admin, future = KafkaAdmin("127.0.0.1:1"), Future()
+def test_an_offset_without_a_value_is_no_answer_and_the_next_question_goes_to_the_leader_of_then(ask):
+    """What the client gives for a partition whose leader is dead: it would ask that one again for minutes."""
+    admin, future, asked = KafkaAdmin("127.0.0.1:1"), Future(), []
     future.set_result(SimpleNamespace(offset=OFFSET_INVALID, leader_epoch=None))
-    admin._client = SimpleNamespace(list_offsets=lambda wanted, **_: dict.fromkeys(wanted, future))
-    with pytest.raises(BrokerUnreachableError):
+    admin._client = SimpleNamespace(
+        list_offsets=lambda wanted, **_: dict.fromkeys(wanted, future),
+        list_topics=lambda timeout: asked.append("metadata"),
+    )
+    with pytest.raises(BrokerUnreachableError, match="a partition's leader did not answer"):
         getattr(admin, ask)([("events", 0)])
+    assert asked == ["metadata"]

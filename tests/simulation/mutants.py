@@ -9,13 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import polars as pl
+
 from weir.pipelines.spark import coordinator, topic_watch
 from weir.pipelines.spark.coordinator import Coordinator
+from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.task import Task
 from weir.pipelines.tasks.epoch import EpochRunner
+from weir.pipelines.tasks.plan import Renewal
+from weir.state.changelog import merging, restore
 from weir.state.commit.delta_log import DeltaLog
 from weir.state.commit.protocol import Committer, _by_table
 from weir.state.commit.record import CommitRecord, TaskCommit
@@ -23,6 +29,7 @@ from weir.state.engine import environment, task_store
 from weir.state.engine.task_store import TaskStore
 from weir.state.storage import local
 from weir.state.storage.syncs import Syncs
+from weir.state.types import TaskId
 
 Change = Callable[[Any], Any]
 """Makes a broken function of a right one."""
@@ -111,6 +118,36 @@ def _without_blobs(commit: Any) -> Any:
     return lambda committer, record, *arguments: commit(committer, replace(record, pending_blobs=()), *arguments)
 
 
+def _what_is_uncommitted_lost(begin: Any) -> Any:
+    def beginning(restores: Restores, *arguments: Any, **options: Any) -> None:
+        with patch.object(restores, "_commit", _nothing):
+            begin(restores, *arguments, **options)
+
+    return beginning
+
+
+def _an_epoch_short(changelog: Any) -> Any:
+    return SimpleNamespace(
+        of=lambda *arguments, through, **options: changelog.of(*arguments, through=through - 1, **options)
+    )
+
+
+def _an_epoch_later(written: Any) -> Any:
+    def writing(merge: Any, rows: pl.DataFrame) -> Any:
+        return written(merge, rows.with_columns(pl.col("_epoch").max() + 1) if merge.spec.keys else rows)
+
+    return writing
+
+
+def _as_planned(renewal: Any) -> Any:
+    def renewing(driver: Coordinator, task: TaskId) -> Renewal:
+        given = driver.slots._given[driver.slots.slot_of[task]]  # type: ignore[attr-defined]
+        (plan,) = (plan for plan in given.plans if plan.task == task)
+        return Renewal(state=plan.state, committed=plan.committed)
+
+    return renewing
+
+
 def _of_this_boot(read_identity: Any) -> Any:
     return lambda *arguments: replace(read_identity(*arguments), boot_id=environment.boot_id())
 
@@ -155,9 +192,19 @@ MUTANTS: dict[str, Mutant] = {
     "any boot": Mutant(
         19, "a store is trusted whichever boot it was written in", environment, "_read_identity", _of_this_boot
     ),
+    "nothing accepted": Mutant(
+        20, "a restore begins before what was accepted is committed", Restores, "_begin", _what_is_uncommitted_lost
+    ),
+    "an epoch short": Mutant(
+        21, "a restore leaves out the epoch of its commit", restore, "TaskChangelog", _an_epoch_short
+    ),
+    "an epoch later": Mutant(22, "merged rows get a later epoch", merging, "_written", _an_epoch_later),
     "no blobs": Mutant(23, "a commit lists no blobs", Committer, "commit", _without_blobs),
     "another topic": Mutant(28, "no topic is compared with what was read", topic_watch, "lost_positions", _none_lost),
     "no waiting": Mutant(31, "rows are taken before those that come first", coordinator, "plan_task", _without_marks),
+    "as planned": Mutant(
+        40, "a task that asks writes under the epoch of its plan", Coordinator, "_renewal", _as_planned
+    ),
 }
 
 

@@ -11,6 +11,8 @@ from tests.faults.dying import KilledError
 from tests.pipelines.cli.daily import HOURS, ROWS, SECOND, SWAP, daily, of, refused, succeeded
 from tests.pipelines.cli.typed import BROKERS, Terminal
 from tests.pipelines.spark.inline import Topics
+from weir.infra import jars
+from weir.pipelines.operations import sql
 from weir.state.commit.tables import read_table
 from weir.state.storage import object_store
 from weir.state.storage.contract import Folder
@@ -89,8 +91,20 @@ def test_a_deleted_file_is_named_by_verify(remote, warehouse):
     assert f"{table}/{file}" in refused(remote.weir("verify clicks"), "facts").text
 
 
-def test_sql_says_what_to_use_instead(remote):
-    answer = refused(remote.weir("sql clicks", "SELECT 1"), "Spark SQL reads local disks only")
+@pytest.mark.spark
+def test_sql_reads_outputs_and_changelogs(remote):
+    try:
+        jars.fetch("s3")
+    except jars.JarsError as error:
+        pytest.skip(f"no repository has them: {error}")
+    query = "SELECT sum(ms) AS ms, count(*) AS rows, (SELECT sum(n) FROM users) AS n FROM facts"
+    answer = succeeded(remote.weir("sql clicks --format csv", f"{query}; SELECT sum(n) AS n FROM store.users"))
+    assert f"ms,rows,n {sum(of())},{len(of())},{len(of())} n {len(of())}" in answer.text
+
+
+def test_where_spark_does_not_read_sql_says_what_to_use_instead(remote, monkeypatch):
+    monkeypatch.setattr(sql, "ON_S3", "s4://")
+    answer = refused(remote.weir("sql clicks", "SELECT 1"), "Spark SQL reads local disks and S3 only")
     assert "show clicks TABLE" in answer.commands
     succeeded(remote.weir("show clicks users"))
 

@@ -244,6 +244,24 @@ def test_a_topic_that_does_not_exist_is_created_and_brokers_that_are_away_are_na
     assert counts(terminal) == counted(terminal)
 
 
+def test_topics_that_do_not_exist_are_named_and_created_together(terminal):
+    terminal.clusters[BROKERS] = Topics()
+    builder = StreamsBuilder()
+    for topic in ("views", "clicks", "orders"):
+        builder.stream(topic, key=String("user"), value=Json(Click)).to_delta(f"all_{topic}")
+    program = terminal.has("app", Application("clicks", builder))
+    text = f"topics 'clicks', 'orders' and 'views' do not exist at {BROKERS}; create them"
+    found = refused(terminal.run(program), text)
+    succeeded(terminal.take("kafka create clicks orders views", found))
+    terminal.topics.rows["views", 2] += clicks(0, 10)
+    succeeded(terminal.run(program))
+    assert read_table(terminal.warehouse / "clicks" / "all_views").height == 10
+    terminal.clusters[BROKERS] = Topics(
+        {place: rows for place, rows in terminal.topics.rows.items() if "views" in place}
+    )
+    refused(terminal.weir(f"plan {program}"), "topics 'clicks' and 'orders' do not exist")
+
+
 def test_a_store_in_use_is_removed_after_a_program_without_it_has_run(there):
     text = "take it out of the program, run that, and remove it then"
     found = refused(there.weir("state remove clicks users"), text)

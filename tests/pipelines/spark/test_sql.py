@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from tests.waiting import wait_for
 from weir.infra.settings import Settings
+from weir.pipelines.cli import progress
 from weir.pipelines.cli.app import app
 from weir.pipelines.operations import sql as operation
 from weir.pipelines.spark.sql import SqlSession, views
@@ -279,6 +280,17 @@ def test_statements_are_piped_in_and_the_first_that_fails_ends_them(air):
     )
     assert (result.exit_code, result.stdout) == (1, "a\n1\na,a_2\n2,3\n")
     assert "weir: line 6: A column, variable, or function parameter with name `nope`" in " ".join(result.stderr.split())
+
+
+def test_what_it_waits_for_is_said_on_stderr(air, session, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.05)
+    monkeypatch.setattr(operation, "sql_session", lambda settings: time.sleep(0.3) or session)
+    result = weir(
+        air, "--format", "csv", text="SELECT 1 AS a;\nSELECT count(*) AS n FROM range(1000000000) WHERE id < 0"
+    )
+    assert result.stdout == "a\n1\nn\n0\n"
+    for said in ("air: starting Spark, 0 s\n", "air: running the statement of line 2, "):
+        assert said in result.stderr, result.stderr
 
 
 def test_before_the_first_commit_there_is_nothing_to_ask(tmp_path, monkeypatch, session):
