@@ -202,7 +202,8 @@ def operator_of(node: Node) -> Operator | None:
                 forwards=node.forwards,
                 has_headers=node.has_headers,
             )
-            value, key_result, result = node.value_taken, node.record.key_type, node.record.value
+            value, result = node.value_taken, node.record.value
+            key_result = shape.key if node.is_fixed_key else node.record.key_type
             if node.is_batch:
                 return ProcessBatches(
                     shape=shape, value=value, key_result=key_result, result=result, drops_nulls=node.drops_nulls

@@ -255,6 +255,17 @@ def test_a_processor_of_a_table_gets_every_update_with_none_for_a_tombstone():
     assert found == [("tea", "now 3"), ("tea", "gone"), ("milk", "now 2"), ("tea", "now 4")]
 
 
+def test_a_processor_that_keeps_keys_takes_one_computed_by_an_expression_as_a_scalar():
+    """The key then is a row with one column; where that is called ``key``, it fits a declared ``str``."""
+    builder = StreamsBuilder()
+    numbers = builder.stream("numbers", key=String("user"), value=Int64("n"))
+    numbers.select_key(key=pl.format("n{}", pl.col("n") % 2)).process_values(Updates, name="updates").to_delta("out")
+    with TopologyTestDriver(Application("numbers", builder)) as driver:
+        driver.create_input_topic("numbers").pipe_key_value_list([("a", 1), ("b", 2)])
+        found = driver.create_output_table("out").read_rows()
+    assert [(row["key"], row["value"]) for row in found] == [("n1", "now 1"), ("n0", "now 2")]
+
+
 def test_batches_by_the_key_of_the_topic_need_no_repartition_and_others_do():
     for change, expected in ((lambda stream: stream, 1), (lambda stream: stream.select_key(n=pl.col("n")), 2)):
         builder = StreamsBuilder()
