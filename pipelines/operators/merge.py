@@ -22,6 +22,8 @@ class Merge:
 
 
 def in_turn(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Rows ordered by record; rows of one record in the order of ``parts``."""
-    parts = [part for part in parts if part.height] or list(parts[:1])
-    return parts[0] if len(parts) == 1 else pl.concat(parts).sort("_offset", maintain_order=True)
+    """Rows ordered by record; rows of one record in the order of ``parts``, with columns in any order."""
+    first, *others = [part for part in parts if part.height] or parts[:1]
+    if not others:
+        return first
+    return pl.concat([first, *(part.select_seq(first.columns) for part in others)]).sort("_offset", maintain_order=True)

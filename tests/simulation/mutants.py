@@ -168,6 +168,22 @@ def _without_images(keep: Any) -> Any:
     return lambda *arguments: None
 
 
+def _without_images_of_timers(apply: Any) -> Any:
+    def applying(store: TaskStore, *arguments: Any, **options: Any) -> Any:
+        stores = store._databases.meta().stores
+        timers = {stores[name] for name in stores if name.endswith("-timers") or name == task_store.EXPIRIES}
+        keep = task_store.keep_images
+
+        def keeping(txn: Any, undo: Any, number: int, *images: Any) -> None:
+            if number not in timers:
+                keep(txn, undo, number, *images)
+
+        with patch.object(task_store, "keep_images", keeping):
+            return apply(store, *arguments, **options)
+
+    return applying
+
+
 def _nothing(original: Any) -> Any:
     return lambda *arguments, **options: None
 
@@ -182,6 +198,9 @@ MUTANTS: dict[str, Mutant] = {
     "no compare": Mutant(6, "an epoch is applied to whatever state there is", TaskStore, "apply", _without_compare),
     "any receipt": Mutant(7, "any plan is answered with the newest receipt", TaskStore, "stored_receipt", _any_receipt),
     "to the end": Mutant(9, "a position is where reading was to end", EpochRunner, "_read_topic", _to_the_end),
+    "kept timers": Mutant(
+        11, "a rollback leaves timers and expiry as they are", TaskStore, "apply", _without_images_of_timers
+    ),
     "busy tasks": Mutant(12, "a commit has no idle tasks", Task, "to_commit", _only_busy_tasks),
     "no stream times": Mutant(12, "a commit has no stream times", Task, "to_commit", _without_times),
     "tables first": Mutant(13, "tables are appended before the pivot", Committer, "_append_row", _tables_first),

@@ -23,6 +23,7 @@ from tests.pipelines.order.description import (
     JoinWithin,
     MapValues,
     Merge,
+    Process,
     Program,
     Repartition,
     SelectKey,
@@ -46,8 +47,11 @@ from weir import (
     Count,
     EmitStrategy,
     First,
+    FixedKeyProcessor,
+    FixedKeyRecord,
     JoinWindows,
     Json,
+    KeyValueStore,
     Last,
     Max,
     SessionWindows,
@@ -120,6 +124,34 @@ def nothing() -> Value:
     return Value(0, "")
 
 
+def gathering(name: str, wait: int) -> type[FixedKeyProcessor[str, Value, Value]]:
+    """The processor of a step ``Process``."""
+
+    class Gathering(FixedKeyProcessor[str, Value, Value]):
+        stores = (KeyValueStore(f"{name}-open", key=str, value=Value),)
+
+        def init(self, context: Any) -> None:
+            self.context, self.open = context, context.state_store(f"{name}-open")
+
+        def process(self, record: FixedKeyRecord[str, Value]) -> None:
+            chained = chain(record.key, record.value, self.open.get(record.key) or nothing())
+            if chained.num % 3 == 0:
+                self.context.cancel_timer(record.key)
+                self._send(record, chained)
+            else:
+                self.open.put(record.key, chained)
+                self.context.timer(record.key, record.timestamp + ms(wait))
+
+        def on_timer(self, record: FixedKeyRecord[str, None]) -> None:
+            self._send(record, self.open.get(record.key))
+
+        def _send(self, record: Any, chained: Value) -> None:
+            self.open.delete(record.key)
+            self.context.forward(record.with_value(chained))
+
+    return Gathering
+
+
 def ms(count: int) -> timedelta:
     return timedelta(milliseconds=count)
 
@@ -162,6 +194,8 @@ def _built(builder: StreamsBuilder, program: Program, place: int, step: Any, par
         case Suppress():
             limits = BufferConfig.max_records(step.records) if step.records else BufferConfig.unbounded()
             return parents[0].suppress(Suppressed.until_time_limit(ms(step.limit), limits).with_name(name))
+        case Process():
+            return parents[0].process_values(gathering(name, step.wait), name=name)
         case GroupTable():
             grouped = parents[0].group_by(key=KEYS[step.key])
             match step.fold:

@@ -148,6 +148,15 @@ class GroupTable(Step):
 
 
 @dataclass(frozen=True)
+class Process(Step):
+    """By a processor with a store and timers by stream time: it chains the values of a key, and sends the chain on once
+    its number is a multiple of three, or when the key has been quiet for ``wait``."""
+
+    parent: int
+    wait: int
+
+
+@dataclass(frozen=True)
 class StreamTableJoin(Step):
     parent: int
     table: int
@@ -239,7 +248,7 @@ class Program:
         match self.steps[place]:
             case SelectKey():
                 return True
-            case Filter() | MapValues() | Merge():
+            case Filter() | MapValues() | Merge() | Process():
                 return any(self.has_new_key(parent) for parent in self.parents(place))
         return False
 

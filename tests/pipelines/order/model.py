@@ -25,6 +25,7 @@ from tests.pipelines.order.description import (
     Hopping,
     MapValues,
     Merge,
+    Process,
     Program,
     Record,
     Repartition,
@@ -272,6 +273,7 @@ class Machine:
             ToStream: "to stream",
             Cogroup: "cogroup",
             Suppress: "suppress",
+            Process: "process",
             StreamTableJoin: "stream-table join",
             StreamJoin: "stream join",
             TableJoin: "table join",
@@ -517,6 +519,8 @@ class Machine:
                 yield from self._final(task, node, item)
             case "suppress":
                 yield from self._suppress(task, node, item)
+            case "process":
+                yield from self._gather(task, node, item)
             case "select changes":
                 yield from self._select_changes(task, node, item)
             case "aggregate changes":
@@ -637,6 +641,21 @@ class Machine:
             _, change = rows.pop(key)
             yield change._replace(old=buffer["sent"].get(key))
             buffer["sent"][key] = change.new
+
+    def _gather(self, task: Task, node: Node, item: Any) -> Iterator[Any]:
+        state = self._state(task, node, lambda: {"time": -1, "open": {}, "timers": {}})
+        opened, timers = state["open"], state["timers"]
+        state["time"] = max(state["time"], item.ts)
+        chain = chained(opened.pop(item.key, Value(0, "")), item.value)
+        timers.pop(item.key, None)
+        if chain.num % 3 == 0:
+            yield item._replace(value=chain)
+        else:
+            opened[item.key], timers[item.key] = chain, item.ts + node.step.wait
+        due = [(at, key.encode(), key) for key, at in timers.items() if at <= state["time"]]
+        for at, _, key in sorted(due):
+            del timers[key]
+            yield Record(key, opened.pop(key), at)
 
     # Tables by another key
 

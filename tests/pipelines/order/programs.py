@@ -18,6 +18,7 @@ from tests.pipelines.order.description import (
     JoinWithin,
     MapValues,
     Merge,
+    Process,
     Program,
     Record,
     Repartition,
@@ -63,7 +64,7 @@ WINDOWS = st.one_of(
 )
 STREAM_STEPS = (
     *("window", "window", "window", "window", "key", "key", "key", "merge", "with stream", "with table", "aggregate"),
-    *("cogroup", "table", "repartition", "map", "filter"),
+    *("cogroup", "table", "repartition", "map", "filter", "process", "process"),
 )
 TABLE_STEPS = ("stream", "group", "join", "join", "suppress", "foreign", "stream", "group", "map", "filter")
 
@@ -190,6 +191,8 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
         case "window":
             emits = draw(st.sampled_from(["updates", "suppressed", "on close"]))
             return Aggregate(parent, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits)
+        case "process":
+            return Process(parent, draw(SIZES))
         case "merge":
             other = another(is_plain_stream)
             return None if other is None else Merge(parent, other)
@@ -256,7 +259,7 @@ def _looks_up_itself(join: Node) -> bool:
 
 def _forwards_several(node: Node) -> bool:
     """Whether one record may make a node forward several rows."""
-    if node.kind in ("final", "suppress", "stream join", "session aggregate", "sliding aggregate"):
+    if node.kind in ("final", "suppress", "process", "stream join", "session aggregate", "sliding aggregate"):
         return True
     if node.kind == "window aggregate":
         return isinstance(node.step.windows, Hopping)

@@ -13,6 +13,7 @@ from tests.pipelines.order.description import (
     Hopping,
     JoinWithin,
     Merge,
+    Process,
     Program,
     Record,
     Repartition,
@@ -157,3 +158,11 @@ def test_outputs_are_those_that_the_program_names():
     found = outcome(ONE, {("t", 0): counted(1)}, Source("t"), Sink(0), Aggregate(0, "sum and last"), Sink(2))
     assert Counter(found.facts[1]) == {("k", Value(1, "a"), 1): 1}
     assert found.standing[3] == {"k": (Value(1, "a"), 1)}
+
+
+def test_a_processor_sends_a_chain_on_at_a_multiple_of_three_or_once_its_key_is_quiet():
+    """1 and 2 make (1 + 1) * 31 + 2 + 1 = 65; a key that came at 10 is quiet at 20, by a record of another one."""
+    data = {("t", 0): [Record("a", Value(1, "x"), 5), Record("a", Value(2, "y"), 10), Record("b", Value(2, "z"), 20)]}
+    assert outcome(ONE, data, Source("t"), Process(0, 10), Sink(1)).facts == {
+        2: [("b", Value(3, "z"), 20), ("a", Value(65, "y"), 20)]
+    }
