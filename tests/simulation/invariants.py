@@ -11,9 +11,7 @@ from unittest.mock import patch
 
 from tests.simulation.brokers import Brokers
 from tests.simulation.place import SimulatedPlace
-from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.tasks.blobs import BLOBS
-from weir.pipelines.tasks.plan import Receipt, ReceiptStatus
 from weir.state.commit.checkpoints import LOG
 from weir.state.commit.log import COMMITS
 from weir.state.commit.protocol import Committer
@@ -49,7 +47,6 @@ class Invariants:
         with ExitStack() as stack:
             stack.enter_context(patch.object(Committer, "_append_row", self._watched(Committer._append_row)))
             stack.enter_context(patch.object(TaskStore, "apply", self._applying(TaskStore.apply)))
-            stack.enter_context(patch.object(Coordinator, "_accept", self._accepting(Coordinator._accept)))
             yield
 
     def require_whole(self) -> None:
@@ -145,17 +142,6 @@ class Invariants:
             self._require(
                 now.clocks.get(clock, time_ms) >= time_ms, f"12: the stream time {clock} of task {name} went back"
             )
-
-    def _accepting(self, accept: Any) -> Any:
-        def accepting(coordinator: Coordinator, receipt: Receipt, *arguments: Any) -> None:
-            is_passed = receipt.status is ReceiptStatus.DONE and receipt.state.epoch <= coordinator.committed_epoch
-            self._require(
-                not is_passed or coordinator.slots.has_replaced,
-                f"40: task {receipt.task} wrote under {receipt.state}, which commit {coordinator.committed_id} passed",
-            )
-            accept(coordinator, receipt, *arguments)
-
-        return accepting
 
     def _applying(self, apply: Any) -> Any:
         def applying(store: TaskStore, session: Any, *, state: StateId, expected: Any, **options: Any) -> Any:

@@ -20,7 +20,6 @@ from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.task import Task
 from weir.pipelines.tasks.epoch import EpochRunner
-from weir.pipelines.tasks.plan import Renewal
 from weir.state.changelog import merging, restore
 from weir.state.commit.delta_log import DeltaLog
 from weir.state.commit.protocol import Committer, _by_table
@@ -29,7 +28,6 @@ from weir.state.engine import environment, task_store
 from weir.state.engine.task_store import TaskStore
 from weir.state.storage import local
 from weir.state.storage.syncs import Syncs
-from weir.state.types import TaskId
 
 Change = Callable[[Any], Any]
 """Makes a broken function of a right one."""
@@ -139,13 +137,8 @@ def _an_epoch_later(written: Any) -> Any:
     return writing
 
 
-def _as_planned(renewal: Any) -> Any:
-    def renewing(driver: Coordinator, task: TaskId) -> Renewal:
-        given = driver.slots._given[driver.slots.slot_of[task]]  # type: ignore[attr-defined]
-        (plan,) = (plan for plan in given.plans if plan.task == task)
-        return Renewal(state=plan.state, committed=plan.committed)
-
-    return renewing
+def _under_the_last(renewal: Any) -> Any:
+    return lambda driver, task: replace(renewal(driver, task), state=driver.committed_id)
 
 
 def _of_this_boot(read_identity: Any) -> Any:
@@ -221,8 +214,8 @@ MUTANTS: dict[str, Mutant] = {
     "no blobs": Mutant(23, "a commit lists no blobs", Committer, "commit", _without_blobs),
     "another topic": Mutant(28, "no topic is compared with what was read", topic_watch, "lost_positions", _none_lost),
     "no waiting": Mutant(31, "rows are taken before those that come first", coordinator, "plan_task", _without_marks),
-    "as planned": Mutant(
-        40, "a task that asks writes under the epoch of its plan", Coordinator, "_renewal", _as_planned
+    "last epoch": Mutant(
+        40, "a task that asks is told the epoch of the last commit", Coordinator, "_renewal", _under_the_last
     ),
 }
 

@@ -37,8 +37,6 @@ class SimulatedSlots(PlansUnderWay):
         self._driver = scheduler.current
         self._runners: dict[int, EpochRunner] = {}
         self._workers: dict[int, tuple[Process, Given]] = {}
-        self.has_replaced = False
-        """Whether a worker was given up, which may live on and write."""
 
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
         return [
@@ -59,7 +57,6 @@ class SimulatedSlots(PlansUnderWay):
         """Spark has given up ``worker``, dead or not: if it was the newest of its slot, another one takes its place."""
         for slot, (newest, given) in list(self._workers.items()):
             if newest is worker and not given.has_ended and self._driver is not None and self._driver.is_alive:
-                self.has_replaced = True
                 self._runners.pop(slot, None)
                 self._begin(slot, given)
 
