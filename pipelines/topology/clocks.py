@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-OF_TOPICS = ("_merge:", "_partition_time:")
+OF_TOPICS = ("_merge:", "_merged:", "_partition_time:")
 """What the clocks of topics begin with; a topic may have the name of a store."""
 
 
