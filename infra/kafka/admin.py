@@ -91,7 +91,7 @@ class LoginRefusedError(KafkaAdminError):
 
 
 class UnknownTopicError(KafkaAdminError):
-    """A topic, and perhaps ``others``, does not exist, or lacks a partition."""
+    """A topic does not exist, ``others`` neither, or it lacks a partition."""
 
     def __init__(
         self, topic: str, bootstrap_servers: str, partition: int | None = None, others: Sequence[str] = ()

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException
 
 from weir.infra.kafka.columns import record_schema
 from weir.infra.kafka.consumer import NO_LIMIT, PartitionConsumer
+from weir.infra.kafka.record_headers import LITTLE_MEMORY, RecordHeaders
 
 FETCH_PROPERTIES: Mapping[str, object] = {
     "enable.auto.commit": False,
@@ -48,12 +49,7 @@ PASSING_ERRORS = frozenset(
 """A lagging broker may not know a new partition yet."""
 KEPT_SHARE = 8
 """If what remains is less than this fraction of what was fetched, it is copied."""
-HEADERS_BYTES = 8 << 20
-"""How much is read at once where only headers are wanted."""
-_NEAR = 1_000
-"""Records that are no farther apart are read together."""
 _NOWHERE = -1
-_WITH_HEADERS = ("offset", "headers")
 
 
 GONE_ERRORS = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
@@ -115,8 +111,7 @@ class PartitionReader:
         self._fetched = self._schema.to_frame()
         """Records fetched but not handed out yet."""
         self._handed_out = _NOWHERE
-        self._beside: PartitionReader | None = None
-        """Reads single records again, with their headers."""
+        self._headers: RecordHeaders | None = None
 
     def read(
         self,
@@ -168,37 +163,23 @@ class PartitionReader:
         self._fetched, self._handed_out = pl.concat([kept, beyond]), offset
 
     def headers(self, offsets: Sequence[int]) -> pl.DataFrame:
-        """The columns ``offset`` and ``headers`` of the records at ``offsets``, which ascend.
-
-        They are read once more, by a reader of its own. What is gone, or does not come now, is left out.
-        """
-        if self._beside is None:
-            self._beside = PartitionReader(
-                self._properties, self.topic, self.partition, self._connect, with_headers=True
+        """The columns ``offset`` and ``headers`` of the records at ``offsets``, which ascend, for a reader without
+        headers: ``RecordHeaders.of``. Another thread may read meanwhile."""
+        if self._headers is None:
+            properties = {**self._properties, **LITTLE_MEMORY}
+            open_reader = partial(
+                PartitionReader, properties, self.topic, self.partition, self._connect, with_headers=True
             )
-        found = [record_schema(with_headers=True).to_frame().select(_WITH_HEADERS)]
-        with suppress(KafkaException):
-            for run in _runs(offsets):
-                start, end = run[0], run[-1] + 1
-                while start < end:
-                    try:
-                        raw = self._beside.read(start, end, max_bytes=HEADERS_BYTES)
-                    except OffsetGoneError:
-                        start = next((offset for offset in run if offset > start), end)
-                        continue
-                    found.append(raw.frame.filter(raw.frame.get_column("offset").is_in(run)).select(_WITH_HEADERS))
-                    if raw.next_offset == start:
-                        break
-                    start = raw.next_offset
-        self._beside._handed_out = _NOWHERE
-        self._beside.rest()
-        return pl.concat(found)
+            self._headers = RecordHeaders(open_reader)
+        return self._headers.of(offsets)
 
     def rest(self) -> bool:
         """Fetch no more until the next read, unless something has come since the last one; whether it rests.
 
         At a partition's end the client asks the broker for more each ``fetch.wait.max.ms``: 0.7 per cent of a core.
         """
+        if self._headers is not None:
+            self._headers.close_unused()
         if self._handed_out == _NOWHERE:
             self._consumer.stop()
             return True
@@ -212,14 +193,19 @@ class PartitionReader:
         self._handed_out = _NOWHERE
         return True
 
+    def stop(self) -> None:
+        """Fetch no more until the next read, and forget what has been fetched."""
+        self._consumer.stop()
+        self._fetched, self._handed_out = self._schema.to_frame(), _NOWHERE
+
     def connect(self) -> None:
         """Connect to the brokers ahead of the first read; unreachable ones are connected to later."""
         self._consumer.connect(CONNECT_LIMIT_S)
 
     def close(self) -> None:
         self._consumer.close()
-        if self._beside is not None:
-            self._beside.close()
+        if self._headers is not None:
+            self._headers.close()
 
     def _seek(self, offset: int) -> None:
         self._fetched = self._schema.to_frame()
@@ -261,14 +247,3 @@ class PartitionReader:
             raise OffsetGoneError(self.topic, self.partition, reached)
         if error.code() not in PASSING_ERRORS:
             raise KafkaException(error)
-
-
-def _runs(offsets: Sequence[int]) -> list[list[int]]:
-    """``offsets``, which ascend, without the gaps that are not worth reading."""
-    runs: list[list[int]] = []
-    for offset in offsets:
-        if runs and offset - runs[-1][-1] <= _NEAR:
-            runs[-1].append(offset)
-        else:
-            runs.append([offset])
-    return runs

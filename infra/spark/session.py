@@ -126,7 +126,8 @@ def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence
 
 def _s3_properties() -> dict[str, str]:
     """Hadoop's client finds the login in the environment by itself, and nothing else."""
-    endpoint, region = environment_value("AWS_ENDPOINT_URL"), environment_value("AWS_REGION")
+    endpoint = environment_value("AWS_ENDPOINT_URL") or environment_value("AWS_ENDPOINT")
+    region = environment_value("AWS_REGION") or environment_value("AWS_DEFAULT_REGION")
     return {
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         **(

@@ -26,4 +26,6 @@ def in_turn(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     first, *others = [part for part in parts if part.height] or parts[:1]
     if not others:
         return first
-    return pl.concat([first, *(part.select_seq(first.columns) for part in others)]).sort("_offset", maintain_order=True)
+    if any(part.columns != first.columns for part in others):
+        others = [part.select_seq(first.columns) if part.width == first.width else part for part in others]
+    return pl.concat([first, *others]).sort("_offset", maintain_order=True)

@@ -87,7 +87,7 @@ class BadRecord:
     row: bytes | None = None
     """Of a row that came over a repartition, the row as an Arrow IPC file, from which it can be processed again."""
     headers: tuple[tuple[str, bytes | None], ...] | None = None
-    """None if the topic has lost the record before they were read."""
+    """None if they could not be read: the topic has lost the record, or no broker answers."""
     expectation: str | None = None
     """The expectation that it violates."""
 

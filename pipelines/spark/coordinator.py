@@ -346,8 +346,9 @@ class Coordinator:
         is_all_read = not (until_ms or self._under_way) and reads_all(self.tasks.values(), ends, limits, shares)
         state = StateId(self.generation, self.epoch + 1)
         given_up = self._stalls.given_up(self.tasks, now_ms)
+        rows_wait = any(task.pending for task in self.tasks.values())
         for number, stage in enumerate(self._stages, 1):
-            frontiers = Frontiers(self.application.topology, self.tasks, ends, given_up)
+            frontiers = Frontiers(self.application.topology, self.tasks, ends, given_up, rows_wait)
             blocked = self._blocked(frontiers, limits.max_pending_bytes)
             ready = [
                 task

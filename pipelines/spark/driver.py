@@ -46,7 +46,6 @@ from weir.pipelines.spark.snapshots import Snapshots
 from weir.pipelines.spark.task import BEFORE_ALL_MS, Task, TaskState
 from weir.pipelines.spark.task_readings import task_readings
 from weir.pipelines.spark.topic_watch import TopicWatch
-from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import ReceiptStatus
 from weir.state.commit.protocol import Committer
 from weir.state.engine.doubts import clear_doubt, doubt_of, instances_in_doubt
@@ -666,7 +665,7 @@ class Driver:
         upto_ms = max(waiting, default=BEFORE_ALL_MS)
         for task in coordinator.tasks.values():
             for topic in task.topics:
-                if task.clocks.get(merge_clock(topic), BEFORE_ALL_MS) > upto_ms:
+                if (merge_ms := task.merge_ms(topic, rows_wait=True)) is not None and merge_ms > upto_ms:
                     self._ends[topic, task.id.partition] = task.positions[topic][task.id.partition]
         while not (stop.is_set() or self._stop_request) and any(task.pending for task in coordinator.tasks.values()):
             self._answer_requests()

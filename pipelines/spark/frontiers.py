@@ -12,7 +12,7 @@ from heapq import nsmallest
 from itertools import groupby
 
 from weir.pipelines.spark.task import Task, TaskState
-from weir.pipelines.tasks.order import BEFORE_ALL, Key, Mark, merge_clock, past_clock, topic_mark
+from weir.pipelines.tasks.order import BEFORE_ALL, Key, Mark, topic_mark
 from weir.pipelines.topology import Topology
 from weir.pipelines.topology.changes import partition_of_task
 from weir.state.types import BlobRef, TaskId, TopicPartition
@@ -36,10 +36,12 @@ class Frontiers:
         tasks: Mapping[TaskId, Task],
         ends: Mapping[TopicPartition, int],
         given_up: Collection[TaskId] = (),
+        rows_wait: bool | None = None,
     ) -> None:
-        """``given_up``: tasks for whose topics and waiting rows nobody waits."""
+        """``given_up``: tasks for whose topics and waiting rows nobody waits. ``rows_wait``: whether rows were on their
+        way when the epoch began; None for whether they are now."""
         self._topology, self._tasks, self._ends, self._given_up = topology, tasks, ends, given_up
-        self._is_waiting = any(task.pending for task in tasks.values())
+        self._rows_wait = any(task.pending for task in tasks.values()) if rows_wait is None else rows_wait
         self._of: dict[TaskId, Frontier] = {}
         self._senders: dict[int, list[tuple[Mark, Frontier]]] = {}
         """By sub-topology, those that send to it and have more, the one furthest behind first."""
@@ -83,9 +85,8 @@ class Frontiers:
         return via[min(bounds)] if bounds else ()
 
     def merge_ms(self, task: Task, topic: str) -> int | None:
-        """The merge time with which the task's next record of ``topic`` is compared; None where it is compared by its
-        own time: nothing was read, or everything, and no rows wait that it could overtake."""
-        return task.clocks.get(merge_clock(topic), task.clocks.get(past_clock(topic)) if self._is_waiting else None)
+        """The merge time with which the task's next record of ``topic`` is compared; None for its own time."""
+        return task.merge_ms(topic, rows_wait=self._rows_wait)
 
     def is_given_up(self, task: Task) -> bool:
         """Whether nobody waits for the task's topics and waiting rows."""

@@ -106,7 +106,8 @@ def plan_task(
         is_ahead = (
             until_time_ms is not None
             and (is_strict or limits.max_skew_ms is None)
-            and (task.clocks.get(merge_clock(topic), BEFORE_ALL_MS) > until_time_ms)
+            and (merge_ms := frontiers.merge_ms(task, topic)) is not None
+            and merge_ms > until_time_ms
         )
         if end > start and not is_ahead and not (waits and frontiers.is_held(task, topic)):
             ranges.append(

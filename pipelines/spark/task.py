@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from weir.pipelines.tasks.attempts import Waiting
 from weir.pipelines.tasks.dead_letters import Letter
-from weir.pipelines.tasks.order import merge_clock
+from weir.pipelines.tasks.order import merge_clock, past_clock
 from weir.pipelines.tasks.plan import Receipt
 from weir.pipelines.topology.clocks import clocks_of
 from weir.state.commit.record import Beginning, SnapshotRef, TaskCommit
@@ -270,6 +270,11 @@ class Task:
         self.waiting = receipt.waiting
         if self.waiting is not None:
             self.waits_until_ms = now_ms + round(1000 * receipt.seconds) + self.waiting.wait_ms
+
+    def merge_ms(self, topic: str, *, rows_wait: bool) -> int | None:
+        """The merge time with which its next record of ``topic`` is compared; None where that is compared by its own
+        time: nothing was read, or everything, and no rows wait that it could overtake."""
+        return self.clocks.get(merge_clock(topic), self.clocks.get(past_clock(topic)) if rows_wait else None)
 
     def _note_pace(self, receipt: Receipt) -> None:
         for topic in self.topics:

@@ -42,7 +42,7 @@ DEAD_LETTERS = TableSpec(
 )
 """One row per record, committed with the epoch that read it. ``id`` is unique and the same in every attempt of the
 epoch. ``stage``, ``operator``, ``trace``, ``id``, ``row`` and ``headers`` are null in rows of versions without them;
-``headers`` also where the record was gone before they were read. A timestamp before 1970 is kept as is; one after
+``headers`` also where they could not be read once more. A timestamp before 1970 is kept as is; one after
 the year 9999 is null, since few readers have a date for it. A letter that was processed again has a second row, with
 its ``id``, the stage ``REPLAYED``, and a ``reason`` if it failed."""
 
@@ -106,6 +106,17 @@ def with_headers(dead: Sequence[BadRecord], reader: Callable[[str, int], Reader]
     }
     return [
         replace(record, headers=found.get((record.topic, record.partition, record.offset), record.headers))
+        for record in dead
+    ]
+
+
+def with_letters_headers(dead: Sequence[BadRecord], letters: Sequence[Letter]) -> list[BadRecord]:
+    """``dead``, which ``letters`` have become once more, with their headers."""
+    headers = {(letter.topic, letter.partition, letter.offset): letter.headers for letter in letters}
+    return [
+        record
+        if record.headers is not None or record.row is not None
+        else replace(record, headers=headers.get((record.topic, record.partition, record.offset)))
         for record in dead
     ]
 

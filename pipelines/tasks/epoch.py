@@ -32,7 +32,14 @@ from weir.pipelines.tasks.ahead import Next, ReadAhead, Reader
 from weir.pipelines.tasks.attempts import Attempts
 from weir.pipelines.tasks.batch_sizes import BatchSizes
 from weir.pipelines.tasks.blobs import BLOBS, key_at, read_blob, write_blob
-from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame, letter_id, replay_marks, with_headers
+from weir.pipelines.tasks.dead_letters import (
+    DEAD_LETTERS,
+    dead_letter_frame,
+    letter_id,
+    replay_marks,
+    with_headers,
+    with_letters_headers,
+)
 from weir.pipelines.tasks.freshness import Arrived, arrived
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
 from weir.pipelines.tasks.order import (
@@ -511,7 +518,7 @@ class EpochRunner:
         ]
         read.arrivals, read.blobs = Arrivals(parts), tuple(blobs)
         if len(inputs) > 1 or blobs:
-            read.arrivals.wait_for([*plan.marks, *self._marks_of(plan, sub_topology, read, clocks)])
+            read.arrivals.wait_for([*plan.marks, *self._marks_of(plan, sub_topology, read)])
             self._cut_to_taken(read, partition)
         return read
 
@@ -594,9 +601,7 @@ class EpochRunner:
     def _read_global(self, topic: str, partition: int, start: int, end: int) -> FetchedRecords:
         return self._reader(topic, partition).read(start, end, until_time_ms=None, max_bytes=READ_BYTES)
 
-    def _marks_of(
-        self, plan: TaskPlan, sub_topology: SubTopology, read: _Input, clocks: Mapping[str, int]
-    ) -> Iterator[Mark]:
+    def _marks_of(self, plan: TaskPlan, sub_topology: SubTopology, read: _Input) -> Iterator[Mark]:
         """How far the task's topics have been read, of those that have more."""
         for wanted in plan.ranges:
             topic, partition = wanted.topic, wanted.partition
@@ -730,7 +735,7 @@ class EpochRunner:
             attempts = self._attempts(plan, batch.raws, session, instances, PUT_ASIDE)
             outputs += attempts.process(batch.turns, outputs[-1].clocks, first=batch.first, is_last=False)
             dead += [*batch.bad, *attempts.dead]
-        return joined(outputs, sub_topology.sinks), dead
+        return joined(outputs, sub_topology.sinks), with_letters_headers(dead, plan.letters)
 
     @contextmanager
     def _writing(
@@ -741,8 +746,8 @@ class EpochRunner:
         output: EpochOutput,
         dead: Sequence[BadRecord],
     ) -> Iterator[Callable[[], tuple[tuple[FileEntry, ...], tuple[BlobRef, ...]]]]:
-        """Write the rows of the epoch within the block: files of tables, and rows for other tasks. What the block is
-        given returns them once they are written, and the files are durable; it may be called again."""
+        """Write the rows of the epoch within the block: files of tables, and rows for other tasks. The block gets a
+        function that returns them once they are written and durable; it may be called again."""
         syncs = Syncs()
         self._written = syncs.added
         of_tables = self._writes_of_files(plan, sub_topology, session, output, dead, syncs)

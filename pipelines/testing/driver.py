@@ -592,6 +592,7 @@ class TopologyTestDriver:
                 self._pipe(*self._to_take_back.popleft())
         finally:
             self._takes_back = False
+            self._to_take_back.clear()
 
     def _run_piped(self) -> None:
         parts, dropped = defaultdict[int, list[Part]](list), defaultdict[int, Counter[str]](Counter)
@@ -686,6 +687,8 @@ class TopologyTestDriver:
 
     def _with_headers(self, bad: Sequence[BadRecord]) -> list[BadRecord]:
         """With the headers of records that the program reads without them, as a run reads them once more."""
+        if not bad:
+            return []
         piped = {(topic, offset): headers for topic, each in self._piped.items() for *_, offset, headers, _, _ in each}
         return [
             record

@@ -484,7 +484,7 @@ def _check_rebuilt(nodes: Iterable[Node]) -> None:
 
 
 def _check_memory(sub_topologies: Iterable[SubTopology]) -> None:
-    """The stores of a task are kept together; buffers and sides of joins without options are where the others are."""
+    """The stores of a task are kept together; buffers, sides of joins and batches are where the others are."""
     for sub_topology in sub_topologies:
         on_disk = {
             store.name: node
@@ -510,7 +510,7 @@ def _check_memory(sub_topologies: Iterable[SubTopology]) -> None:
 
 
 def _with_options(node: Node) -> Sequence[StoreSpec]:
-    """The stores of a node that are kept as the program says: on disk, unless it says more."""
+    """The stores of a node that are on disk unless the program says otherwise."""
     if isinstance(node, ProcessorNode):
         return [each.spec() for each in node.connected if isinstance(each, StoreOptions)]
     return node.stores if isinstance(node, AggregateNode | TableNode) and not node.made_up_names else ()

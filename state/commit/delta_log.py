@@ -2,9 +2,9 @@
 
 Before they write, Delta's libraries load every live file and list the whole log folder: 1.7 ms more per 1,000 files,
 0.4 ms more per 100 entries (docs/adr/0003). An append of files with a transaction needs none of that, only the next
-free number of the log and what others have written since. Opening a log needs the newest columns,
-properties and transaction, and no files. Reading tables, checkpoints and the log's clean-up stay with delta-rs; which
-commits to append is up to ``weir.state.commit.protocol``.
+free number of the log and what others have written since. Opening a log needs the newest columns, properties and
+transaction, and no files; delta-rs opens those with a checkpoint. Reading tables, checkpoints and the log's clean-up
+stay with it, too; which commits to append is up to ``weir.state.commit.protocol``.
 """
 
 from __future__ import annotations

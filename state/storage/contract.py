@@ -91,8 +91,8 @@ class Folder(Protocol):
         """
 
     def begun(self, calls: Iterable[Callable[[], Result]]) -> AbstractContextManager[Callable[[], Sequence[Result]]]:
-        """The same, but where each waits for a server they are under way within the block: what it is given returns or
-        raises as ``at_once`` does, once all have been made. None is under way after the block.
+        """The same, but where each waits for a server they are under way within the block, which gets a function that
+        returns or raises as ``at_once`` does. None is under way after the block.
         """
 
     def folders(self) -> Iterator[str]:

@@ -13,7 +13,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -123,9 +123,15 @@ class ObjectFolder:
 
     @contextmanager
     def begun(self, calls: Iterable[Callable[[], Result]]) -> Iterator[Callable[[], Sequence[Result]]]:
+        made: list[Future[Result]] = []
         with ThreadPoolExecutor(_AT_ONCE, "storage") as threads:
-            made = [threads.submit(call) for call in calls]
-            yield lambda: [each.result() for each in made]
+            try:
+                made.extend(threads.submit(call) for call in calls)
+                yield lambda: [each.result() for each in made]
+            except BaseException:
+                for each in made:
+                    each.cancel()  # unless it has begun
+                raise
 
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
         parent = prefix.rpartition("/")[0]

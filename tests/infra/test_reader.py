@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.pipelines.spark.log_consumer import log_reader
 from weir.infra.kafka.reader import OffsetGoneError, PartitionReader, RawRecords
 
 pytestmark = pytest.mark.broker
@@ -294,7 +295,7 @@ def test_headers_are_read_in_order_with_duplicates_nulls_and_any_bytes(broker, t
     assert [[(each["key"], each["value"]) for each in headers] for headers in rows] == HEADERS * 300
 
 
-def test_headers_of_single_records_are_read_beside_what_the_reader_reads(reading, broker, topic):
+def test_headers_of_single_records_are_read_beside_what_the_reader_reads(reading, broker, topic, monkeypatch):
     name, sent = topic(), 4_000
     producer = Producer({"bootstrap.servers": broker})
     for number in range(sent):
@@ -309,6 +310,33 @@ def test_headers_of_single_records_are_read_beside_what_the_reader_reads(reading
     assert offsets(reader.read(10, 20)) == list(range(10, 20)), "where it was"
     delete_records_before(broker, name, 100)
     assert reader.headers([0, 17, 150, 2_500])["offset"].to_list() == [150, 2_500]
+    reads = []
+    monkeypatch.setattr(
+        PartitionReader,
+        "read",
+        lambda *given, read=PartitionReader.read, **more: reads.append(given[1:]) or read(*given, **more),
+    )
+    for number in range(2_600, 3_500):  # as a function decides about one record after another
+        assert reader.headers([number])["headers"].to_list() == [[{"key": "n", "value": b"%d" % number}]]
+    assert len(reads) < 5
+
+
+def test_without_an_answer_headers_are_left_out_at_once_and_later_read_again(caplog):
+    """However many records are asked for that are far from each other."""
+    log = []
+    rows = [(b"k", b"v", number, [("n", b"%d" % number)]) for number in range(20_000)]
+    reader = log_reader("topic", 0, lambda: log)
+    began = time.monotonic()
+    with caplog.at_level("WARNING"):
+        assert reader.headers(range(0, 20_000, 1_500)).height == 0
+    assert time.monotonic() - began < 5
+    assert [record.getMessage() for record in caplog.records] == [
+        "dead letters get no headers: topic-0: nothing comes from offset 0 on"
+    ]
+    log += rows
+    assert reader.headers([0, 1_500])["headers"].to_list() == [
+        [{"key": "n", "value": b"%d" % number}] for number in (0, 1_500)
+    ]
 
 
 def test_a_batch_without_headers_has_empty_lists(broker, numbered):

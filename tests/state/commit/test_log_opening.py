@@ -76,7 +76,7 @@ def test_a_log_without_checkpoints_is_opened_without_reading_the_files_it_names(
 def test_a_log_with_a_gap_is_not_one_that_ends_before_it(tmp_path):
     appended(tmp_path)
     (tmp_path / "t" / LOG / entry_name(2)).unlink()
-    with pytest.raises(Exception, match="2"):
+    with pytest.raises(DamagedFileError, match="gap"):
         DeltaLog(tmp_path / "t", "app")
 
 

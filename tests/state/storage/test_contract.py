@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +74,20 @@ def test_what_was_put_is_read_replaced_and_deleted(folder):
     assert folder.find("a.json") is None
     with pytest.raises(FileNotFoundError):
         folder.get("a.json")
+
+
+def test_after_a_call_has_failed_no_others_begin(folder: Folder):
+    made = []
+
+    def call(number: int) -> None:
+        if number == 3:
+            raise FileNotFoundError(str(number))
+        time.sleep(0.01)
+        made.append(number)
+
+    with pytest.raises(FileNotFoundError, match="3"):
+        folder.at_once(partial(call, number) for number in range(1_000))
+    assert len(made) < 200
 
 
 def test_calls_that_were_begun_have_ended_after_the_block(
