@@ -78,7 +78,7 @@ def test_letters_are_taken_once_after_all_that_their_task_has_taken(seed, tmp_pa
 def test_a_letter_that_fails_again_is_one_again_and_the_others_are_processed(tmp_path):
     program = Program([[RunningSum(NONE, name="sums")]])
     place = Place(program.application(on_error="dead_letter"), Topics({("numbers", 0): []}), tmp_path, max_records=3)
-    broken = (b"bob", b"{", 5)
+    broken = (b"bob", b"{", 5, [("trace", b"17")])
     place.topics.rows["numbers", 0] = [*raw([("ann", 1)]), broken, (b"ann", b'{"n": "2"}', 6), *raw([("ann", 4)])]
     place.run()
 
@@ -110,6 +110,7 @@ def test_a_letter_that_fails_again_is_one_again_and_the_others_are_processed(tmp
     assert (first["offset"], processed["offset"], processed["replayed"]) == (1, 2, "processed")
     assert first["replayed"] == f"failed again, as {again['id']}"
     assert (again["replayed"], again["value"], again["stage"]) == (None, b"{", "deserialization")
+    assert again["headers"] == first["headers"] == [{"key": "trace", "value": b"17"}]
     assert replay(place, again["id"]).ids == (again["id"],)
 
 
