@@ -106,6 +106,8 @@ def add_map_values(graph: Graph, parent: Node, mapper: Any, columns: Any, prefix
     name = graph.new_name(prefix)
     if (mapper is None) == (not columns):
         raise TopologyError(f"{name}: map_values takes either one function or columns; pass one of the two")
+    if isinstance(mapper, pl.Expr):
+        raise TopologyError(f"{name} got an expression without a name; name its column, as in map_values(n={mapper})")
     record, shared = parent.record, []
     if mapper is None:
         mapper, value = named_expressions(name, record, (), columns)

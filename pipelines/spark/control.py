@@ -48,6 +48,7 @@ class ControlPanel:
         """The ids of the requests that were read."""
         self._answers: list[tuple[int, str, bool]] = []
         self._report: Callable[[], None] | None = None
+        self._sinks: Sequence[SinkState] | None = None
         self._beat: tuple[str, int | None] = ("starting", None)
         """The state and the generation that were reported last."""
         self._reading: MetricRow | None = None
@@ -93,6 +94,12 @@ class ControlPanel:
             self._report = partial(self._write, progress, state, rows, at_ms)
             self._changed.notify()
 
+    def tell_sinks(self, sinks: Sequence[SinkState]) -> None:
+        """How the sinks are doing while the run waits for them alone."""
+        with self._changed:
+            self._sinks = sinks
+            self._changed.notify()
+
     def report_sinks(self, sinks: Sequence[SinkState]) -> None:
         """Write how the sinks are doing at the end, after ``serving``."""
         self._control.report_sinks([msgspec.to_builtins(sink) for sink in sinks])
@@ -101,12 +108,15 @@ class ControlPanel:
         look_s, is_last = 0.0, False
         while not is_last:
             with self._changed:
-                if not (self._is_over or self._answers or self._report):
+                if not (self._is_over or self._answers or self._report or self._sinks):
                     self._changed.wait(max(0.0, look_s - time.monotonic()))
                 is_last = self._is_over
                 answers, self._answers = self._answers, []
                 report, self._report = self._report, None
+                sinks, self._sinks = self._sinks, None
             (report or self._write_again)()
+            if sinks:
+                self.report_sinks(sinks)
             for request_id, result, failed in answers:  # after what they have brought about
                 self._control.finish(request_id, result, failed=failed)
             if time.monotonic() >= look_s and not is_last:

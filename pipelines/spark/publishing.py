@@ -7,8 +7,9 @@ import math
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Thread
+from threading import Event, Thread
 
 import msgspec
 
@@ -29,6 +30,7 @@ CAUGHT_UP_LIMIT_S, STOP_LIMIT_S = 30.0, 5.0
 """How long a run waits for its sinks that has caught up, and one that ends otherwise; what is left is published by the
 next run."""
 RESTART_PAUSE_S = 5.0
+TELL_EVERY_S = 0.5
 _STATES = msgspec.json.Decoder(list[SinkState])
 
 
@@ -104,19 +106,30 @@ class Publishers:
             self._process.stdin.write(msgspec.json.encode(decision) + b"\n")
         return _DONE[decision.action].format(state=state)
 
-    def close(self, limit_s: float = STOP_LIMIT_S) -> None:
-        """Publish what is committed, as far as that is possible within the limit, and end; once is enough."""
+    def close(
+        self,
+        limit_s: float = STOP_LIMIT_S,
+        stop: Event | None = None,
+        tell: Callable[[Sequence[SinkState]], None] = lambda states: None,
+    ) -> None:
+        """Publish what is committed, as far as that is possible within the limit, and end; once is enough.
+
+        Once ``stop`` is set, ``STOP_LIMIT_S`` is the limit. ``tell`` hears now and then how the sinks are doing.
+        """
         if self._settings is None or self._is_closed:
             return
-        self._is_closed = True
+        self._is_closed, is_stopped = True, False
         until = time.monotonic() + limit_s
-        while time.monotonic() < until:
+        while (now_s := time.monotonic()) < until:
+            if stop is not None and stop.is_set() and not is_stopped:
+                until, is_stopped = min(until, now_s + STOP_LIMIT_S), True
             self.keep_alive()
             assert self._process.stdin is not None
             self._process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(max(0.0, until - time.monotonic()))
-            if (self._process.returncode or 0) >= 0:
+                self._process.wait(min(TELL_EVERY_S, max(0.0, until - now_s)))
+            tell(self.states)
+            if self._process.returncode is not None and self._process.returncode >= 0:
                 break
         self._process.kill()
         self._process.wait()

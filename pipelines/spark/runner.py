@@ -246,7 +246,8 @@ class _Generations:
                 each(None)  # the claim has redone what a driver that died owed their updates
             with panel.serving(), _short_collections():
                 summary = driver.run(self.stop, until_caught_up=self.until_caught_up)
-            publishers.close(CAUGHT_UP_LIMIT_S if summary.reason == "caught_up" else STOP_LIMIT_S)
+                limit_s = CAUGHT_UP_LIMIT_S if summary.reason == "caught_up" else STOP_LIMIT_S
+                publishers.close(limit_s, self.stop, panel.tell_sinks)
             panel.report_sinks(publishers.states)
             waited_s = time.monotonic() - driver.last_commit_end_s if application.topology.outside_sinks else 0.0
             return replace(summary, publishing_s=waited_s if summary.commits else 0.0)

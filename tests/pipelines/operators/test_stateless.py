@@ -271,6 +271,7 @@ def untyped(*arguments):
         (lambda s: s.flat_map_values(untyped), r"list\[YourDataclass\]"),
         (lambda s: s.flat_map_values(), "pass one of the two"),
         (lambda s: s.flat_map_values(page="page"), "0 of the columns are lists"),
+        (lambda s: s.map_values(col("ms")), r"name its column, as in map_values\(n=col"),
         (lambda s: s.peek("page"), "pass a polars expression or a function"),
         (lambda s: s.split("a b"), "split name 'a b'.*use letters, digits"),
         (lambda s: s.split("s").branch(col("ms"), "x"), "needs true or false"),
