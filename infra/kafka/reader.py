@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import polars as pl
@@ -18,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from weir.infra.kafka.columns import record_schema
 from weir.infra.kafka.consumer import NO_LIMIT, PartitionConsumer
+from weir.infra.kafka.raw_records import OffsetGoneError, RawRecords
 from weir.infra.kafka.record_headers import LITTLE_MEMORY, RecordHeaders
 
 FETCH_PROPERTIES: Mapping[str, object] = {
@@ -54,35 +54,6 @@ _NOWHERE = -1
 
 GONE_ERRORS = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 """The partition has no records at the offset that is fetched from."""
-
-
-class OffsetGoneError(Exception):
-    """The topic no longer holds the next offset: retention removed it unread, or its log was truncated."""
-
-    def __init__(self, topic: str, partition: int, offset: int) -> None:
-        super().__init__(topic, partition, offset)
-        self.topic, self.partition, self.offset = topic, partition, offset
-
-    def __str__(self) -> str:
-        return (
-            f"topic {self.topic!r}, partition {self.partition}: offset {self.offset} is no longer in the log (removed "
-            "by retention, lost with a broker, or the topic was recreated); raise the topic's retention.ms, and start "
-            "again with `weir run MODULE:APP`, which says what is there and how to read on"
-        )
-
-
-@dataclass(frozen=True)
-class RawRecords:
-    """Undecoded records of one topic partition in offset order."""
-
-    topic: str
-    partition: int
-    frame: pl.DataFrame
-    """As ``record_schema`` of ``weir.infra.kafka.columns`` has it."""
-    next_offset: int
-    """Where the next read starts: after the records here and after offsets that hold none."""
-    next_time_ms: int | None = None
-    """The timestamp of the record there, if it has been fetched."""
 
 
 class PartitionReader:

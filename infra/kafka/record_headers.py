@@ -8,15 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import polars as pl
 from confluent_kafka import KafkaException
 
 from weir.infra.kafka.columns import record_schema
-
-if TYPE_CHECKING:
-    from weir.infra.kafka.reader import PartitionReader
+from weir.infra.kafka.raw_records import OffsetGoneError, RawRecords
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +33,25 @@ _READ_BYTES = 8 << 20
 _COLUMNS = ("offset", "headers")
 
 
+class Reader(Protocol):
+    """A ``PartitionReader`` with headers."""
+
+    topic: str
+    partition: int
+
+    def read(self, start: int, end: int, *, max_bytes: int) -> RawRecords: ...
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class RecordHeaders:
     """The headers; not to be used by several threads."""
 
-    def __init__(self, open_reader: Callable[[], PartitionReader]) -> None:
+    def __init__(self, open_reader: Callable[[], Reader]) -> None:
         self._open_reader = open_reader
-        self._reader: PartitionReader | None = None
+        self._reader: Reader | None = None
         self._used_s = 0.0
         self._start = self._end = 0
         """What was read last, as far as it is kept."""
@@ -82,9 +93,7 @@ class RecordHeaders:
             self._reader.stop()
             self._used_s = time.monotonic()
 
-    def _parts(self, reader: PartitionReader, run: Sequence[int]) -> Iterator[pl.DataFrame]:
-        from weir.infra.kafka.reader import OffsetGoneError  # which imports this
-
+    def _parts(self, reader: Reader, run: Sequence[int]) -> Iterator[pl.DataFrame]:
         while self._end <= run[-1]:
             try:
                 raw = reader.read(self._end, max(run[0] + RUN_RECORDS, run[-1] + 1), max_bytes=_READ_BYTES)

@@ -14,9 +14,9 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.infra.kafka.columns import record_schema
 from weir.pipelines.backfill.errors import SourceFilesError
 from weir.pipelines.operators.functions import KeyType
+from weir.pipelines.serdes.headers import HEADERS_TYPE
 from weir.pipelines.serdes.partitioner import partition_of
 from weir.pipelines.topology import SourceNode
 from weir.state.commit.tables import scan_table
@@ -137,7 +137,7 @@ class SliceReader:
 
     def headers(self, offsets: Sequence[int]) -> pl.DataFrame:
         """Records of files have none."""
-        return record_schema(with_headers=True).to_frame().select("offset", "headers")
+        return pl.DataFrame(schema={"offset": pl.Int64(), "headers": HEADERS_TYPE})
 
     def connect(self) -> None:
         """There is nothing to connect to."""

@@ -13,7 +13,8 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.pipelines.spark.log_consumer import log_reader
-from weir.infra.kafka.reader import OffsetGoneError, PartitionReader, RawRecords
+from weir.infra.kafka.raw_records import OffsetGoneError, RawRecords
+from weir.infra.kafka.reader import PartitionReader
 
 pytestmark = pytest.mark.broker
 

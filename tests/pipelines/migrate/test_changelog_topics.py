@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tests.pipelines.migrate.topics_in_memory import Cluster, Reader
-from weir.infra.kafka.reader import OffsetGoneError
+from weir.infra.kafka.raw_records import OffsetGoneError
 from weir.pipelines.migrate.changelog_topics import ChangelogTopics
 
 PLACE = ("visits-changelog", 0)

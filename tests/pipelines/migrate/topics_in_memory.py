@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from weir.infra.kafka.reader import RawRecords
+from weir.infra.kafka.raw_records import RawRecords
 from weir.pipelines.serdes.source import RAW_SCHEMA
 
 

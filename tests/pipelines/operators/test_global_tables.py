@@ -7,7 +7,7 @@ import pytest
 from polars import col
 
 from weir import Application, BadInputError, Json, StreamsBuilder, String, TopologyError
-from weir.infra.kafka.reader import RawRecords
+from weir.infra.kafka.raw_records import RawRecords
 from weir.pipelines.serdes.source import RAW_SCHEMA
 from weir.pipelines.tasks.global_tables import TRIES, GlobalTables
 from weir.pipelines.tasks.plan import OffsetRange

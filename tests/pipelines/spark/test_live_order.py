@@ -13,7 +13,7 @@ from polars import col
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, BufferConfig, Count, Json, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.infra.kafka.columns import RECORD_SCHEMA
-from weir.infra.kafka.reader import RawRecords
+from weir.infra.kafka.raw_records import RawRecords
 from weir.pipelines.spark.errors import BadRecordError
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.stalls import GIVEN_UP

@@ -7,7 +7,7 @@ import pytest
 
 from tests.pipelines.operators.programs import Click
 from weir import Count, Json, StreamsBuilder, String
-from weir.infra.kafka.reader import RawRecords
+from weir.infra.kafka.raw_records import RawRecords
 from weir.pipelines.errors import PartitionerError
 from weir.pipelines.serdes.partitioner import murmur2
 from weir.pipelines.serdes.source import RAW_SCHEMA
