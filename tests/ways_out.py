@@ -226,7 +226,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "a new start reads it from its beginning": f"{SPARK}/test_topic_watch.py::"
         "test_the_topic_of_a_global_table_may_change_between_runs_but_not_during_one",
     },
-    "infra/kafka/reader.py OffsetGoneError": {"run MODULE:APP": EXPIRED},
+    "infra/kafka/raw_records.py OffsetGoneError": {"run MODULE:APP": EXPIRED},
     "pipelines/spark/errors.py BadRecordError": {
         "Correct the declared schema": COMMANDS + "a_bad_record_is_read_with_a_corrected_schema",
         'on_error="dead_letter"': COMMANDS + "a_bad_record_goes_to_the_dead_letters",
