@@ -16,6 +16,9 @@ from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.tasks.ahead import Reader
 from weir.state.types import TableSpec, TopicPartition
 
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
+
 REPLAYED = "replayed"
 """The stage of a row which marks that the letter with its id was processed again."""
 
@@ -97,28 +100,28 @@ def with_headers(dead: Sequence[BadRecord], reader: Callable[[str, int], Reader]
     """
     without: dict[TopicPartition, list[int]] = {}
     for record in dead:
-        if record.headers is None and record.row is None:
+        if _lacks_headers(record):
             without.setdefault((record.topic, record.partition), []).append(record.offset)
     found = {
         (*wanted, offset): headers_of(headers)
         for wanted, offsets in without.items()
         for offset, headers in reader(*wanted).headers(sorted(offsets)).iter_rows()
     }
+    return with_known_headers(dead, found)
+
+
+def with_known_headers(dead: Sequence[BadRecord], known: Mapping[Place, Headers | None]) -> list[BadRecord]:
+    """``dead`` with the ``known`` headers of the records that were read from a topic without them."""
     return [
-        replace(record, headers=found.get((record.topic, record.partition, record.offset), record.headers))
+        replace(record, headers=known.get((record.topic, record.partition, record.offset)))
+        if _lacks_headers(record)
+        else record
         for record in dead
     ]
 
 
-def with_letters_headers(dead: Sequence[BadRecord], letters: Sequence[Letter]) -> list[BadRecord]:
-    """``dead``, which ``letters`` have become once more, with their headers."""
-    headers = {(letter.topic, letter.partition, letter.offset): letter.headers for letter in letters}
-    return [
-        record
-        if record.headers is not None or record.row is not None
-        else replace(record, headers=headers.get((record.topic, record.partition, record.offset)))
-        for record in dead
-    ]
+def _lacks_headers(record: BadRecord) -> bool:
+    return record.headers is None and record.row is None
 
 
 def letter_id(record: BadRecord, epoch: int) -> str:

@@ -38,7 +38,7 @@ from weir.pipelines.tasks.dead_letters import (
     letter_id,
     replay_marks,
     with_headers,
-    with_letters_headers,
+    with_known_headers,
 )
 from weir.pipelines.tasks.freshness import Arrived, arrived
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
@@ -735,7 +735,8 @@ class EpochRunner:
             attempts = self._attempts(plan, batch.raws, session, instances, PUT_ASIDE)
             outputs += attempts.process(batch.turns, outputs[-1].clocks, first=batch.first, is_last=False)
             dead += [*batch.bad, *attempts.dead]
-        return joined(outputs, sub_topology.sinks), with_letters_headers(dead, plan.letters)
+        headers = {(letter.topic, letter.partition, letter.offset): letter.headers for letter in plan.letters}
+        return joined(outputs, sub_topology.sinks), with_known_headers(dead, headers)
 
     @contextmanager
     def _writing(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import MappingProxyType, TracebackType
@@ -31,7 +31,7 @@ from weir.pipelines.sinks.batched import BatchedSink
 from weir.pipelines.sinks.dead_letters import dead_letter_records
 from weir.pipelines.sinks.kafka import KafkaTopic
 from weir.pipelines.sinks.sql import SqlTable
-from weir.pipelines.tasks.dead_letters import letter_id
+from weir.pipelines.tasks.dead_letters import letter_id, with_known_headers
 from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.order import Part, with_keys
 from weir.pipelines.tasks.run_metrics import MetricsLevel, Reading, RunMetrics
@@ -689,13 +689,10 @@ class TopologyTestDriver:
         """With the headers of records that the program reads without them, as a run reads them once more."""
         if not bad:
             return []
-        piped = {(topic, offset): headers for topic, each in self._piped.items() for *_, offset, headers, _, _ in each}
-        return [
-            record
-            if record.headers is not None or record.row is not None
-            else replace(record, headers=piped.get((record.topic, record.offset)))
-            for record in bad
-        ]
+        piped = {
+            (topic, 0, offset): headers for topic, each in self._piped.items() for *_, offset, headers, _, _ in each
+        }
+        return with_known_headers(bad, piped)
 
     def _view(self, name: str, kind: StoreKind) -> tuple[Callable[[], pl.DataFrame], RecordType]:
         """How to read a store, and the type of the records that it holds."""

@@ -31,6 +31,7 @@ from weir.pipelines.tasks.run_metrics import MetricsLevel
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
+from weir.state.engine.cache import TaskStoreCache
 from weir.state.storage.contract import Folder
 from weir.state.storage.places import folder_at
 from weir.state.types import TaskId, TopicPartition
@@ -350,3 +351,10 @@ class Place:
     def run(self, on_step: Callable[[str], None] = lambda name: None, **accepts: bool) -> RunSummary:
         """A new generation, run until it has caught up; ``accepts`` as for ``spec``."""
         return self.driver(on_step, **accepts).run(Event(), until_caught_up=True)
+
+    def die(self) -> None:
+        """A run that reads everything and ends without closing its stores."""
+        driver = self.driver()
+        driver._finish = lambda reason, stop: None
+        driver.run(Event(), until_caught_up=True)
+        TaskStoreCache.close_all()

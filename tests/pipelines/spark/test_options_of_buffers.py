@@ -7,7 +7,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from datetime import timedelta
-from threading import Event
 
 import pytest
 
@@ -72,13 +71,6 @@ class Site(Place):
     def more(self) -> None:
         for topic, found in zip(("ads", "clicks"), updates(ROWS, 2 * ROWS), strict=True):
             self.topics.rows[topic, 0] += rows_of(found)
-
-    def die(self) -> None:
-        """A run that reads everything and ends without closing its stores."""
-        driver = self.driver()
-        driver._finish = lambda reason, stop: None
-        driver.run(Event(), until_caught_up=True)
-        TaskStoreCache.close_all()
 
     @property
     def written(self) -> dict[str, list[tuple]]:

@@ -114,13 +114,6 @@ class Site(Place):
     def reader(self) -> StateReader:
         return StateReader(self.folder, self.application)
 
-    def die(self) -> None:
-        """A run that reads everything and ends without closing its stores."""
-        driver = self.driver()
-        driver._finish = lambda reason, stop: None
-        driver.run(Event(), until_caught_up=True)
-        TaskStoreCache.close_all()
-
     @property
     def held(self) -> dict[str, dict]:
         """What the stores hold."""
