@@ -15,7 +15,7 @@ from weir.pipelines.cli.options import (
     confirm,
     load_settings,
 )
-from weir.pipelines.cli.render import console, notices, print_json, print_table
+from weir.pipelines.cli.render import console, notices, print_json, print_table, printable
 from weir.pipelines.operations.rows import as_dictionaries
 from weir.pipelines.operations.text import counted
 
@@ -94,7 +94,9 @@ def show(
 
 
 def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else "-" if value is None else str(value)
+    if value is None:
+        return "-"
+    return printable(value.decode(errors="replace") if isinstance(value, bytes) else str(value), kept="\n\t")
 
 
 def replay(

@@ -365,7 +365,11 @@ def delete(
 ) -> None:
     """Delete a topic with all its records. An application that reads it cannot continue without them."""
     with _cluster(directory, bootstrap_servers, assignments) as (admin, _):
-        partitions = [(topic, each) for each in range(admin.partition_count(topic))]
+        if (count := admin.topics().get(topic)) is None:
+            raise OperationError(
+                f"topic {topic!r} does not exist at {admin.bootstrap_servers}; `weir kafka list` shows those that do"
+            )
+        partitions = [(topic, each) for each in range(count)]
         begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
         records = counted(sum(ends[each] - begins[each] for each in partitions), "record")
         if not yes:

@@ -18,6 +18,16 @@ console = Console(highlight=False, emoji=False)
 notices = Console(stderr=True, highlight=False, emoji=False)
 
 
+def printable(text: str, *, kept: str = "") -> str:
+    """``text`` with its control characters escaped, but for those that are ``kept``: what a record holds breaks no line
+    and commands no terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in kept else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
@@ -32,10 +42,10 @@ def _cell(value: Any) -> str:
     if isinstance(value, Decimal):
         return f"{value:,f}"
     if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
+        return printable(value.decode("utf-8", "backslashreplace"))
     if isinstance(value, dict | list):
-        return json.dumps(value, default=_plain, ensure_ascii=False)
-    return str(value)
+        return printable(json.dumps(value, default=_plain, ensure_ascii=False))
+    return printable(str(value))
 
 
 def print_table(frame: pl.DataFrame, title: str = "") -> None:

@@ -41,7 +41,7 @@ def corrected() -> Application:
 def there(tmp_path, monkeypatch):
     terminal = opened(tmp_path, monkeypatch)
     terminal.topics.rows["clicks", 0] = clicks(0, 40)
-    terminal.topics.rows["clicks", 0][5] = (b"ann", b"{", 5_000)
+    terminal.topics.rows["clicks", 0][5] = (b"ann\x1b[2J", b"{\n\x07", 5_000)
     answer = terminal.run(terminal.has("app", by_user()))
     assert answer.code == 0, answer.text
     return terminal
@@ -73,6 +73,13 @@ def test_letters_are_counted_by_reason_and_one_is_shown_with_its_trace(there):
     assert "7 dead letters so far" in there.run("programs:app").text
     assert 'value: {"page": "page-2", "ms": 14}' in text
     assert there.weir("dead-letters list clicks --limit 2").code == 0
+
+
+def test_what_a_letter_holds_commands_no_terminal(there):
+    (fifth,) = letters_of(there).filter(offset=5)["id"]
+    shown, listed = there.weir(f"dead-letters show clicks {fifth}").text, there.weir("dead-letters list clicks").text
+    assert r"key: ann\x1b[2J value: { \x07 reason:" in shown
+    assert not {"\x1b", "\x07"} & {*shown, *listed}
 
 
 def test_letters_are_discarded_by_id_or_all_while_new_ones_come(there, monkeypatch):

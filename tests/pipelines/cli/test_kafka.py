@@ -222,17 +222,26 @@ def test_a_topic_that_exists_is_not_created_with_another_number_of_partitions(we
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("arguments", [["produce"], ["consume"], ["delete", "--yes"]])
-def test_an_unknown_topic_is_named_with_a_way_out_that_works(weir, arguments, request, kafka_admin):
+def test_a_topic_that_does_not_exist_is_not_deleted(weir, topic):
+    there = topic(1)
+    refused = weir("delete", "ordrs", "--yes")
+    assert refused.exit_code == 1
+    assert "topic 'ordrs' does not exist at" in flat(refused.stderr)
+    assert "`weir kafka list` shows those that do" in flat(refused.stderr)
+    assert there in weir("list").stdout
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("command", ["produce", "consume"])
+def test_an_unknown_topic_is_named_with_a_way_out_that_works(weir, command, request, kafka_admin):
     name = f"missing-{abs(hash(request.node.name))}"
-    command, *options = arguments
-    refused = weir(command, name, *options, input="a\n")
+    refused = weir(command, name, input="a\n")
     assert refused.exit_code == 1
     assert f"topic '{name}' does not exist at" in flat(refused.stderr)
     assert f"`weir kafka create {name}`" in flat(refused.stderr)
     assert "unexpected" not in refused.stderr
     assert weir("create", name).exit_code == 0
-    assert weir(command, name, *options, input="a\n").exit_code == 0
+    assert weir(command, name, input="a\n").exit_code == 0
 
 
 @pytest.mark.broker

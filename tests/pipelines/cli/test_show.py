@@ -96,6 +96,15 @@ def test_windows_that_end_after_the_year_9999_are_shown_and_so_are_the_other_row
         ]
 
 
+def test_a_row_stays_on_its_line_and_commands_no_terminal(capsys):
+    print_table(pl.DataFrame({"text": ["a\nb\x1b[2J", "Zoë"], "bytes": [b"\x00\t", b"\xff"], "list": [["\x9b"], []]}))
+    assert capsys.readouterr().out.splitlines() == [
+        "text         bytes   list",
+        r'a\nb\x1b[2J  \x00\t  ["\x9b"]',
+        r"Zoë          \xff    []",
+    ]
+
+
 def test_an_unknown_table_names_the_known_ones(shown):
     result = shown("nope")
     assert result.exit_code == 1
