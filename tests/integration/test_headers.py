@@ -94,4 +94,4 @@ def test_headers_arrive_as_they_were_sent_and_go_with_dead_letters(
     assert set(letters) == {"SystemExit", "KeyboardInterrupt", "ZeroDivisionError"}
     letter = letters["ZeroDivisionError"]
     shown = CliRunner().invoke(weir, ["dead-letters", "show", "with-headers", letter["id"], *place])
-    assert "headers: trace=\x00\ufffd\ufffd, trace=-, tenant=, trace=3" in shown.stdout
+    assert "headers: trace=\\x00\ufffd\ufffd, trace=-, tenant=, trace=3" in shown.stdout
