@@ -14,7 +14,7 @@ from tests.simulation.mutants import MUTANTS
 
 SECONDS = float(os.environ.get("SIMULATE_SECONDS", "60"))
 """How long new worlds are begun."""
-SOON_FOUND = ("epochs from one", "same generation", "unfenced", "any boot")
+SOON_FOUND = ("epochs from one", "same generation", "unfenced")
 TRIED = list(MUTANTS) if "SIMULATE_MUTANTS" in os.environ else SOON_FOUND
 """`make faults` tries all of them."""
 

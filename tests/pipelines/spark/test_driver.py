@@ -14,6 +14,7 @@ from tests.pipelines.spark.inline import InlineRestores, InlineSlots, Place, Top
 from tests.pipelines.spark.sales import Sale, application, expected, sales, totals
 from weir import Application, Json, StreamsBuilder, String
 from weir.pipelines.publishing.state import SinkState
+from weir.pipelines.spark import driver as module
 from weir.pipelines.spark.errors import BadRecordError, PartitionCountError, TaskFailedError, TopologyChangedError
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
@@ -135,7 +136,8 @@ class SlowlyStarting:
         return f"{decision.action} {decision.sink}"
 
 
-def test_what_is_asked_of_a_sink_waits_until_it_has_told_how_it_is_doing_and_nothing_else_waits(place):
+def test_what_is_asked_of_a_sink_waits_until_it_has_told_how_it_is_doing_and_nothing_else_waits(place, monkeypatch):
+    monkeypatch.setattr(module, "QUIET_REPORT_EVERY_S", 0.5)
     place.publishing, desk, answered = SlowlyStarting(3), place.desk, []
     retry, commit = desk.ask("sink", sink="totals", action="retry"), desk.ask("commit")
 

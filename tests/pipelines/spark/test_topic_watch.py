@@ -33,6 +33,7 @@ ACCEPTED = "read on at offset .*keeping all state, with `weir run MODULE:APP --a
 def place(tmp_path, monkeypatch):
     """Where 100 records of each partition have been read."""
     monkeypatch.setattr(module, "BROKER_WAIT_S", 0.001)
+    monkeypatch.setattr(module, "QUIET_REPORT_EVERY_S", 0.5)
     topics = Topics(
         {(topic, partition): sales(100, partition) for topic, partition in PARTITIONS},
         ids={"sales": "first"},
