@@ -36,6 +36,7 @@ class SimulatedSlots(PlansUnderWay):
         self._scheduler, self._new_runner = scheduler, runner
         self._driver = scheduler.current
         self._runners: dict[int, EpochRunner] = {}
+        """Of the newest worker of each slot, which keeps it as long as it lives."""
         self._workers: dict[int, tuple[Process, Given]] = {}
 
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
@@ -69,13 +70,12 @@ class SimulatedSlots(PlansUnderWay):
         number = 1 + getattr(self, "_count", 0)
         self._count = number
         name = f"{self._driver.name if self._driver else ''}/w{slot}.{number}"
-        self._workers[slot] = self._scheduler.spawn(name, lambda: self._work(slot, given)), given
+        runner = self._runner(slot)
+        self._workers[slot] = self._scheduler.spawn(name, lambda: self._work(slot, given, runner)), given
 
-    def _work(self, slot: int, given: Given) -> None:
-        me = self._scheduler.current
+    def _work(self, slot: int, given: Given, runner: EpochRunner) -> None:
+        me, began_s = self._scheduler.current, self._scheduler.now_s
         is_newest = lambda: self._workers[slot][0] is me
-        runner, began_s, lives_on = self._new_runner(), self._scheduler.now_s, is_newest
-        self._runners.setdefault(slot, runner)
         given.sent()
 
         def renewal(plan: TaskPlan) -> Renewal | None:
@@ -84,7 +84,7 @@ class SimulatedSlots(PlansUnderWay):
             answers: list[Renewal | None] = []
             given.heard(Asks(plan.task), answers.append)
             while not answers:
-                if not lives_on() or self._driver is None or not self._driver.is_alive:
+                if not is_newest() or self._driver is None or not self._driver.is_alive:
                     raise DriverGoneError
                 self._scheduler.sleep(0.01)
             if answers[0] is None:
