@@ -23,6 +23,7 @@ class Outcome:
     error: str = ""
     """What broke; empty if everything held."""
     history: list[str] = field(default_factory=list, repr=False)
+    """Empty unless it is wanted."""
 
     @property
     def is_broken(self) -> bool:
@@ -37,8 +38,9 @@ def live_through_in_time(seed: int, *, mutant: str | None, until_s: float) -> Ou
     return None if time.monotonic() > until_s else live_through(seed, mutant=mutant)
 
 
-def live_through(seed: int, *, mutant: str | None = None) -> Outcome:
-    """Live through the world of ``seed``, with the code under test broken by ``mutant``."""
+def live_through(seed: int, *, mutant: str | None = None, tells: bool = False) -> Outcome:
+    """Live through the world of ``seed``, with the code under test broken by ``mutant``; ``tells`` is whether its
+    history is wanted."""
     began_s, error = time.monotonic(), ""
     with tempfile.TemporaryDirectory(prefix="weir-world-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         world = World(seed, Path(folder))
@@ -47,4 +49,4 @@ def live_through(seed: int, *, mutant: str | None = None) -> Outcome:
                 world.run()
         except Exception as broken:
             error = world.without_chance(f"{type(broken).__name__}: {broken}")
-    return Outcome(seed, time.monotonic() - began_s, error, world.history)
+    return Outcome(seed, time.monotonic() - began_s, error, world.history if tells else [])
