@@ -13,10 +13,11 @@ import polars as pl
 
 from weir.state.changelog.rows import changelog_spec, partition_of_rows
 from weir.state.commit.damage import naming_damage
+from weir.state.commit.evolution import TOMBSTONE_HORIZON
 from weir.state.commit.files import read_files, stored_schema
-from weir.state.commit.tables import file_actions, tombstone_horizon
+from weir.state.commit.live_files import live_files
 from weir.state.engine.task_store import MAX_KEY_BYTES
-from weir.state.storage.places import Place, table_at
+from weir.state.storage.places import Place
 from weir.state.stores.codec import TIMES_AROUND, KeyCodec, RowCodec
 from weir.state.stores.long_keys import shortened
 from weir.state.types import StoreSpec
@@ -46,9 +47,7 @@ class TaskChangelog:
     def of(cls, app_folder: Place, spec: StoreSpec, task_id: str, *, through: int, above: int = -1) -> TaskChangelog:
         """Look the files up in the newest version of the Delta table."""
         folder = app_folder / changelog_spec(spec).name
-        with naming_damage(folder):
-            table = table_at(folder)
-            files = file_actions(table)
+        files, properties = live_files(folder, ranges=["_epoch"], partitions=["task"])
         if not files.is_empty():
             files = files.filter(
                 partition_of_rows() == task_id.rpartition("_")[2],
@@ -62,7 +61,7 @@ class TaskChangelog:
             size_bytes=int(files["size_bytes"].sum()) if files.height else 0,
             above=above,
             through=through,
-            horizon=tombstone_horizon(table),
+            horizon=int(properties.get(TOMBSTONE_HORIZON) or 0),
         )
 
     def newest_rows(self) -> pl.DataFrame:

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -34,6 +34,9 @@ _FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
 """Table features for writers that an append of whole files satisfies without further work."""
 _ENGINE = {"engineInfo": "weir"}
 _APPEND_ONLY = "delta.appendOnly"
+
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+"""What an action is read as; fields that it lacks are passed over."""
 
 
 class _Transaction(msgspec.Struct, rename="camel"):
@@ -139,7 +142,7 @@ class DeltaLog:
         _sync(self._log, range(read_from + 1, self.version + 1))
 
     def _next(self) -> list[_Action] | None:
-        return _actions(self._log, self.version + 1)
+        return _actions(self._log, self.version + 1, _Action)
 
     def _require_there(self) -> None:
         """Only a checkpoint that covers the newest entry read takes its place."""
@@ -175,17 +178,11 @@ class DeltaLog:
 
     def _read_from_first(self) -> bool:
         """Read all entries; False, with nothing read, if a checkpoint stands for some, or one cannot be read."""
-        found = [file.name for file in self._log.list() if file.name.endswith((".json", ".parquet"))]
-        if sorted(found) != [entry_name(version) for version in range(len(found))]:
-            return False
-        try:
-            entries = self._log.at_once(partial(_actions, self._log, version) for version in range(len(found)))
-        except msgspec.DecodeError:  # delta-rs says which one
-            return False
-        actions = [action for entry in entries if entry is not None for action in entry]
+        entries = entries_from_first(self._log, _Action)
+        actions = [action for entry in entries or () for action in entry]
         protocols = [action.protocol for action in actions if action.protocol is not None]
         layouts = [action.meta_data for action in actions if action.meta_data is not None]
-        if None in entries or not protocols or not layouts:
+        if entries is None or not protocols or not layouts:
             return False
         self._require_known(protocols[-1]["minWriterVersion"], protocols[-1].get("writerFeatures") or ())
         self.version, self.layout = len(entries) - 1, Layout.of_action(layouts[-1])
@@ -241,7 +238,7 @@ def replace_files(
         raise AppendOnlyError(folder.uri)
     entry = _encoded(_replace_actions(removed, added, is_data_changed, transaction))
     while not log.put_if_absent(entry_name(version), entry):
-        if (there := _actions(log, version)) is None:  # cleaned up since: the log has gone on
+        if (there := _actions(log, version, _Action)) is None:  # cleaned up since: the log has gone on
             return False
         if any(action.remove is not None and unquote(action.remove.path) in paths for action in there):
             return False
@@ -398,15 +395,32 @@ def _add(entry: FileEntry, now_ms: int, *, is_data_changed: bool) -> dict[str, A
     }
 
 
-def _actions(log: Folder, version: int) -> list[_Action] | None:
-    """What the entry of a version says; None if there is none."""
+def entries_from_first(log: Folder, kind: type[Kind]) -> list[list[Kind]] | None:
+    """What all entries of a log say; None if a checkpoint stands for some, or one cannot be read.
+
+    Raises:
+        DamagedFileError: An entry is empty.
+    """
+    found = [file.name for file in log.list() if file.name.endswith((".json", ".parquet"))]
+    if sorted(found) != [entry_name(version) for version in range(len(found))]:
+        return None
+    try:
+        entries = log.at_once(partial(_actions, log, version, kind) for version in range(len(found)))
+    except msgspec.DecodeError:  # delta-rs says which one
+        return None
+    read = [entry for entry in entries if entry is not None]
+    return read if len(read) == len(found) else None
+
+
+def _actions(log: Folder, version: int, kind: type[Kind]) -> list[Kind] | None:
+    """What the entry of a version says, each action as a ``kind``; None if there is none."""
     name = entry_name(version)
     try:
         content = log.get(name)
     except FileNotFoundError:
         return None
     require_content(log, name, content)
-    return [msgspec.json.decode(line, type=_Action) for line in content.splitlines() if line]
+    return [msgspec.json.decode(line, type=kind) for line in content.splitlines() if line]
 
 
 def _live(table: DeltaTable) -> set[str]:

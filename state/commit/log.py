@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.delta_log import DeltaLog
 from weir.state.commit.files import scan_as_written, write_file
+from weir.state.commit.live_files import live_files
 from weir.state.commit.record import (
     FORMAT_VERSION,
     KEYED_FORMAT_VERSION,
@@ -20,10 +21,10 @@ from weir.state.commit.record import (
     UNLOGGED_FORMAT_VERSION,
     CommitRecord,
 )
-from weir.state.commit.tables import file_actions, scan_table
+from weir.state.commit.tables import scan_table
 from weir.state.errors import DamagedFileError, FormatVersionError
 from weir.state.storage.contract import Folder
-from weir.state.storage.places import Place, folder_at, is_table, table_at
+from weir.state.storage.places import Place, folder_at, is_table
 from weir.state.types import FileEntry, TableSpec
 
 COMMITS = TableSpec(
@@ -68,10 +69,13 @@ def newest_commit(warehouse: Place, application: str) -> CommitRecord | None:
     Found by file statistics, without reading the whole log (PROTOCOL 16).
     """
     folder = folder_at(warehouse) / application / COMMITS.name
-    if not is_table(folder):
-        return None
-    with naming_damage(folder):
-        return newest_of(folder, file_actions(table_at(folder)))
+    return newest_of(folder, files_of_log(folder)) if is_table(folder) else None
+
+
+def files_of_log(place: Place) -> pl.DataFrame:
+    """The log's files, as the functions here take them."""
+    files, _ = live_files(place, ranges=("kind", "generation", "epoch"))
+    return files
 
 
 def newest_generation(warehouse: Place, application: str) -> int:

@@ -18,7 +18,7 @@ from threading import Lock
 import polars as pl
 
 from weir.state.commit.delta_log import is_append_only
-from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
+from weir.state.commit.log import COMMITS, commits_above, files_of_log, newest_commit, newest_of, write_row
 from weir.state.commit.outbox import outbox_name
 from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
 from weir.state.commit.removal import remove_tables
@@ -106,7 +106,7 @@ class Committer:
         """
         while True:
             log = self._log = AppendTable.create(self._app_folder, COMMITS, self._application)
-            log_files = log.files()
+            log_files = files_of_log(log.folder)
             newest = newest_of(log.folder, log_files)
             self._last, self._generation = log.version, (log.version >> 32) + 1
             self._table_versions = dict(newest.table_versions) if newest else {}
@@ -281,7 +281,7 @@ class Committer:
             except Exception as error:
                 failure = error
                 log.refresh()
-            if log.version == version and (is_written or entry.path in log.files()["path"]):
+            if log.version == version and (is_written or entry.path in files_of_log(log.folder)["path"]):
                 break
             if log.version != self._last:
                 raise FencedError(self._application, version_text(self._last), version_text(log.version))

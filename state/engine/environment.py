@@ -211,6 +211,12 @@ def write_identity(folder: Path, *, clean_txn: int | None) -> None:
     replace_file(folder / IDENTITY, msgspec.json.encode(identity))
 
 
+def unmark(folder: Path, task_id: str) -> None:
+    """The instance is in use: another process may have left the mark of a clean stop since this one has opened it."""
+    if _read_identity(folder, task_id).clean_txn is not None:
+        write_identity(folder, clean_txn=None)
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a small file so that readers, even after a crash, see the old or the new content, never part of it."""
     part = path.with_name(f".{path.name}.{os.getpid()}")

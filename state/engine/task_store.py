@@ -29,6 +29,7 @@ from weir.state.engine.environment import (
     spare,
     suspect,
     trusted_environment,
+    unmark,
     write_identity,
 )
 from weir.state.engine.figures import Figures, Times
@@ -75,6 +76,8 @@ class TaskStore:
         self._suppliers = dict(suppliers or {})
         self._backing = Backing(task_id, opened_stores(folder, self._suppliers))
         self._is_proven = False
+        self._settled_by = 0
+        """The newest generation when this handle was opened, or the one for which it has settled the store since."""
         self._times = Times()
 
     @classmethod
@@ -118,6 +121,7 @@ class TaskStore:
             store = cls(folder, task_id, environment, suppliers)
             store._databases.open_stores()
             store._databases.check()
+            store._settled_by = store.generation
             store._databases.add_stores([*RESERVED_STORES, *stores], store._suppliers)
             store._require_same_backing(stores)
         return store
@@ -220,6 +224,7 @@ class TaskStore:
                 with self._databases.changing() as txn:
                     meta = self._databases.read_meta(txn)
                     outcome = self._settle(txn, meta, generation, expected, committed, handed_s)
+                self._settled_by = generation
                 if outcome is Settlement.READY and expected == committed != meta.base:
                     took_s = time.perf_counter() - began_s
                     of_stores = {store: handed_s.get(store, took_s) for store in meta.stores}
@@ -394,10 +399,16 @@ class TaskStore:
         self._databases.environment.copy(str(folder), compact=True)
 
     def close(self, *, clean: bool = False) -> None:
-        """Close the environment; ``clean`` syncs it first, so that it is trusted even after the machine restarts."""
+        """Close the environment.
+
+        ``clean`` syncs it first, so that it is trusted even after the machine restarts, unless a newer generation has
+        settled the store, whose writes nobody would sync (PROTOCOL 19).
+        """
         if clean:
-            self._databases.environment.sync(True)
-            write_identity(self.folder, clean_txn=self._databases.environment.info()["last_txnid"])
+            with self._databases.changing() as txn:  # nobody writes meanwhile
+                if self._databases.read_meta(txn).generation <= self._settled_by:
+                    self._databases.environment.sync(True)
+                    write_identity(self.folder, clean_txn=self._databases.environment.info()["last_txnid"])
         self._databases.close()
         release(self.folder)
         self._backing.close()
@@ -416,6 +427,7 @@ class TaskStore:
             raise FencedStoreError(self.task_id, generation, meta.generation)
         if meta.generation < generation:
             note_generation(self.folder, generation)
+            unmark(self.folder, self.task_id)
         settled = replace(meta, generation=generation)
         if meta.current == expected:
             outcome = Settlement.READY
@@ -523,6 +535,7 @@ class TaskStore:
 
     def _stand_at(self, state: StateId | None, generation: int) -> None:
         """Mark all rows as committed at ``state``."""
+        self._settled_by = generation
         for name, store in self._backing.stores.items():
             if state is not None and store.is_persistent():
                 self._backing.commit(name, state)

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--mutant", help="break the code under test so, and stop at the first seed that finds it")
     given = parser.parse_args(arguments)
     if given.seed is not None:
-        found = live_through(given.seed, mutant=given.mutant)
+        found = live_through(given.seed, mutant=given.mutant, tells=True)
         print("\n".join(found.history))
         print(found)
         return found.is_broken

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import insort
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,9 +9,9 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.simulation.brokers import Brokers
+from tests.simulation.delta_log import transactions
 from tests.simulation.place import SimulatedPlace
 from weir.pipelines.tasks.blobs import BLOBS
-from weir.state.commit.checkpoints import LOG
 from weir.state.commit.log import COMMITS
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
@@ -81,9 +80,8 @@ class Invariants:
     def _is_older(self, generation: int) -> bool:
         """Whether a claim that is heard of after newer ones comes before them in the log: its append got no answer, and
         its driver slept before it looked."""
-        log = self._place.warehouse / self._place.application.id / COMMITS.name / LOG
-        actions = (json.loads(line) for entry in sorted(log.glob("*.json")) for line in entry.read_text().splitlines())
-        found = [action["txn"]["version"] >> 32 for action in actions if "txn" in action]
+        table = self._place.warehouse / self._place.application.id / COMMITS.name
+        found = [version >> 32 for version in transactions(table)]
         return generation not in self.generations and generation in found and found == sorted(found)
 
     @staticmethod

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.pipelines.spark.inline import Place
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.stores import Cache, Stores, none_open
 from weir.pipelines.application import Application
 from weir.pipelines.spark.driver import Driver, started_driver
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
@@ -28,54 +29,64 @@ from weir.state.changelog.restore import RestoreProgress
 from weir.state.types import TaskId
 
 
+@dataclass(frozen=True)
+class Worker:
+    """What a worker has as long as it lives."""
+
+    runner: EpochRunner
+    stores: Cache = field(default_factory=none_open)
+
+
 class SimulatedSlots(PlansUnderWay):
     """Slots whose workers are processes of the world."""
 
-    def __init__(self, scheduler: Scheduler, slot_of: Mapping[TaskId, int], runner: Callable[..., EpochRunner]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, stores: Stores, slot_of: Mapping[TaskId, int], runner: Callable[[], EpochRunner]
+    ) -> None:
         super().__init__(slot_of)
-        self._scheduler, self._new_runner = scheduler, runner
+        self._scheduler, self._stores, self._new_runner = scheduler, stores, runner
         self._driver = scheduler.current
-        self._runners: dict[int, EpochRunner] = {}
-        self._workers: dict[int, tuple[Process, Given]] = {}
+        self._workers: dict[int, Worker] = {}
+        """The newest of each slot."""
+        self._at_work: dict[int, tuple[Process, Given]] = {}
 
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
         return [
-            (
-                request.task,
-                self._runner(self.slot_of[request.task]).settle(
-                    request.task,
-                    request.instance,
-                    generation=request.generation,
-                    committed=request.committed,
-                    close=request.close,
-                ),
-            )
-            for request in requests
+            (request.task, self._settled(self._worker(self.slot_of[request.task]), request)) for request in requests
         ]
 
     def replaced(self, worker: Process) -> None:
         """Spark has given up ``worker``, dead or not: if it was the newest of its slot, another one takes its place."""
-        for slot, (newest, given) in list(self._workers.items()):
+        for slot, (newest, given) in list(self._at_work.items()):
             if newest is worker and not given.has_ended and self._driver is not None and self._driver.is_alive:
-                self._runners.pop(slot, None)
+                self._workers.pop(slot, None)
                 self._begin(slot, given)
 
-    def _runner(self, slot: int) -> EpochRunner:
-        if slot not in self._runners:
-            self._runners[slot] = self._new_runner()
-        return self._runners[slot]
+    def _settled(self, worker: Worker, request: SettleRequest) -> bool:
+        with self._stores.using(worker.stores):
+            return worker.runner.settle(
+                request.task,
+                request.instance,
+                generation=request.generation,
+                committed=request.committed,
+                close=request.close,
+            )
+
+    def _worker(self, slot: int) -> Worker:
+        if slot not in self._workers:
+            self._workers[slot] = Worker(self._new_runner())
+        return self._workers[slot]
 
     def _begin(self, slot: int, given: Given) -> None:
         number = 1 + getattr(self, "_count", 0)
         self._count = number
         name = f"{self._driver.name if self._driver else ''}/w{slot}.{number}"
-        self._workers[slot] = self._scheduler.spawn(name, lambda: self._work(slot, given)), given
+        worker = self._worker(slot)
+        self._at_work[slot] = self._scheduler.spawn(name, lambda: self._work(slot, given, worker)), given
 
-    def _work(self, slot: int, given: Given) -> None:
-        me = self._scheduler.current
-        is_newest = lambda: self._workers[slot][0] is me
-        runner, began_s, lives_on = self._new_runner(), self._scheduler.now_s, is_newest
-        self._runners.setdefault(slot, runner)
+    def _work(self, slot: int, given: Given, worker: Worker) -> None:
+        me, began_s = self._scheduler.current, self._scheduler.now_s
+        is_newest = lambda: self._at_work[slot][0] is me
         given.sent()
 
         def renewal(plan: TaskPlan) -> Renewal | None:
@@ -84,17 +95,18 @@ class SimulatedSlots(PlansUnderWay):
             answers: list[Renewal | None] = []
             given.heard(Asks(plan.task), answers.append)
             while not answers:
-                if not lives_on() or self._driver is None or not self._driver.is_alive:
+                if not is_newest() or self._driver is None or not self._driver.is_alive:
                     raise DriverGoneError
                 self._scheduler.sleep(0.01)
             if answers[0] is None:
                 raise NotWantedError
             return answers[0]
 
-        runner._renewal = renewal
+        worker.runner._renewal = renewal
         for plan in given.plans[len(given.receipts) :]:
             try:
-                receipt = runner.run(plan)
+                with self._stores.using(worker.stores):
+                    receipt = worker.runner.run(plan)
             except DriverGoneError:
                 return
             self._scheduler.point(f"answers {plan.task} {plan.state}: {receipt.status.value} {receipt.error}".rstrip())
@@ -166,6 +178,7 @@ class SimulatedPlace(Place):
     """A place whose parts are processes of a world."""
 
     scheduler: Scheduler = field(kw_only=True)
+    stores: Stores = field(kw_only=True)
     slots_count: int = 1
     host: str = "a"
     """Whose local state the next driver and its workers find."""
@@ -183,7 +196,9 @@ class SimulatedPlace(Place):
         scheduler, on_step = self.scheduler, self.scheduler.point
         spec = self.spec(**accepts)
         application, settings = spec.application, replace(spec.task_settings, reads_ahead=False)
-        slots = SimulatedSlots(scheduler, spec.slot_of, lambda: self._runner(application, settings, on_step))
+        slots = SimulatedSlots(
+            scheduler, self.stores, spec.slot_of, lambda: self._runner(application, settings, on_step)
+        )
         self.slots_now.append(slots)
         executors = Executors(
             slots=slots,

@@ -29,10 +29,10 @@ from tests.simulation.place import SimulatedPlace
 from tests.simulation.programs import case_of
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.storage import PageCache, spoil
+from tests.simulation.stores import Stores
 from tests.simulation.substitutes import Event, on_disk, substitutes
 from weir.pipelines.spark.errors import CommitOutOfSpaceError, OffsetsLostError, RunError
 from weir.state.changelog.compaction import Compaction
-from weir.state.engine.cache import TaskStoreCache
 from weir.state.errors import FencedError, StateError
 from weir.state.types import TopicPartition
 
@@ -60,6 +60,7 @@ class World:
         self.faults = Faults.drawn(self.rng)
         self._left = 0
         """How many faults may still happen to the newest driver."""
+        self.stores = Stores(self.scheduler)
         brokers = Brokers.of(self.program, self.data, self.rng)
         self.place = SimulatedPlace(
             building.application(
@@ -73,6 +74,7 @@ class World:
             snapshot_rows=self.rng.choice([0, 0, 5]),
             slots_count=self.rng.choice([1, 1, 2]),
             scheduler=self.scheduler,
+            stores=self.stores,
         )
         self.brokers = brokers
         self.invariants = Invariants(self.place, brokers)
@@ -101,15 +103,16 @@ class World:
             with (
                 substitutes(self.scheduler, Random(self.seed), lambda: f"boot {self.boots}"),
                 on_disk(self.disk.fsync if self.faults.blackouts else lambda descriptor: None, self._calling),
+                self.stores.substituted(),
                 self.invariants.watching(),
             ):
                 self._run()
                 self.invariants.require_whole()
-                TaskStoreCache.close_all()
+                self.stores.close_all()
                 require_equal(of_model(self.program, self.data), self.program, self.place)
         finally:
             self.scheduler.end()
-            TaskStoreCache.close_all()
+            self.stores.close_all()
 
     def _run(self) -> None:
         self._outside = [self.scheduler.spawn("topics", self._fill)]
@@ -367,7 +370,7 @@ class World:
         for process in list(self.scheduler.processes):
             if process.is_alive and process not in self._outside:
                 self.scheduler.kill(process)
-        TaskStoreCache.close_all()
+        self.stores.close_all()
         for instance in sorted(self.place.folder.glob("state-*/*/*/instance.json")):
             spoil(instance.parent)
         self.boots += 1
@@ -378,7 +381,7 @@ class World:
         """What happens to local state while no driver begins."""
         if self._at_work():
             return
-        TaskStoreCache.close_all()
+        self.stores.close_all()
         if self.rng.random() < self.faults.wipes:
             folders = sorted(self.place.folder.glob("state-*/*"))
             for folder in folders if self.rng.random() < 0.5 else self.rng.sample(folders, min(1, len(folders))):

@@ -7,16 +7,20 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures
+from polars.testing import assert_frame_equal
 
 from weir.state.commit import delta_log
+from weir.state.commit import live_files as module
 from weir.state.commit.checkpoints import LOG, entry_name, write_checkpoint
-from weir.state.commit.delta_log import DeltaLog
+from weir.state.commit.delta_log import DeltaLog, replace_files
 from weir.state.commit.evolution import delta_schema
 from weir.state.commit.files import stored_schema, write_file
 from weir.state.commit.layout import Layout
-from weir.state.commit.tables import AppendTable, read_rows
+from weir.state.commit.live_files import live_files
+from weir.state.commit.tables import AppendTable, file_actions, read_rows
 from weir.state.errors import DamagedFileError
+from weir.state.storage.places import table_at
 from weir.state.types import FileEntry, TableSpec
 
 SPEC = TableSpec(
@@ -100,3 +104,50 @@ def test_a_table_is_made_as_delta_rs_makes_it(tmp_path, spec):
         assert getattr(found.protocol(), name) == getattr(other.protocol(), name)
     assert found.metadata().partition_columns == other.metadata().partition_columns
     assert read_rows(tmp_path / "t").is_empty()
+
+
+def merged(app: Path) -> None:
+    appended(app)
+    old = file_actions(DeltaTable(app / "t"))
+    assert replace_files(app / "t", old[:2], [entry(app, 12)], is_data_changed=False)
+
+
+def without_statistics(app: Path) -> None:
+    appended(app)
+    AppendTable(app / "t", "t", "app").append(11, [replace(entry(app, 11), stats="")])
+
+
+@pytest.mark.parametrize(
+    "make", [created, appended, evolved, checkpointed, changed_by_others, merged, without_statistics]
+)
+def test_the_files_that_a_log_names_are_those_that_delta_rs_finds(tmp_path, make):
+    make(tmp_path)
+    table = DeltaTable(tmp_path / "t")
+    found, properties = live_files(tmp_path / "t", ranges=["_epoch"], partitions=["task"])
+    assert properties == table.metadata().configuration
+    wanted = file_actions(table)
+    assert found.height == wanted.height == len(table.file_uris())
+    if found.height:
+        columns = ["path", "size_bytes", "num_records", "min._epoch", "max._epoch", "partition.task"]
+        assert_frame_equal(found.select(columns), wanted.select(columns), check_row_order=False)
+
+
+def test_files_of_a_log_without_checkpoints_are_found_without_delta_rs(tmp_path, monkeypatch):
+    merged(tmp_path)
+    monkeypatch.setattr(module, "table_at", lambda place: pytest.fail("delta-rs reads more than is needed"))
+    assert live_files(tmp_path / "t", ranges=["_epoch"])[0]["max._epoch"].to_list()
+
+
+def with_deletion_vectors(app: Path) -> None:
+    appended(app)
+    feature = TableFeatures.DeletionVectors
+    DeltaTable(app / "t").alter.add_feature(feature, allow_protocol_versions_increase=True)
+
+
+@pytest.mark.parametrize("make", [checkpointed, with_deletion_vectors])
+def test_checkpoints_and_features_that_are_not_known_are_left_to_delta_rs(tmp_path, make, monkeypatch):
+    make(tmp_path)
+    asked: list[Path] = []
+    monkeypatch.setattr(module, "table_at", lambda place: asked.append(place.path) or table_at(place))
+    assert live_files(tmp_path / "t", ranges=["_epoch"])[0].height
+    assert asked == [tmp_path / "t"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.synchronize
 import os
 import pickle
 import shutil
@@ -54,6 +56,38 @@ def test_a_restart_of_the_machine_is_trusted_only_after_a_clean_stop(folder):
     TaskStore.open(folder, "0_0", ["a"]).close(clean=True)
     change_identity(folder, boot_id="another")
     open_again(folder)  # trusted, and in use from now on
+    change_identity(folder, boot_id="another")
+    with corrupted("machine has restarted.*not closed cleanly"):
+        open_again(folder)
+
+
+def _stop_late(
+    folder: Path, is_settled: multiprocessing.synchronize.Event, stops: multiprocessing.synchronize.Event
+) -> None:
+    store = TaskStore.open(folder, "0_0", ["a"])
+    store.settle(generation=1, expected=StateId(1, 1), committed=StateId(1, 1))
+    is_settled.set()
+    assert stops.wait(30)
+    store.close(clean=True)
+
+
+@pytest.mark.parametrize("is_settled_before", [True, False])
+def test_the_clean_stop_of_an_older_driver_marks_nothing_that_a_newer_one_writes(folder, is_settled_before):
+    """Its worker was slow, or frozen, while another one took over: nobody syncs what that one writes."""
+    context = multiprocessing.get_context("fork")
+    is_settled, stops = context.Event(), context.Event()
+    older = context.Process(target=_stop_late, args=(folder, is_settled, stops))
+    older.start()
+    assert is_settled.wait(30)
+    newer = TaskStore.open(folder, "0_0", ["a"])
+    if is_settled_before:
+        newer.settle(generation=2, expected=StateId(1, 1), committed=StateId(1, 1))
+    stops.set()
+    older.join()
+    assert older.exitcode == 0
+    if not is_settled_before:
+        newer.settle(generation=2, expected=StateId(1, 1), committed=StateId(1, 1))
+    newer.close()
     change_identity(folder, boot_id="another")
     with corrupted("machine has restarted.*not closed cleanly"):
         open_again(folder)
