@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 from polars import col
 
-from tests.pipelines.order import model
+from tests.pipelines.order import description, functions
 from tests.pipelines.order.description import (
     Aggregate,
     Cogroup,
@@ -96,28 +96,28 @@ FOLDS = {
 }
 
 
-def _of(call: Callable[..., model.Value], *values: Value | None) -> Value:
-    return Value(*call(*(value and model.Value(value.num, value.word) for value in values)))
+def _of(call: Callable[..., description.Value], *values: Value | None) -> Value:
+    return Value(*call(*(value and description.Value(value.num, value.word) for value in values)))
 
 
 def chain(key: Any, value: Value, state: Value) -> Value:
-    return _of(model.chained, state, value)
+    return _of(functions.chained, state, value)
 
 
 def chain_otherwise(key: Any, value: Value, state: Value) -> Value:
-    return _of(model.chained_otherwise, state, value)
+    return _of(functions.chained_otherwise, state, value)
 
 
 def unchain(key: Any, value: Value, state: Value) -> Value:
-    return _of(model.unchained, state, value)
+    return _of(functions.unchained, state, value)
 
 
 def join_chains(key: Any, one: Value, other: Value) -> Value:
-    return _of(model.chains_joined, one, other)
+    return _of(functions.chains_joined, one, other)
 
 
 def join(one: Value | None, other: Value | None) -> Value:
-    return _of(model.joined, one, other)
+    return _of(functions.joined, one, other)
 
 
 def nothing() -> Value:
@@ -259,7 +259,7 @@ def _join_windows(windows: JoinWithin) -> JoinWindows:
 
 
 def topics(data: Data) -> Topics:
-    def row(key: str, value: model.Value | None, ts: int) -> Row:
+    def row(key: str, value: description.Value | None, ts: int) -> Row:
         return key.encode(), None if value is None else json.dumps(value._asdict()).encode(), ts
 
     return Topics({name: [row(*record) for record in records] for name, records in data.items()})

@@ -34,7 +34,7 @@ class Source(Step):
 
 @dataclass(frozen=True)
 class Filter(Step):
-    """Of a stream or a table; ``how`` is one of ``model.PREDICATES``."""
+    """Of a stream or a table; ``how`` is one of ``functions.PREDICATES``."""
 
     parent: int
     how: str
@@ -42,7 +42,7 @@ class Filter(Step):
 
 @dataclass(frozen=True)
 class MapValues(Step):
-    """Of a stream or a table; ``how`` is one of ``model.MAPPERS``."""
+    """Of a stream or a table; ``how`` is one of ``functions.MAPPERS``."""
 
     parent: int
     how: str
@@ -50,7 +50,7 @@ class MapValues(Step):
 
 @dataclass(frozen=True)
 class SelectKey(Step):
-    """``how`` is one of ``model.KEYS``."""
+    """``how`` is one of ``functions.KEYS``."""
 
     parent: int
     how: str
@@ -110,7 +110,7 @@ Windows = Tumbling | Hopping | Sessions | Sliding
 
 @dataclass(frozen=True)
 class Aggregate(Step):
-    """Of a stream by its key. ``fold`` is one of ``model.FOLDS``.
+    """Of a stream by its key. ``fold`` is one of ``functions.FOLDS``.
 
     ``emits`` is "updates", or "suppressed" or "on close" for the two ways to final results.
     """
@@ -140,7 +140,7 @@ class Suppress(Step):
 
 @dataclass(frozen=True)
 class GroupTable(Step):
-    """Of a table by another key. ``fold`` is one of ``model.CHANGE_FOLDS``."""
+    """Of a table by another key. ``fold`` is one of ``functions.CHANGE_FOLDS``."""
 
     parent: int
     key: str
@@ -191,7 +191,7 @@ class TableJoin(Step):
 
 @dataclass(frozen=True)
 class ForeignJoin(Step):
-    """Of two tables; ``key`` is one of ``model.KEYS``, of the left table's values."""
+    """Of two tables; ``key`` is one of ``functions.KEYS``, of the left table's values."""
 
     parent: int
     other: int

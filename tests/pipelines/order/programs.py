@@ -37,12 +37,8 @@ from tests.pipelines.order.description import (
     Tumbling,
     Value,
 )
+from tests.pipelines.order.functions import CHANGE_FOLDS, FOLDS, KEYS, MAPPERS, PREDICATES
 from tests.pipelines.order.model import (
-    CHANGE_FOLDS,
-    FOLDS,
-    KEYS,
-    MAPPERS,
-    PREDICATES,
     CircleError,
     Machine,
     Node,
