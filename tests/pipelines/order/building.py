@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import polars as pl
 from polars import col
 
-from tests.pipelines.order import description, functions
+from tests.pipelines.order import description
 from tests.pipelines.order.description import (
     Aggregate,
     Cogroup,
@@ -37,8 +34,24 @@ from tests.pipelines.order.description import (
     TableJoin,
     ToStream,
     ToTable,
+    Totals,
     Tumbling,
     Windows,
+)
+from tests.pipelines.order.processors import gathering, totalling, totalling_by_columns
+from tests.pipelines.order.renderings import (
+    FOLDS,
+    KEYS,
+    MAPPERS,
+    PREDICATES,
+    Value,
+    chain,
+    chain_otherwise,
+    join,
+    join_chains,
+    ms,
+    nothing,
+    unchain,
 )
 from tests.pipelines.spark.inline import Row, Topics
 from weir import (
@@ -46,14 +59,8 @@ from weir import (
     BufferConfig,
     Count,
     EmitStrategy,
-    First,
-    FixedKeyProcessor,
-    FixedKeyRecord,
     JoinWindows,
     Json,
-    KeyValueStore,
-    Last,
-    Max,
     SessionWindows,
     SlidingWindows,
     StreamsBuilder,
@@ -62,98 +69,6 @@ from weir import (
     Suppressed,
     TimeWindows,
 )
-
-
-@dataclass(frozen=True)
-class Value:
-    num: int
-    word: str
-
-
-def text(expression: pl.Expr) -> pl.Expr:
-    return expression.cast(pl.String())
-
-
-PREDICATES = {
-    "even": col("num") % 2 == 0,
-    "not thirds": col("num") % 3 != 0,
-    "not a": col("word") != "a",
-}
-MAPPERS: dict[str, dict[str, str | pl.Expr]] = {
-    "more": dict(num=col("num") + 1, word="word"),
-    "rest": dict(num=col("num") % 7, word="word"),
-    "reworded": dict(num="num", word=pl.lit("w") + text(col("num") % 5)),
-}
-KEYS: dict[str, pl.Expr] = {
-    "word": col("word"),
-    "number": pl.lit("n") + text(col("num") % 4),
-    "both": col("word") + text(col("num") % 3),
-}
-FOLDS = {
-    "sum and last": dict(num=Sum("num"), word=Last("word")),
-    "first and greatest": dict(num=First("num"), word=Max("word")),
-    "count and greatest": dict(num=Count(), word=Max("word")),
-}
-
-
-def _of(call: Callable[..., description.Value], *values: Value | None) -> Value:
-    return Value(*call(*(value and description.Value(value.num, value.word) for value in values)))
-
-
-def chain(key: Any, value: Value, state: Value) -> Value:
-    return _of(functions.chained, state, value)
-
-
-def chain_otherwise(key: Any, value: Value, state: Value) -> Value:
-    return _of(functions.chained_otherwise, state, value)
-
-
-def unchain(key: Any, value: Value, state: Value) -> Value:
-    return _of(functions.unchained, state, value)
-
-
-def join_chains(key: Any, one: Value, other: Value) -> Value:
-    return _of(functions.chains_joined, one, other)
-
-
-def join(one: Value | None, other: Value | None) -> Value:
-    return _of(functions.joined, one, other)
-
-
-def nothing() -> Value:
-    return Value(0, "")
-
-
-def gathering(name: str, wait: int) -> type[FixedKeyProcessor[str, Value, Value]]:
-    """The processor of a step ``Process``."""
-
-    class Gathering(FixedKeyProcessor[str, Value, Value]):
-        stores = (KeyValueStore(f"{name}-open", key=str, value=Value),)
-
-        def init(self, context: Any) -> None:
-            self.context, self.open = context, context.state_store(f"{name}-open")
-
-        def process(self, record: FixedKeyRecord[str, Value]) -> None:
-            chained = chain(record.key, record.value, self.open.get(record.key) or nothing())
-            if chained.num % 3 == 0:
-                self.context.cancel_timer(record.key)
-                self._send(record, chained)
-            else:
-                self.open.put(record.key, chained)
-                self.context.timer(record.key, record.timestamp + ms(wait))
-
-        def on_timer(self, record: FixedKeyRecord[str, None]) -> None:
-            self._send(record, self.open.get(record.key))
-
-        def _send(self, record: Any, chained: Value) -> None:
-            self.open.delete(record.key)
-            self.context.forward(record.with_value(chained))
-
-    return Gathering
-
-
-def ms(count: int) -> timedelta:
-    return timedelta(milliseconds=count)
 
 
 def application(program: Program, **settings: Any) -> Application:
@@ -196,6 +111,9 @@ def _built(builder: StreamsBuilder, program: Program, place: int, step: Any, par
             return parents[0].suppress(Suppressed.until_time_limit(ms(step.limit), limits).with_name(name))
         case Process():
             return parents[0].process_values(gathering(name, step.wait), name=name)
+        case Totals():
+            supplier = totalling_by_columns if step.by_columns else totalling
+            return parents[0].process(supplier(name, step), name=name)
         case GroupTable():
             grouped = parents[0].group_by(key=KEYS[step.key])
             match step.fold:

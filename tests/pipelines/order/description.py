@@ -156,6 +156,24 @@ class Process(Step):
     wait: int
 
 
+RESOLUTION = 4
+"""Of the timers of a step ``Totals`` by columns."""
+
+
+@dataclass(frozen=True)
+class Totals(Step):
+    """By a processor with a store, punctuations and timers by stream time: it sends on the sum of the key with each
+    record, all sums once per ``every``, and that of a key that has been quiet for ``wait``; these begin anew then.
+
+    ``by_columns`` says whether it takes batches; its timers are then called at multiples of ``RESOLUTION``.
+    """
+
+    parent: int
+    wait: int
+    every: int
+    by_columns: bool
+
+
 @dataclass(frozen=True)
 class StreamTableJoin(Step):
     parent: int
@@ -246,7 +264,7 @@ class Program:
     def has_new_key(self, place: int) -> bool:
         """Whether the next grouping or join moves the stream's records."""
         match self.steps[place]:
-            case SelectKey():
+            case SelectKey() | Totals():
                 return True
             case Filter() | MapValues() | Merge() | Process():
                 return any(self.has_new_key(parent) for parent in self.parents(place))

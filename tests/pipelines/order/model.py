@@ -40,6 +40,7 @@ from tests.pipelines.order.description import (
     TableJoin,
     ToStream,
     ToTable,
+    Totals,
     Tumbling,
     Value,
     Windows,
@@ -55,6 +56,7 @@ from tests.pipelines.order.functions import (
     chained_otherwise,
     joined,
 )
+from tests.pipelines.order.model_processors import ModelProcessor, processor_of
 
 Key = Any
 """A text; with a window, (text, start, end)."""
@@ -159,6 +161,8 @@ class Machine:
             (group, partition): Task(partition) for group, count in enumerate(self.counts) for partition in range(count)
         }
         self._out: list[tuple[Node, Sent]] = []
+        self._called: set[Node] = set()
+        """The processors that have got something in this turn."""
         self.facts: dict[int, list[tuple[Key, Value, int]]] = {place: [] for place in program.facts()}
         self.standing: dict[int, dict[Key, Row]] = {place: {} for place in program.updates()}
         self.late = 0
@@ -211,7 +215,8 @@ class Machine:
             ToStream: "to stream",
             Cogroup: "cogroup",
             Suppress: "suppress",
-            Process: "process",
+            Process: "processor",
+            Totals: "processor",
             StreamTableJoin: "stream-table join",
             StreamJoin: "stream join",
             TableJoin: "table join",
@@ -373,12 +378,16 @@ class Machine:
     def _take(self, task: Task, entrance: Node, item: Any, arriving: dict[tuple[int, int], list[Any]]) -> None:
         """One turn of a task: everything that one row causes there."""
         task.turn += 1
-        self._out = []
+        self._out, self._called = [], set()
         if entrance.kind == "edge":
             self._forward(task, entrance, item)
         else:
             for forwarded in self._process(task, entrance, entrance, item):
                 self._forward(task, entrance, forwarded)
+        for node in self.groups[entrance.target if entrance.kind == "edge" else entrance.group]:
+            if node in self._called:
+                for forwarded in self._processor(task, node).due():
+                    self._forward(task, node, forwarded)
         for edge, sent in self._out:
             target = partition_of(_text(sent.key), self.counts[edge.target])
             rank, place_of_edge = self._ranks[edge.target].index(edge.group), self._inputs[edge.target].index(edge)
@@ -457,8 +466,9 @@ class Machine:
                 yield from self._final(task, node, item)
             case "suppress":
                 yield from self._suppress(task, node, item)
-            case "process":
-                yield from self._gather(task, node, item)
+            case "processor":
+                self._called.add(node)
+                yield from self._processor(task, node).take(item)
             case "select changes":
                 yield from self._select_changes(task, node, item)
             case "aggregate changes":
@@ -474,6 +484,10 @@ class Machine:
                 yield from self._table_join(task, node, parent is node.parents[0], item)
             case kind:
                 raise NotImplementedError(kind)
+
+    def _processor(self, task: Task, node: Node) -> ModelProcessor:
+        found: ModelProcessor = self._state(task, node, lambda: processor_of(node.step))
+        return found
 
     @staticmethod
     def _state(task: Task, node: Node, new: Callable[[], Any]) -> Any:
@@ -579,21 +593,6 @@ class Machine:
             _, change = rows.pop(key)
             yield change._replace(old=buffer["sent"].get(key))
             buffer["sent"][key] = change.new
-
-    def _gather(self, task: Task, node: Node, item: Any) -> Iterator[Any]:
-        state = self._state(task, node, lambda: {"time": -1, "open": {}, "timers": {}})
-        opened, timers = state["open"], state["timers"]
-        state["time"] = max(state["time"], item.ts)
-        chain = chained(opened.pop(item.key, Value(0, "")), item.value)
-        timers.pop(item.key, None)
-        if chain.num % 3 == 0:
-            yield item._replace(value=chain)
-        else:
-            opened[item.key], timers[item.key] = chain, item.ts + node.step.wait
-        due = [(at, key.encode(), key) for key, at in timers.items() if at <= state["time"]]
-        for at, _, key in sorted(due):
-            del timers[key]
-            yield Record(key, opened.pop(key), at)
 
     # Tables by another key
 

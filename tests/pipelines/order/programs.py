@@ -34,6 +34,7 @@ from tests.pipelines.order.description import (
     TableJoin,
     ToStream,
     ToTable,
+    Totals,
     Tumbling,
     Value,
 )
@@ -60,7 +61,7 @@ WINDOWS = st.one_of(
 )
 STREAM_STEPS = (
     *("window", "window", "window", "window", "key", "key", "key", "merge", "with stream", "with table", "aggregate"),
-    *("cogroup", "table", "repartition", "map", "filter", "process", "process"),
+    *("cogroup", "table", "repartition", "map", "filter", "process", "process", "totals", "totals"),
 )
 TABLE_STEPS = ("stream", "group", "join", "join", "suppress", "foreign", "stream", "group", "map", "filter")
 
@@ -189,6 +190,8 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
             return Aggregate(parent, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits)
         case "process":
             return Process(parent, draw(SIZES))
+        case "totals":
+            return Totals(parent, draw(SIZES), draw(SIZES), draw(st.booleans()))
         case "merge":
             other = another(is_plain_stream)
             return None if other is None else Merge(parent, other)
@@ -255,7 +258,7 @@ def _looks_up_itself(join: Node) -> bool:
 
 def _forwards_several(node: Node) -> bool:
     """Whether one record may make a node forward several rows."""
-    if node.kind in ("final", "suppress", "process", "stream join", "session aggregate", "sliding aggregate"):
+    if node.kind in ("final", "suppress", "processor", "stream join", "session aggregate", "sliding aggregate"):
         return True
     if node.kind == "window aggregate":
         return isinstance(node.step.windows, Hopping)

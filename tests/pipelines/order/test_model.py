@@ -25,6 +25,7 @@ from tests.pipelines.order.description import (
     StreamJoin,
     StreamTableJoin,
     ToTable,
+    Totals,
     Tumbling,
     Value,
 )
@@ -166,3 +167,17 @@ def test_a_processor_sends_a_chain_on_at_a_multiple_of_three_or_once_its_key_is_
     assert outcome(ONE, data, Source("t"), Process(0, 10), Sink(1)).facts == {
         2: [("b", Value(3, "z"), 20), ("a", Value(65, "y"), 20)]
     }
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_sums_begin_anew_with_each_report_and_once_their_key_is_quiet(by_columns):
+    """Timers of columns are called at multiples of four, so the record at 15 makes that of 14 due only otherwise."""
+    given = [("a", 1, 5), ("b", 2, 10), ("a", 3, 12), ("c", 4, 15), ("d", 5, 16)]
+    data = {("t", 0): [Record(key, Value(num, "w"), ts) for key, num, ts in given]}
+    found = outcome(ONE, data, Source("t"), Totals(0, wait=2, every=10, by_columns=by_columns), Sink(1))
+    quiet, last = ("a", Value(3, "quiet"), 14), ("d", Value(5, "w"), 16)
+    assert found.facts[2] == [
+        *[("a", Value(1, "w"), 5), ("a", Value(1, "all"), 5), ("b", Value(2, "w"), 10), ("b", Value(2, "all"), 10)],
+        *[("a", Value(3, "w"), 12), ("c", Value(4, "w"), 15)],
+        *([last, quiet] if by_columns else [quiet, last]),
+    ]

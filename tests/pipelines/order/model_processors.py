@@ -1,0 +1,120 @@
+"""The processors of the plain model, each with its state in one task.
+
+``take`` gives what a processor forwards for a record, ``due`` what it forwards once that record, and all that it has
+caused above, is through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from tests.pipelines.order.description import RESOLUTION, Process, Record, Totals, Value
+from tests.pipelines.order.functions import chained
+
+
+class ModelProcessor(Protocol):
+    def take(self, item: Any) -> Iterator[Any]: ...
+
+    def due(self) -> Iterator[Record]: ...
+
+
+def processor_of(step: Any) -> ModelProcessor:
+    """A new one, for one task."""
+    match step:
+        case Process():
+            return Gathering(step)
+        case Totals(by_columns=True):
+            return TotallingByColumns(step)
+        case Totals():
+            return Totalling(step)
+    raise NotImplementedError(step)
+
+
+class Timers:
+    """One time for each key."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, int] = {}
+
+    def set(self, key: str, at: int) -> None:
+        self._times[key] = at
+
+    def cancel(self, key: str) -> None:
+        self._times.pop(key, None)
+
+    def take(self, time: int) -> Iterator[tuple[str, int]]:
+        """Those up to ``time``, by time, then key, each once."""
+        due = sorted((at, key.encode(), key) for key, at in self._times.items() if at <= time)
+        for at, _, key in due:
+            del self._times[key]
+            yield key, at
+
+
+class Gathering:
+    """Of a step ``Process``."""
+
+    def __init__(self, step: Process) -> None:
+        self._wait, self._time = step.wait, -1
+        self._open: dict[str, Value] = {}
+        self._timers = Timers()
+
+    def take(self, item: Any) -> Iterator[Any]:
+        self._time = max(self._time, item.ts)
+        chain = chained(self._open.pop(item.key, Value(0, "")), item.value)
+        if chain.num % 3 == 0:
+            self._timers.cancel(item.key)
+            yield item._replace(value=chain)
+        else:
+            self._open[item.key] = chain
+            self._timers.set(item.key, item.ts + self._wait)
+
+    def due(self) -> Iterator[Record]:
+        for key, at in self._timers.take(self._time):
+            yield Record(key, self._open.pop(key), at)
+
+
+class Totalling:
+    """Of a step ``Totals``."""
+
+    def __init__(self, step: Totals) -> None:
+        self._wait, self._every = step.wait, step.every
+        self._time = -1
+        self._next_report = 0
+        self._totals: dict[str, int] = {}
+        self._timers = Timers()
+
+    def take(self, item: Any) -> Iterator[Any]:
+        self._time = max(self._time, item.ts)
+        total = self._totals[item.key] = self._totals.get(item.key, 0) + item.value.num
+        self._timers.set(item.key, item.ts + self._wait)
+        yield item._replace(value=Value(total, item.value.word))
+
+    def due(self) -> Iterator[Record]:
+        yield from self._report()
+        yield from self._quiet()
+
+    def _report(self) -> Iterator[Record]:
+        if self._next_report <= self._time:
+            self._next_report = (self._time // self._every + 1) * self._every
+            for key in sorted(self._totals, key=str.encode):
+                yield Record(key, Value(self._totals.pop(key), "all"), self._time)
+
+    def _quiet(self) -> Iterator[Record]:
+        for key, at in self._timers.take(self._time):
+            if key in self._totals:
+                yield Record(key, Value(self._totals.pop(key), "quiet"), at)
+
+
+class TotallingByColumns(Totalling):
+    """A row is followed by what it makes due, whatever has caused it."""
+
+    def take(self, item: Any) -> Iterator[Any]:
+        before = item.ts if self._time < 0 else self._time
+        yield from super().take(item)
+        yield from self._report()
+        if self._time // RESOLUTION > before // RESOLUTION:
+            yield from self._quiet()
+
+    def due(self) -> Iterator[Record]:
+        yield from ()
