@@ -11,6 +11,7 @@ from polars import col
 from tests.pipelines.order import description
 from tests.pipelines.order.description import (
     Aggregate,
+    Batch,
     Cogroup,
     Data,
     Filter,
@@ -18,6 +19,7 @@ from tests.pipelines.order.description import (
     GroupTable,
     Hopping,
     JoinWithin,
+    Loose,
     MapValues,
     Merge,
     Process,
@@ -38,15 +40,18 @@ from tests.pipelines.order.description import (
     Tumbling,
     Windows,
 )
-from tests.pipelines.order.processors import gathering, totalling, totalling_by_columns
+from tests.pipelines.order.processors import LOOSE_FOR, gathering, holding, totalling, totalling_by_columns
 from tests.pipelines.order.renderings import (
+    EACH,
     FOLDS,
     KEYS,
     MAPPERS,
     PREDICATES,
+    TIME_OF,
     Value,
     chain,
     chain_otherwise,
+    folded,
     join,
     join_chains,
     ms,
@@ -114,6 +119,14 @@ def _built(builder: StreamsBuilder, program: Program, place: int, step: Any, par
         case Totals():
             supplier = totalling_by_columns if step.by_columns else totalling
             return parents[0].process(supplier(name, step), name=name)
+        case Batch():
+            batches = parents[0].batch(max_records=step.records, max_bytes=step.size, name=name)
+            return batches.map_values(folded)
+        case Loose(how="batch"):
+            batches = parents[0].batch(max_records=3, max_wait=LOOSE_FOR, on_stop="flush", name=name)
+            return batches.flat_map_values(record="records").map_values(**EACH).with_timestamp(TIME_OF)
+        case Loose():
+            return parents[0].process(holding(name), name=name)
         case GroupTable():
             grouped = parents[0].group_by(key=KEYS[step.key])
             match step.fold:

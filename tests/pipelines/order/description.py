@@ -175,6 +175,27 @@ class Totals(Step):
 
 
 @dataclass(frozen=True)
+class Batch(Step):
+    """Of a stream by its key; a batch has at most so many records and bytes, and is chained into one value."""
+
+    parent: int
+    records: int | None
+    size: int | None
+
+
+@dataclass(frozen=True)
+class Loose(Step):
+    """Holds records until the wall clock lets them go, or the run ends: each comes once, those of a key in order, and
+    has a time that is made of its value. ``how`` is "batch", or "processor", which counts as changing the key.
+
+    When they come among those of other keys, nobody can say, so only steps follow that do not see it.
+    """
+
+    parent: int
+    how: str
+
+
+@dataclass(frozen=True)
 class StreamTableJoin(Step):
     parent: int
     table: int
@@ -264,11 +285,15 @@ class Program:
     def has_new_key(self, place: int) -> bool:
         """Whether the next grouping or join moves the stream's records."""
         match self.steps[place]:
-            case SelectKey() | Totals():
+            case SelectKey() | Totals() | Loose(how="processor"):
                 return True
             case Filter() | MapValues() | Merge() | Process():
                 return any(self.has_new_key(parent) for parent in self.parents(place))
         return False
+
+    def is_loose(self, place: int) -> bool:
+        """Whether the order among keys is not known."""
+        return isinstance(self.steps[place], Loose) or any(self.is_loose(parent) for parent in self.parents(place))
 
     def facts(self) -> list[int]:
         """The sinks of facts."""

@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 from tests.pipelines.operators import window_models
 from tests.pipelines.order.description import (
     Aggregate,
+    Batch,
     Cogroup,
     Data,
     Filter,
     ForeignJoin,
     GroupTable,
     Hopping,
+    Loose,
     MapValues,
     Merge,
     Process,
@@ -217,6 +219,8 @@ class Machine:
             Suppress: "suppress",
             Process: "processor",
             Totals: "processor",
+            Batch: "processor",
+            Loose: "processor",
             StreamTableJoin: "stream-table join",
             StreamJoin: "stream join",
             TableJoin: "table join",
@@ -226,9 +230,12 @@ class Machine:
     @staticmethod
     def _moves(step: Any, index: int) -> bool:
         """Whether the step needs the records of that parent where their keys belong."""
-        return isinstance(step, Aggregate | Cogroup | ToTable | StreamJoin) or (
-            isinstance(step, StreamTableJoin) and index == 0
-        )
+        match step:
+            case Aggregate() | Cogroup() | ToTable() | StreamJoin() | Batch() | Loose(how="batch"):
+                return True
+            case StreamTableJoin():
+                return index == 0
+        return False
 
     def _split(self) -> list[list[Node]]:
         """Sub-topologies: nodes that are joined in memory; those that write to others first."""

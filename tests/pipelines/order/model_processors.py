@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from tests.pipelines.order.description import RESOLUTION, Process, Record, Totals, Value
-from tests.pipelines.order.functions import chained
+from tests.pipelines.order.description import RESOLUTION, Batch, Loose, Process, Record, Totals, Value
+from tests.pipelines.order.functions import chained, time_of
 
 
 class ModelProcessor(Protocol):
@@ -28,6 +28,10 @@ def processor_of(step: Any) -> ModelProcessor:
             return TotallingByColumns(step)
         case Totals():
             return Totalling(step)
+        case Batch():
+            return Batching(step)
+        case Loose():
+            return Holding()
     raise NotImplementedError(step)
 
 
@@ -115,6 +119,52 @@ class TotallingByColumns(Totalling):
         yield from self._report()
         if self._time // RESOLUTION > before // RESOLUTION:
             yield from self._quiet()
+
+    def due(self) -> Iterator[Record]:
+        yield from ()
+
+
+class Batching:
+    """Of a step ``Batch``; a value has the bytes of its word and eight for its number."""
+
+    def __init__(self, step: Batch) -> None:
+        self._records, self._size = step.records, step.size
+        self._open: dict[str, list[Any]] = {}
+
+    def take(self, item: Any) -> Iterator[Any]:
+        held = self._open.setdefault(item.key, [])
+        if held and self._is_above([*held, item]):
+            yield self._leave(item.key)
+            held = self._open.setdefault(item.key, [])
+        held.append(item)
+        if self._is_full(held):
+            yield self._leave(item.key)
+
+    def due(self) -> Iterator[Record]:
+        yield from ()
+
+    def _is_above(self, held: list[Any]) -> bool:
+        return self._size is not None and _size(held) > self._size
+
+    def _is_full(self, held: list[Any]) -> bool:
+        return len(held) == self._records or (self._size is not None and _size(held) >= self._size)
+
+    def _leave(self, key: str) -> Record:
+        held, chain = self._open.pop(key), Value(0, "")
+        for item in held:
+            chain = chained(chain, item.value)
+        return Record(key, chain, max(item.ts for item in held))
+
+
+def _size(held: list[Any]) -> int:
+    return sum(8 + len(item.value.word.encode()) for item in held)
+
+
+class Holding:
+    """Of a step ``Loose``: it does not matter when a record leaves."""
+
+    def take(self, item: Any) -> Iterator[Any]:
+        yield item._replace(ts=time_of(item.value))
 
     def due(self) -> Iterator[Record]:
         yield from ()

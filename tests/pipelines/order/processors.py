@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
@@ -15,10 +15,14 @@ from weir import (
     FixedKeyProcessor,
     FixedKeyRecord,
     KeyValueStore,
+    ListStore,
     Processor,
     Punctuation,
     Record,
 )
+
+LOOSE_FOR = ms(50)
+"""How long records are held back by the wall clock."""
 
 
 def gathering(name: str, wait: int) -> type[FixedKeyProcessor[str, Value, Value]]:
@@ -109,3 +113,28 @@ def totalling_by_columns(name: str, step: Totals) -> type[BatchProcessor[str, Va
             return rows.join(held, on="key", maintain_order="left").with_columns(word=pl.lit("quiet"))
 
     return TotallingByColumns
+
+
+def holding(name: str) -> type[Processor[str, Value, str, Value]]:
+    """The processor of a step ``Loose``."""
+
+    class Holding(Processor[str, Value, str, Value]):
+        stores = (ListStore(f"{name}-held", key=str, value=Value),)
+
+        def init(self, context: Any) -> None:
+            self.context, self.held = context, context.state_store(f"{name}-held")
+            context.schedule(LOOSE_FOR, Punctuation.WALL_CLOCK_TIME, self.let_go)
+
+        def process(self, record: Record[str, Value]) -> None:
+            self.held.append(record.key, record.value)
+
+        def let_go(self, now: datetime) -> None:
+            self.close()
+
+        def close(self) -> None:
+            for key, values in self.held.all():
+                for value in values:
+                    self.context.forward(Record(key, value, datetime.fromtimestamp(1 + value.num / 1000, UTC)))
+                self.held.delete(key)
+
+    return Holding

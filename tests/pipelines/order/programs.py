@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.pipelines.order.description import (
     Aggregate,
+    Batch,
     Cogroup,
     Data,
     Filter,
@@ -16,6 +17,7 @@ from tests.pipelines.order.description import (
     GroupTable,
     Hopping,
     JoinWithin,
+    Loose,
     MapValues,
     Merge,
     Process,
@@ -62,6 +64,7 @@ WINDOWS = st.one_of(
 STREAM_STEPS = (
     *("window", "window", "window", "window", "key", "key", "key", "merge", "with stream", "with table", "aggregate"),
     *("cogroup", "table", "repartition", "map", "filter", "process", "process", "totals", "totals"),
+    *("batch", "batch", "loose"),
 )
 TABLE_STEPS = ("stream", "group", "join", "join", "suppress", "foreign", "stream", "group", "map", "filter")
 
@@ -99,6 +102,8 @@ def programs(
 @st.composite
 def _next_steps(draw: st.DrawFn, program: Program, parent: int) -> list[Step]:
     """A step after ``parent``, or several that move its rows; none if the kind that was drawn does not fit."""
+    if program.is_loose(parent):
+        return [draw(_next_loose_step(program, parent))]
     first = len(program.steps)
     is_stream = not program.is_table(parent)
     keys = st.sampled_from(sorted(KEYS))
@@ -136,7 +141,9 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
     is_table, is_windowed = program.is_table(parent), program.is_windowed(parent)
 
     def another(wanted: Callable[[int], bool]) -> int | None:
-        found = [place for place in range(len(steps)) if place != parent and wanted(place)]
+        found = [
+            place for place in range(len(steps)) if place != parent and wanted(place) and not program.is_loose(place)
+        ]
         return draw(st.sampled_from(found)) if found else None
 
     def is_plain_stream(place: int) -> bool:
@@ -192,6 +199,10 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
             return Process(parent, draw(SIZES))
         case "totals":
             return Totals(parent, draw(SIZES), draw(SIZES), draw(st.booleans()))
+        case "batch":
+            return Batch(parent, *draw(st.sampled_from([(2, None), (3, None), (None, 30), (4, 25)])))
+        case "loose":
+            return Loose(parent, draw(st.sampled_from(["batch", "processor"])))
         case "merge":
             other = another(is_plain_stream)
             return None if other is None else Merge(parent, other)
@@ -208,6 +219,18 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
             table = another(lambda place: is_looked_up(program, place))
             return None if table is None else StreamTableJoin(parent, table, draw(st.booleans()))
     return None
+
+
+@st.composite
+def _next_loose_step(draw: st.DrawFn, program: Program, parent: int) -> Step:
+    """A step that depends on no order but that of each key."""
+    steps: list[Step] = [
+        Filter(parent, draw(st.sampled_from(sorted(PREDICATES)))),
+        MapValues(parent, draw(st.sampled_from(sorted(MAPPERS)))),
+    ]
+    if not program.is_table(parent) and not program.has_new_key(parent):
+        steps += [Aggregate(parent, draw(st.sampled_from(sorted(FOLDS)))), ToTable(parent)]
+    return draw(st.sampled_from(steps))
 
 
 def is_looked_up(program: Program, place: int) -> bool:

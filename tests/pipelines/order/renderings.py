@@ -76,3 +76,17 @@ def nothing() -> Value:
 
 def ms(count: int) -> timedelta:
     return timedelta(milliseconds=count)
+
+
+def folded(batch: Any) -> Value:
+    """The chain of a batch."""
+    found = nothing()
+    for each in batch.records:
+        found = chain(None, Value(each.num, each.word), found)
+    return found
+
+
+TIME_OF = 1_000 + col("num")
+"""Of a record that was held back by the wall clock, in ms."""
+EACH: dict[str, pl.Expr] = {name: col("record").struct.field(name) for name in ("num", "word")}
+"""The columns of a record of a batch."""

@@ -8,10 +8,12 @@ import pytest
 
 from tests.pipelines.order.description import (
     Aggregate,
+    Batch,
     Data,
     GroupTable,
     Hopping,
     JoinWithin,
+    Loose,
     Merge,
     Process,
     Program,
@@ -181,3 +183,18 @@ def test_sums_begin_anew_with_each_report_and_once_their_key_is_quiet(by_columns
         *[("a", Value(3, "w"), 12), ("c", Value(4, "w"), 15)],
         *([last, quiet] if by_columns else [quiet, last]),
     ]
+
+
+@pytest.mark.parametrize(("records", "size", "nums"), [(2, None, [65, 129]), (None, 30, [1]), (3, 18, [65, 129])])
+def test_batches_leave_when_they_are_full_or_could_not_hold_one_more(records, size, nums):
+    """Nine bytes each: 1 and 2 make 65, 1 to 3 make 1, and 3 and 4 make (3 + 1) * 31 + 4 + 1 = 129."""
+    data = {("t", 0): [Record("a", Value(num, "w"), 10 - num) for num in (1, 2, 3, 4)]}
+    found = outcome(ONE, data, Source("t"), Batch(0, records, size), Sink(1))
+    assert found.facts[2] == [("a", Value(num, "w"), ts) for num, ts in zip(nums, (9, 7), strict=False)]
+
+
+def test_what_was_held_back_by_the_wall_clock_has_a_time_of_its_own():
+    data = {("t", 0): [Record("a", Value(num, "w"), num) for num in (7, 3)]}
+    found = outcome(ONE, data, Source("t"), Loose(0, "batch"), Aggregate(1, "first and greatest"), Sink(1), Sink(2))
+    assert found.facts[3] == [("a", Value(7, "w"), 1_007), ("a", Value(3, "w"), 1_003)]
+    assert found.standing[4] == {"a": (Value(7, "w"), 1_007)}
