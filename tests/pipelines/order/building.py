@@ -16,6 +16,7 @@ from tests.pipelines.order.description import (
     Data,
     Filter,
     ForeignJoin,
+    GlobalJoin,
     GroupTable,
     Hopping,
     JoinWithin,
@@ -64,6 +65,7 @@ from weir import (
     BufferConfig,
     Count,
     EmitStrategy,
+    GlobalKTable,
     JoinWindows,
     Json,
     SessionWindows,
@@ -78,14 +80,16 @@ from weir import (
 
 def application(program: Program, **settings: Any) -> Application:
     builder = StreamsBuilder()
+    options = dict(key=String("key"), value=Json(Value))
+    tables = {topic: builder.global_table(topic, **options, store=topic) for topic in program.global_topics}
     built: list[Any] = []
     for place, step in enumerate(program.steps):
         parents = [built[parent] for parent in program.parents(place)]
-        built.append(_built(builder, program, place, step, parents))
+        built.append(_built(builder, tables, place, step, parents))
     return Application("order", builder, **settings)
 
 
-def _built(builder: StreamsBuilder, program: Program, place: int, step: Any, parents: list[Any]) -> Any:
+def _built(builder: StreamsBuilder, tables: dict[str, GlobalKTable], place: int, step: Any, parents: list[Any]) -> Any:
     name = f"s{place}"
     match step:
         case Source(is_table=True):
@@ -139,6 +143,10 @@ def _built(builder: StreamsBuilder, program: Program, place: int, step: Any, par
         case StreamTableJoin():
             stream, table = parents
             return (stream.left_join if step.is_left else stream.join)(table, join, name=name)
+        case GlobalJoin():
+            call = parents[0].left_join if step.is_left else parents[0].join
+            selector = {"key": "key" if step.key == "own" else KEYS[step.key]}
+            return call(tables[step.topic], join, key=selector)
         case StreamJoin():
             left, right = parents
             call = {"inner": left.join, "left": left.left_join, "outer": left.outer_join}[step.kind]

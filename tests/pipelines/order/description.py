@@ -203,6 +203,16 @@ class StreamTableJoin(Step):
 
 
 @dataclass(frozen=True)
+class GlobalJoin(Step):
+    """With a global topic; ``key`` is one of ``functions.KEYS``, or "own"."""
+
+    parent: int
+    topic: str
+    key: str
+    is_left: bool
+
+
+@dataclass(frozen=True)
 class JoinWithin:
     before: int
     after: int
@@ -250,6 +260,8 @@ class Program:
     topics: tuple[tuple[str, int], ...]
     """Topics with their numbers of partitions."""
     steps: tuple[Step, ...]
+    global_topics: tuple[str, ...] = ()
+    """Those of ``topics`` that are global tables, complete from the beginning."""
 
     def parents(self, place: int) -> tuple[int, ...]:
         step = self.steps[place]
@@ -287,7 +299,7 @@ class Program:
         match self.steps[place]:
             case SelectKey() | Totals() | Loose(how="processor"):
                 return True
-            case Filter() | MapValues() | Merge() | Process():
+            case Filter() | MapValues() | Merge() | Process() | GlobalJoin():
                 return any(self.has_new_key(parent) for parent in self.parents(place))
         return False
 

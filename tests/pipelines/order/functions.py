@@ -23,6 +23,7 @@ KEYS: dict[str, Callable[[Value], str]] = {
     "word": lambda value: value.word,
     "number": lambda value: f"n{value.num % 4}",
     "both": lambda value: f"{value.word}{value.num % 3}",
+    "as in topics": lambda value: f"k{value.num % 4}",
 }
 CHAIN, MODULUS = 31, 1009
 

@@ -22,6 +22,7 @@ from tests.pipelines.order.description import (
     Data,
     Filter,
     ForeignJoin,
+    GlobalJoin,
     GroupTable,
     Hopping,
     Loose,
@@ -140,6 +141,10 @@ class Outcome:
     late_records: int
 
 
+WITHOUT_STATE = ("edge", "merge", "filter", "map values", "select key", "global join", "facts", "updates")
+"""Kinds of nodes for which keys need not lie where they belong."""
+
+
 class CircleError(Exception):
     """Sub-topologies lead back to earlier ones."""
 
@@ -168,6 +173,7 @@ class Machine:
         self.facts: dict[int, list[tuple[Key, Value, int]]] = {place: [] for place in program.facts()}
         self.standing: dict[int, dict[Key, Row]] = {place: {} for place in program.updates()}
         self.late = 0
+        self.global_rows: dict[str, dict[Key, Value]] = {topic: {} for topic in program.global_topics}
 
     # The graph
 
@@ -221,6 +227,7 @@ class Machine:
             Totals: "processor",
             Batch: "processor",
             Loose: "processor",
+            GlobalJoin: "global join",
             StreamTableJoin: "stream-table join",
             StreamJoin: "stream join",
             TableJoin: "table join",
@@ -301,7 +308,7 @@ class Machine:
         """Whether the topics and edges that meet in a join or a store have one number of partitions."""
         partitions = dict(self.program.topics)
         for node in self.nodes:
-            if node.kind in ("edge", "merge", "filter", "map values", "select key", "facts", "updates"):
+            if node.kind in WITHOUT_STATE:
                 continue
             widths = {
                 partitions[head.step.topic]
@@ -355,9 +362,11 @@ class Machine:
     # The run
 
     def order(self, data: Data) -> list[tuple[str, int, Record]]:
-        """The records of all topics in the one order."""
+        """The records of all topics that are read in the one order."""
         ranks, keyed = self.topic_ranks(), []
         for (topic, partition), records in data.items():
+            if topic in self.global_rows:
+                continue
             merge_time = -1
             for offset, record in enumerate(records):
                 merge_time = max(merge_time, record.ts)
@@ -366,6 +375,10 @@ class Machine:
 
     def run(self, data: Data) -> Outcome:
         sources = {node.step.topic: node for node in self.nodes if isinstance(node.step, Source)}
+        for (topic, _), records in data.items():
+            if topic in self.global_rows:
+                newest = {record.key: record.value for record in records}
+                self.global_rows[topic] |= {key: value for key, value in newest.items() if value is not None}
         for topic, partition, record in self.order(data):
             source = sources[topic]
             arriving: dict[tuple[int, int], list[tuple[tuple[int, ...], Node, Any]]] = defaultdict(list)
@@ -485,6 +498,11 @@ class Machine:
                     row = self._row(task, node.parents[1], item.key)
                     if row is not None or step.is_left:
                         yield item._replace(value=joined(item.value, row and row[0]))
+            case "global join":
+                name = item.key if step.key == "own" else KEYS[step.key](item.value)
+                found = self.global_rows[step.topic].get(name)
+                if found is not None or step.is_left:
+                    yield item._replace(value=joined(item.value, found))
             case "stream join":
                 yield from self._stream_join(task, node, parent is node.parents[0], item)
             case "table join":

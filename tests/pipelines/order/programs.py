@@ -14,6 +14,7 @@ from tests.pipelines.order.description import (
     Data,
     Filter,
     ForeignJoin,
+    GlobalJoin,
     GroupTable,
     Hopping,
     JoinWithin,
@@ -86,21 +87,27 @@ def programs(
     common = draw(st.integers(1, most_partitions))
     partitions = [draw(st.sampled_from([common, common, draw(st.integers(1, most_partitions))])) for _ in range(count)]
     topics = tuple((f"t{number}", partitions[number]) for number in range(count))
+    global_topics: tuple[tuple[str, int], ...] = (("g", common),) if draw(st.integers(0, 5)) == 5 else ()
+
+    def program_of(*steps: Step) -> Program:
+        used = {step.topic for step in steps if isinstance(step, GlobalJoin)}
+        return Program((*topics, *(each for each in global_topics if each[0] in used)), steps, tuple(used))
+
     steps: list[Step] = [Source(topic, draw(st.sampled_from([False, False, True]))) for topic, _ in topics]
     for _ in range(draw(st.integers(min(2, most_steps), most_steps))):
         parent = draw(st.integers(0, len(steps) - 1))
-        more = draw(_next_steps(Program(topics, tuple(steps)), parent))
+        more = draw(_next_steps(program_of(*steps), parent, [topic for topic, _ in global_topics]))
         if most_partitions == 1:
             more = [Repartition(step.parent) if isinstance(step, Repartition) else step for step in more]
-        if is_fit(Program(topics, (*steps, *more)), repartitions=repartitions):
+        if is_fit(program_of(*steps, *more), repartitions=repartitions):
             steps += more
-    used = {parent for place in range(len(steps)) for parent in Program(topics, tuple(steps)).parents(place)}
+    used = {parent for place in range(len(steps)) for parent in program_of(*steps).parents(place)}
     steps += [Sink(place) for place in range(len(steps)) if place not in used or draw(st.integers(0, 4)) == 4]
-    return Program(topics, tuple(steps))
+    return program_of(*steps)
 
 
 @st.composite
-def _next_steps(draw: st.DrawFn, program: Program, parent: int) -> list[Step]:
+def _next_steps(draw: st.DrawFn, program: Program, parent: int, global_topics: list[str]) -> list[Step]:
     """A step after ``parent``, or several that move its rows; none if the kind that was drawn does not fit."""
     if program.is_loose(parent):
         return [draw(_next_loose_step(program, parent))]
@@ -130,12 +137,12 @@ def _next_steps(draw: st.DrawFn, program: Program, parent: int) -> list[Step]:
                 [ToTable(one), ToTable(other), TableJoin(end, end + 1, draw(KINDS))],
             ]
             return [*ways, *draw(st.sampled_from(meetings))]
-    step = draw(_next_step(program, parent))
+    step = draw(_next_step(program, parent, global_topics))
     return [] if step is None else [step]
 
 
 @st.composite
-def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
+def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: list[str]) -> Step | None:
     """A step after ``parent``; None if the kind that was drawn does not fit."""
     steps = program.steps
     is_table, is_windowed = program.is_table(parent), program.is_windowed(parent)
@@ -178,7 +185,7 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
     if is_windowed:
         kinds: tuple[str, ...] = ("filter", "map", "key", "key", "repartition")
     else:
-        kinds = STREAM_STEPS
+        kinds = STREAM_STEPS + ("with global",) * 6 * len(global_topics)
     match draw(st.sampled_from(kinds)):
         case "filter":
             return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))))
@@ -203,6 +210,9 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
             return Batch(parent, *draw(st.sampled_from([(2, None), (3, None), (None, 30), (4, 25)])))
         case "loose":
             return Loose(parent, draw(st.sampled_from(["batch", "processor"])))
+        case "with global":
+            topic, key = draw(st.sampled_from(global_topics)), draw(st.sampled_from(["own", *sorted(KEYS)]))
+            return GlobalJoin(parent, topic, key, draw(st.booleans()))
         case "merge":
             other = another(is_plain_stream)
             return None if other is None else Merge(parent, other)
@@ -312,6 +322,7 @@ def data_for(draw: st.DrawFn, program: Program, most: int = 70) -> Data:
     """Topics with keys where Kafka's partitioner puts them, out of order by several windows."""
     data: Data = {(topic, partition): [] for topic, count in program.topics for partition in range(count)}
     tables = {step.topic for step in program.steps if isinstance(step, Source) and step.is_table}
+    tables |= set(program.global_topics)
     size = draw(st.integers(30, most))
     grain = draw(st.sampled_from([1, 1, 5, 10]))
     jitter = draw(st.sampled_from([0, 8, 40, 100]))

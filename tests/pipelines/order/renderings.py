@@ -38,6 +38,7 @@ KEYS: dict[str, pl.Expr] = {
     "word": col("word"),
     "number": pl.lit("n") + text(col("num") % 4),
     "both": col("word") + text(col("num") % 3),
+    "as in topics": pl.lit("k") + text(col("num") % 4),
 }
 FOLDS = {
     "sum and last": dict(num=Sum("num"), word=Last("word")),

@@ -104,7 +104,14 @@ def of_test_driver(program: Program, data: Data) -> Result:
     """One record after another, in the one order; for topics of one partition."""
     with TopologyTestDriver(building.application(program)) as driver:
         inputs = {topic: driver.create_input_topic(topic) for topic, _ in program.topics}
-        for topic, _, (key, value, ts) in Machine(program).order(data):
+        taken = [
+            (topic, record)
+            for (topic, _), records in data.items()
+            if topic in program.global_topics
+            for record in records
+        ]
+        taken += [(topic, record) for topic, _, record in Machine(program).order(data)]
+        for topic, (key, value, ts) in taken:
             inputs[topic].pipe_input(key, value and building.Value(*value), timestamp_ms=ts)
         sinks = (*program.facts(), *program.updates())
         tables = {sink: driver.create_output_table(f"out{sink}") for sink in sinks}

@@ -10,6 +10,7 @@ from tests.pipelines.order.description import (
     Aggregate,
     Batch,
     Data,
+    GlobalJoin,
     GroupTable,
     Hopping,
     JoinWithin,
@@ -198,3 +199,15 @@ def test_what_was_held_back_by_the_wall_clock_has_a_time_of_its_own():
     found = outcome(ONE, data, Source("t"), Loose(0, "batch"), Aggregate(1, "first and greatest"), Sink(1), Sink(2))
     assert found.facts[3] == [("a", Value(7, "w"), 1_007), ("a", Value(3, "w"), 1_003)]
     assert found.standing[4] == {"a": (Value(7, "w"), 1_007)}
+
+
+def test_a_global_table_is_complete_before_the_first_record():
+    data = {
+        ("t", 0): [Record("k1", Value(2, "a"), 1), Record("k3", Value(3, "a"), 2)],
+        ("g", 0): [Record("k1", Value(7, "b"), 5), Record("k2", Value(8, "c"), 6), Record("k1", Value(9, "d"), 7)],
+        ("g", 1): [Record("k3", Value(1, "e"), 5), Record("k3", None, 6)],
+    }
+    steps = Source("t"), GlobalJoin(0, "g", "own", is_left=True), GlobalJoin(0, "g", "as in topics", is_left=False)
+    found = Machine(Program((("t", 1), ("g", 2)), (*steps, Sink(1), Sink(2)), ("g",))).run(data)
+    assert found.facts[3] == [("k1", Value(2 * 3 + 9, "ad"), 1), ("k3", Value(3 * 3 + 900, "a+"), 2)]
+    assert found.facts[4] == [("k1", Value(2 * 3 + 8, "ac"), 1)]
