@@ -12,9 +12,12 @@ from tests.pipelines.order import description
 from tests.pipelines.order.description import (
     Aggregate,
     Batch,
+    Branch,
     Cogroup,
     Data,
     Filter,
+    FlatMap,
+    FlatMapValues,
     ForeignJoin,
     GlobalJoin,
     GroupTable,
@@ -40,23 +43,30 @@ from tests.pipelines.order.description import (
     Totals,
     Tumbling,
     Windows,
+    WithTime,
 )
 from tests.pipelines.order.processors import LOOSE_FOR, gathering, holding, totalling, totalling_by_columns
 from tests.pipelines.order.renderings import (
+    COUNTED,
     EACH,
     FOLDS,
     KEYS,
     MAPPERS,
     PREDICATES,
     TIME_OF,
+    TIMES,
     Value,
+    both_ways,
     chain,
     chain_otherwise,
     folded,
+    halved,
     join,
     join_chains,
     ms,
     nothing,
+    odd_one,
+    reduce,
     unchain,
 )
 from tests.pipelines.spark.inline import Row, Topics
@@ -102,6 +112,21 @@ def _built(builder: StreamsBuilder, tables: dict[str, GlobalKTable], place: int,
             return parents[0].map_values(**MAPPERS[step.how])
         case SelectKey():
             return parents[0].select_key(key=KEYS[step.how])
+        case FlatMap(how="both ways"):
+            return parents[0].flat_map(both_ways)
+        case FlatMap():
+            return parents[0].map(odd_one)
+        case FlatMapValues(how="counted"):
+            return parents[0].flat_map_values(**COUNTED)
+        case FlatMapValues():
+            return parents[0].flat_map_values(halved)
+        case WithTime():
+            return parents[0].with_timestamp(TIMES[step.how])
+        case Branch():
+            split = parents[0].split(f"{name}-")
+            for how in step.hows:
+                split = split.branch(PREDICATES[how])
+            return list(split.default_branch().values())[step.which]
         case Repartition():
             return parents[0].repartition(name, partitions=step.partitions)
         case Merge():
@@ -171,6 +196,8 @@ def _aggregated(step: Aggregate, name: str, grouped: Any) -> Any:
     if step.fold == "chain":
         mergers = (join_chains,) if isinstance(step.windows, Sessions) else ()
         table = grouped.aggregate(name, nothing, chain, *mergers)
+    elif step.fold == "reduced":
+        table = grouped.reduce(name, reduce)
     else:
         table = grouped.agg(name, **FOLDS[step.fold])
     return (

@@ -57,6 +57,40 @@ class SelectKey(Step):
 
 
 @dataclass(frozen=True)
+class FlatMap(Step):
+    """Of a stream; ``how`` is one of ``functions.PAIRS``."""
+
+    parent: int
+    how: str
+
+
+@dataclass(frozen=True)
+class FlatMapValues(Step):
+    """Of a stream; ``how`` is one of ``functions.SPREADS``."""
+
+    parent: int
+    how: str
+
+
+@dataclass(frozen=True)
+class WithTime(Step):
+    """Of a stream; ``how`` is one of ``functions.TIMES``."""
+
+    parent: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Branch(Step):
+    """One branch of a split of a stream: ``which`` is the place of its predicate in ``hows``, or their number for the
+    records that meet none of them; each is one of ``functions.PREDICATES``."""
+
+    parent: int
+    hows: tuple[str, ...]
+    which: int
+
+
+@dataclass(frozen=True)
 class Repartition(Step):
     parent: int
     partitions: int | None = None
@@ -297,9 +331,9 @@ class Program:
     def has_new_key(self, place: int) -> bool:
         """Whether the next grouping or join moves the stream's records."""
         match self.steps[place]:
-            case SelectKey() | Totals() | Loose(how="processor"):
+            case SelectKey() | FlatMap() | Totals() | Loose(how="processor"):
                 return True
-            case Filter() | MapValues() | Merge() | Process() | GlobalJoin():
+            case Filter() | MapValues() | FlatMapValues() | WithTime() | Branch() | Merge() | Process() | GlobalJoin():
                 return any(self.has_new_key(parent) for parent in self.parents(place))
         return False
 

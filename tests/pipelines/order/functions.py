@@ -25,6 +25,19 @@ KEYS: dict[str, Callable[[Value], str]] = {
     "both": lambda value: f"{value.word}{value.num % 3}",
     "as in topics": lambda value: f"k{value.num % 4}",
 }
+PAIRS: dict[str, Callable[[str, Value], list[tuple[str, Value]]]] = {
+    "both ways": lambda key, value: [(value.word, value), (key, Value(value.num + 1, key))],
+    "odd ones": lambda key, value: [(f"k{value.num % 5}", value)] if value.num % 2 else [],
+}
+SPREADS: dict[str, Callable[[Value], list[Value]]] = {
+    "counted": lambda value: [Value(number, value.word) for number in range(value.num % 3)],
+    "halved": lambda value: [value, Value(value.num // 2, "h")],
+}
+TIMES: dict[str, Callable[[Value, int], int]] = {
+    "later": lambda value, ts: ts + 3 * (value.num % 10),
+    "earlier": lambda value, ts: ts - 5 * (value.num % 4),
+    "its own": lambda value, ts: 900 + value.num,
+}
 CHAIN, MODULUS = 31, 1009
 
 
@@ -54,12 +67,14 @@ FOLDS: dict[str, Callable[[Value | None, Value], Value]] = {
         state.num + 1 if state else 1, max(state.word, value.word) if state else value.word
     ),
     "chain": lambda state, value: chained(state or Value(0, ""), value),
+    "reduced": lambda state, value: chained(state, value) if state else value,
 }
 MERGERS: dict[str, Callable[[Value, Value], Value]] = {
     "sum and last": lambda one, other: Value(one.num + other.num, other.word),
     "first and greatest": lambda one, other: Value(one.num, max(one.word, other.word)),
     "count and greatest": lambda one, other: Value(one.num + other.num, max(one.word, other.word)),
     "chain": chains_joined,
+    "reduced": chained,
 }
 CHANGE_FOLDS: dict[str, tuple[Callable[[Value | None, Value], Value], Callable[[Value, Value], Value]]] = {
     "sum": (

@@ -18,9 +18,12 @@ from tests.pipelines.operators import window_models
 from tests.pipelines.order.description import (
     Aggregate,
     Batch,
+    Branch,
     Cogroup,
     Data,
     Filter,
+    FlatMap,
+    FlatMapValues,
     ForeignJoin,
     GlobalJoin,
     GroupTable,
@@ -47,6 +50,7 @@ from tests.pipelines.order.description import (
     Tumbling,
     Value,
     Windows,
+    WithTime,
 )
 from tests.pipelines.order.functions import (
     CHANGE_FOLDS,
@@ -54,7 +58,10 @@ from tests.pipelines.order.functions import (
     KEYS,
     MAPPERS,
     MERGERS,
+    PAIRS,
     PREDICATES,
+    SPREADS,
+    TIMES,
     chained,
     chained_otherwise,
     joined,
@@ -141,7 +148,10 @@ class Outcome:
     late_records: int
 
 
-WITHOUT_STATE = ("edge", "merge", "filter", "map values", "select key", "global join", "facts", "updates")
+WITHOUT_STATE = (
+    *("edge", "merge", "filter", "map values", "select key", "flat map", "flat map values", "with time", "branch"),
+    *("global join", "facts", "updates"),
+)
 """Kinds of nodes for which keys need not lie where they belong."""
 
 
@@ -218,6 +228,10 @@ class Machine:
                 return self._node(place, "foreign join", [], step)
         names = {
             SelectKey: "select key",
+            FlatMap: "flat map",
+            FlatMapValues: "flat map values",
+            WithTime: "with time",
+            Branch: "branch",
             Merge: "merge",
             ToTable: "to table",
             ToStream: "to stream",
@@ -442,6 +456,18 @@ class Machine:
                 yield item._replace(value=MAPPERS[step.how](item.value))
             case "select key":
                 yield item._replace(key=KEYS[step.how](item.value))
+            case "flat map":
+                for key, value in PAIRS[step.how](item.key, item.value):
+                    yield item._replace(key=key, value=value)
+            case "flat map values":
+                for value in SPREADS[step.how](item.value):
+                    yield item._replace(value=value)
+            case "with time":
+                yield item._replace(ts=TIMES[step.how](item.value, item.ts))
+            case "branch":
+                met = [PREDICATES[how](item.value) for how in step.hows]
+                if step.which == (met.index(True) if any(met) else len(met)):
+                    yield item
             case "merge":
                 yield item
             case "to stream":

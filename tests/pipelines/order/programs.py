@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from tests.pipelines.order.description import (
     Aggregate,
     Batch,
+    Branch,
     Cogroup,
     Data,
     Filter,
+    FlatMap,
+    FlatMapValues,
     ForeignJoin,
     GlobalJoin,
     GroupTable,
@@ -40,8 +43,9 @@ from tests.pipelines.order.description import (
     Totals,
     Tumbling,
     Value,
+    WithTime,
 )
-from tests.pipelines.order.functions import CHANGE_FOLDS, FOLDS, KEYS, MAPPERS, PREDICATES
+from tests.pipelines.order.functions import CHANGE_FOLDS, FOLDS, KEYS, MAPPERS, PAIRS, PREDICATES, SPREADS, TIMES
 from tests.pipelines.order.model import (
     CircleError,
     Machine,
@@ -65,7 +69,7 @@ WINDOWS = st.one_of(
 STREAM_STEPS = (
     *("window", "window", "window", "window", "key", "key", "key", "merge", "with stream", "with table", "aggregate"),
     *("cogroup", "table", "repartition", "map", "filter", "process", "process", "totals", "totals"),
-    *("batch", "batch", "loose"),
+    *("batch", "batch", "loose", "flat map", "flat map values", "time", "branch"),
 )
 TABLE_STEPS = ("stream", "group", "join", "join", "suppress", "foreign", "stream", "group", "map", "filter")
 
@@ -191,6 +195,15 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
             return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))))
         case "map":
             return MapValues(parent, draw(st.sampled_from(sorted(MAPPERS))))
+        case "flat map":
+            return FlatMap(parent, draw(st.sampled_from(sorted(PAIRS))))
+        case "flat map values":
+            return FlatMapValues(parent, draw(st.sampled_from(sorted(SPREADS))))
+        case "time":
+            return WithTime(parent, draw(st.sampled_from(sorted(TIMES))))
+        case "branch":
+            hows = tuple(draw(st.lists(st.sampled_from(sorted(PREDICATES)), min_size=1, max_size=2, unique=True)))
+            return Branch(parent, hows, draw(st.integers(0, len(hows))))
         case "key":
             return SelectKey(parent, draw(st.sampled_from(sorted(KEYS))))
         case "repartition":
@@ -289,9 +302,15 @@ def _looks_up_itself(join: Node) -> bool:
     return any(len(bases(table)) > 1 for table in tables) and bool(set(heads(one)) & set(heads(other)))
 
 
+SEVERAL = (
+    *("final", "suppress", "processor", "stream join", "session aggregate", "sliding aggregate", "flat map"),
+    "flat map values",
+)
+
+
 def _forwards_several(node: Node) -> bool:
     """Whether one record may make a node forward several rows."""
-    if node.kind in ("final", "suppress", "processor", "stream join", "session aggregate", "sliding aggregate"):
+    if node.kind in SEVERAL:
         return True
     if node.kind == "window aggregate":
         return isinstance(node.step.windows, Hopping)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -91,3 +91,39 @@ TIME_OF = 1_000 + col("num")
 """Of a record that was held back by the wall clock, in ms."""
 EACH: dict[str, pl.Expr] = {name: col("record").struct.field(name) for name in ("num", "word")}
 """The columns of a record of a batch."""
+
+
+def reduce(state: Value, value: Value) -> Value:
+    return _of(functions.chained, state, value)
+
+
+def both_ways(key: Any, value: Value) -> Iterator[tuple[str, Value]]:
+    name = key if isinstance(key, str) else key.key  # that of an expression is an object
+    yield value.word, value
+    yield name, Value(value.num + 1, name)
+
+
+def odd_one(key: str, value: Value) -> tuple[str, Value] | None:
+    return (f"k{value.num % 5}", value) if value.num % 2 == 1 else None
+
+
+def halved(value: Value) -> list[Value]:
+    return [value, Value(value.num // 2, "h")]
+
+
+COUNTED: dict[str, str | pl.Expr] = dict(num=pl.int_ranges(0, col("num") % 3), word="word")
+
+
+def later(key: str, value: Value, time: datetime) -> datetime:
+    return time + ms(value.num % 10 * 3)
+
+
+def earlier(key: str, value: Value, time: datetime) -> datetime:
+    return time - ms(value.num % 4 * 5)
+
+
+TIMES: dict[str, pl.Expr | Callable[..., datetime]] = {
+    "later": later,
+    "earlier": earlier,
+    "its own": 900 + col("num"),
+}

@@ -9,7 +9,10 @@ import pytest
 from tests.pipelines.order.description import (
     Aggregate,
     Batch,
+    Branch,
     Data,
+    FlatMap,
+    FlatMapValues,
     GlobalJoin,
     GroupTable,
     Hopping,
@@ -31,6 +34,7 @@ from tests.pipelines.order.description import (
     Totals,
     Tumbling,
     Value,
+    WithTime,
 )
 from tests.pipelines.order.model import CircleError, Machine, murmur2, partition_of
 
@@ -211,3 +215,16 @@ def test_a_global_table_is_complete_before_the_first_record():
     found = Machine(Program((("t", 1), ("g", 2)), (*steps, Sink(1), Sink(2)), ("g",))).run(data)
     assert found.facts[3] == [("k1", Value(2 * 3 + 9, "ad"), 1), ("k3", Value(3 * 3 + 900, "a+"), 2)]
     assert found.facts[4] == [("k1", Value(2 * 3 + 8, "ac"), 1)]
+
+
+def test_a_record_takes_one_branch_and_may_become_several_or_get_another_time():
+    data = {("t", 0): [Record("k", Value(num, "a"), num) for num in (2, 3)]}
+    steps = (
+        *(Source("t"), Branch(0, ("even", "not a"), 0), Branch(0, ("even", "not a"), 2)),
+        *(FlatMap(1, "both ways"), FlatMapValues(1, "counted"), WithTime(2, "later"), Sink(3), Sink(4), Sink(5)),
+    )
+    assert outcome(ONE, data, *steps).facts == {
+        6: [("a", Value(2, "a"), 2), ("k", Value(3, "k"), 2)],
+        7: [("k", Value(0, "a"), 2), ("k", Value(1, "a"), 2)],
+        8: [("k", Value(3, "a"), 12)],
+    }
