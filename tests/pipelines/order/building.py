@@ -107,9 +107,9 @@ def _built(builder: StreamsBuilder, tables: dict[str, GlobalKTable], place: int,
         case Source():
             return builder.stream(step.topic, key=String("key"), value=Json(Value))
         case Filter():
-            return parents[0].filter(PREDICATES[step.how])
+            return parents[0].filter(PREDICATES[step.how], **({"store": name} if step.is_kept else {}))
         case MapValues():
-            return parents[0].map_values(**MAPPERS[step.how])
+            return parents[0].map_values(**MAPPERS[step.how], **({"store": name} if step.is_kept else {}))
         case SelectKey():
             return parents[0].select_key(key=KEYS[step.how])
         case FlatMap(how="both ways"):
@@ -142,7 +142,8 @@ def _built(builder: StreamsBuilder, tables: dict[str, GlobalKTable], place: int,
             return left.cogroup(chain).cogroup(right, chain_otherwise).aggregate(name, nothing)
         case Suppress():
             limits = BufferConfig.max_records(step.records) if step.records else BufferConfig.unbounded()
-            return parents[0].suppress(Suppressed.until_time_limit(ms(step.limit), limits).with_name(name))
+            limited = Suppressed.until_time_limit(ms(step.limit), limits, restart_on_update=step.restarts)
+            return parents[0].suppress(limited.with_name(name))
         case Process():
             return parents[0].process_values(gathering(name, step.wait), name=name)
         case Totals():
@@ -175,7 +176,8 @@ def _built(builder: StreamsBuilder, tables: dict[str, GlobalKTable], place: int,
         case StreamJoin():
             left, right = parents
             call = {"inner": left.join, "left": left.left_join, "outer": left.outer_join}[step.kind]
-            return call(right, join, windows=_join_windows(step.windows), store=name)
+            retention = ms(step.retention) if step.retention else None
+            return call(right, join, windows=_join_windows(step.windows), store=name, retention=retention)
         case TableJoin():
             left, right = parents
             return {"inner": left.join, "left": left.left_join, "outer": left.outer_join}[step.kind](right, join)

@@ -34,18 +34,26 @@ class Source(Step):
 
 @dataclass(frozen=True)
 class Filter(Step):
-    """Of a stream or a table; ``how`` is one of ``functions.PREDICATES``."""
+    """Of a stream or a table; ``how`` is one of ``functions.PREDICATES``.
+
+    ``is_kept``: whether a table keeps its rows in a store of its own.
+    """
 
     parent: int
     how: str
+    is_kept: bool = False
 
 
 @dataclass(frozen=True)
 class MapValues(Step):
-    """Of a stream or a table; ``how`` is one of ``functions.MAPPERS``."""
+    """Of a stream or a table; ``how`` is one of ``functions.MAPPERS``.
+
+    ``is_kept``: whether a table keeps its rows in a store of its own.
+    """
 
     parent: int
     how: str
+    is_kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,11 +173,15 @@ class Cogroup(Step):
 
 @dataclass(frozen=True)
 class Suppress(Step):
-    """Under a time limit, of a table without windows; ``records`` limits the buffer."""
+    """Under a time limit, of a table without windows; ``records`` limits the buffer.
+
+    ``restarts``: whether each update begins the wait anew.
+    """
 
     parent: int
     limit: int
     records: int | None = None
+    restarts: bool = False
 
 
 @dataclass(frozen=True)
@@ -255,12 +267,16 @@ class JoinWithin:
 
 @dataclass(frozen=True)
 class StreamJoin(Step):
-    """``kind`` is "inner", "left" or "outer"."""
+    """``kind`` is "inner", "left" or "outer".
+
+    ``retention``: how long each side is kept, at least for as long as the windows need.
+    """
 
     parent: int
     other: int
     kind: str
     windows: JoinWithin
+    retention: int = 0
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,8 @@ class Machine:
             case Filter() | MapValues():
                 kind = "filter" if isinstance(step, Filter) else "map values"
                 is_table = self.program.is_table(step.parent)
-                return self._node(place, f"table {kind}" if is_table else kind, parents, step)
+                node = self._node(place, f"table {kind}" if is_table else kind, parents, step)
+                return self._node(place, "kept table", [node], step) if step.is_kept else node
             case Sink():
                 return self._node(place, "updates" if place in self.program.updates() else "facts", parents, step)
             case ForeignJoin():
@@ -480,6 +481,12 @@ class Machine:
             case "table map values":
                 new, old = (None if value is None else MAPPERS[step.how](value) for value in (item.new, item.old))
                 yield item._replace(new=new, old=old)
+            case "kept table":
+                kept: dict[Key, Row] = self._state(task, node, dict)
+                kept.pop(item.key, None)
+                if item.new is not None:
+                    kept[item.key] = item.new, item.ts
+                yield item
             case "facts":
                 if node.parents[0].kind == "final" or isinstance(item, Change):
                     item = Record(item.key, item.new, item.ts)
@@ -634,7 +641,8 @@ class Machine:
         buffer = self._state(task, node, lambda: {"time": -1, "rows": {}, "sent": {}})
         buffer["time"] = max(buffer["time"], item.ts)
         rows: dict[Key, tuple[int, Change]] = buffer["rows"]
-        place = min(item.ts, rows[item.key][0]) if item.key in rows else item.ts
+        place_of = max if node.step.restarts else min
+        place = place_of(item.ts, rows[item.key][0]) if item.key in rows else item.ts
         rows[item.key] = place, item
         while rows:
             key = min(rows, key=lambda key: (rows[key][0], rows[key][1].ts, key.encode()))
@@ -684,7 +692,7 @@ class Machine:
         state = self._state(
             task, node, lambda: {"time": -1, "times": {True: -1, False: -1}, "kept": [], "held": [], "count": 0}
         )
-        retention = max(1, windows.before + windows.after + windows.grace)
+        retention = max(1, windows.before + windows.after + windows.grace, node.step.retention)
         on = {True: windows.after, False: windows.before}
         back = {True: windows.before, False: windows.after}
         is_outer = {True: kind in ("left", "outer"), False: kind == "outer"}
@@ -766,6 +774,13 @@ def bases(table: Node) -> list[Node]:
     if table.kind in ("table filter", "table map values", "table join"):
         return [base for parent in table.parents for base in bases(parent)]
     return [table]
+
+
+def origins(table: Node) -> set[Node]:
+    """The nodes from which a table is derived, whether it keeps its rows or not."""
+    if table.kind == "kept table" or bases(table) != [table]:
+        return {origin for parent in table.parents for origin in origins(parent)}
+    return {table}
 
 
 def _text(key: Key) -> str:

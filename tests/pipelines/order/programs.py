@@ -52,6 +52,7 @@ from tests.pipelines.order.model import (
     Node,
     bases,
     heads,
+    origins,
     partition_of,
 )
 from tests.pipelines.order.running import Cuts
@@ -167,9 +168,9 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
     if is_table:
         match draw(st.sampled_from(TABLE_STEPS)):
             case "filter":
-                return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))))
+                return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))), draw(st.booleans()))
             case "map":
-                return MapValues(parent, draw(st.sampled_from(sorted(MAPPERS))))
+                return MapValues(parent, draw(st.sampled_from(sorted(MAPPERS))), draw(st.booleans()))
             case "stream":
                 return ToStream(parent)
             case "group":
@@ -177,7 +178,7 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
                     parent, draw(st.sampled_from(sorted(KEYS))), draw(st.sampled_from(sorted(CHANGE_FOLDS)))
                 )
             case "suppress" if isinstance(steps[parent], Source | ToTable | Aggregate):
-                return Suppress(parent, draw(SIZES), draw(st.sampled_from([None, None, 2])))
+                return Suppress(parent, draw(SIZES), draw(st.sampled_from([None, None, 2])), draw(st.booleans()))
             case "join" | "foreign" as kind:
                 other = another(lambda place: is_looked_up(program, place))
                 if other is None:
@@ -237,7 +238,7 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
             if other is None:
                 return None
             windows = draw(st.builds(JoinWithin, st.sampled_from([0, 4, 12]), st.sampled_from([0, 6, 20]), GRACES))
-            return StreamJoin(parent, other, draw(KINDS), windows)
+            return StreamJoin(parent, other, draw(KINDS), windows, draw(st.sampled_from([0, 0, 80])))
         case "with table":
             table = another(lambda place: is_looked_up(program, place))
             return None if table is None else StreamTableJoin(parent, table, draw(st.booleans()))
@@ -297,7 +298,7 @@ def _looks_up_itself(join: Node) -> bool:
     """
     one, other = join.parents
     tables = [other] if join.kind == "stream-table join" else [one, other]
-    if len(tables) == 2 and set(bases(one)) & set(bases(other)):
+    if len(tables) == 2 and origins(one) & origins(other):
         return True
     return any(len(bases(table)) > 1 for table in tables) and bool(set(heads(one)) & set(heads(other)))
 

@@ -11,6 +11,7 @@ from tests.pipelines.order.description import (
     Batch,
     Branch,
     Data,
+    Filter,
     FlatMap,
     FlatMapValues,
     GlobalJoin,
@@ -18,6 +19,7 @@ from tests.pipelines.order.description import (
     Hopping,
     JoinWithin,
     Loose,
+    MapValues,
     Merge,
     Process,
     Program,
@@ -30,6 +32,8 @@ from tests.pipelines.order.description import (
     Step,
     StreamJoin,
     StreamTableJoin,
+    Suppress,
+    ToStream,
     ToTable,
     Totals,
     Tumbling,
@@ -228,3 +232,23 @@ def test_a_record_takes_one_branch_and_may_become_several_or_get_another_time():
         7: [("k", Value(0, "a"), 2), ("k", Value(1, "a"), 2)],
         8: [("k", Value(3, "a"), 12)],
     }
+
+
+@pytest.mark.parametrize(("restarts", "time"), [(False, 6), (True, 10)])
+def test_an_update_may_begin_the_wait_of_a_suppression_anew(restarts, time):
+    """``k`` waits for five, from its record at 1 or else from that at 5."""
+    steps = Source("t", is_table=True), Suppress(0, 5, restarts=restarts), ToStream(1), Sink(2)
+    given = [("k", 1), ("k", 5), ("b", time - 1)]
+    data = {("t", 0): [Record(key, Value(ts, "a"), ts) for key, ts in given]}
+    assert outcome(ONE, data, *steps).facts[3] == []
+    data["t", 0].append(Record("c", Value(0, "a"), time))
+    assert outcome(ONE, data, *steps).facts[3] == [("k", Value(5, "a"), 5)]
+
+
+def test_a_table_that_keeps_its_rows_is_looked_up_in_them():
+    data = {("left", 0): [Record("k", Value(1, "a"), 2)], ("right", 0): [Record("k", Value(2, "b"), 1)]}
+    steps = (
+        *(Source("left"), Source("right", is_table=True), Filter(1, "even", is_kept=True)),
+        *(MapValues(2, "more", is_kept=True), StreamTableJoin(0, 3, is_left=True), Sink(4)),
+    )
+    assert outcome(TWO, data, *steps).facts[5] == [("k", Value(1 * 3 + 3, "ab"), 2)]
