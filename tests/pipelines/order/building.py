@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import polars as pl
@@ -103,7 +104,8 @@ def _built(builder: StreamsBuilder, tables: dict[str, GlobalKTable], place: int,
     name = f"s{place}"
     match step:
         case Source(is_table=True):
-            return builder.table(step.topic, key=String("key"), value=Json(Value), store=name)
+            options = dict(history_retention=_maybe_ms(step.history))
+            return builder.table(step.topic, key=String("key"), value=Json(Value), store=name, **options)
         case Source():
             return builder.stream(step.topic, key=String("key"), value=Json(Value))
         case Filter():
@@ -132,7 +134,7 @@ def _built(builder: StreamsBuilder, tables: dict[str, GlobalKTable], place: int,
         case Merge():
             return parents[0].merge(parents[1])
         case ToTable():
-            return parents[0].to_table(name)
+            return parents[0].to_table(name, history_retention=_maybe_ms(step.history), ttl=_maybe_ms(step.ttl))
         case ToStream():
             return parents[0].to_stream().filter(col("num").is_not_null())
         case Aggregate():
@@ -168,7 +170,9 @@ def _built(builder: StreamsBuilder, tables: dict[str, GlobalKTable], place: int,
                     return grouped.aggregate(name, nothing, chain, unchain)
         case StreamTableJoin():
             stream, table = parents
-            return (stream.left_join if step.is_left else stream.join)(table, join, name=name)
+            call = stream.left_join if step.is_left else stream.join
+            waits = {} if step.grace is None else dict(grace=ms(step.grace), store=f"{name}-waiting")
+            return call(table, join, name=name, **waits)
         case GlobalJoin():
             call = parents[0].left_join if step.is_left else parents[0].join
             selector = {"key": "key" if step.key == "own" else KEYS[step.key]}
@@ -176,7 +180,7 @@ def _built(builder: StreamsBuilder, tables: dict[str, GlobalKTable], place: int,
         case StreamJoin():
             left, right = parents
             call = {"inner": left.join, "left": left.left_join, "outer": left.outer_join}[step.kind]
-            retention = ms(step.retention) if step.retention else None
+            retention = _maybe_ms(step.retention or None)
             return call(right, join, windows=_join_windows(step.windows), store=name, retention=retention)
         case TableJoin():
             left, right = parents
@@ -207,6 +211,10 @@ def _aggregated(step: Aggregate, name: str, grouped: Any) -> Any:
         if step.emits == "suppressed"
         else table
     )
+
+
+def _maybe_ms(count: int | None) -> timedelta | None:
+    return None if count is None else ms(count)
 
 
 def _windows(windows: Windows) -> TimeWindows | SessionWindows | SlidingWindows:

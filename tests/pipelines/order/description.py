@@ -28,8 +28,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Source(Step):
+    """``history`` is that of a versioned table."""
+
     topic: str
     is_table: bool = False
+    history: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,11 @@ class Merge(Step):
 
 @dataclass(frozen=True)
 class ToTable(Step):
+    """A versioned table if it has a ``history``; one whose rows expire if it has a ``ttl``."""
+
     parent: int
+    history: int | None = None
+    ttl: int | None = None
 
 
 @dataclass(frozen=True)
@@ -243,9 +250,12 @@ class Loose(Step):
 
 @dataclass(frozen=True)
 class StreamTableJoin(Step):
+    """With a ``grace``, records wait for the versioned table."""
+
     parent: int
     table: int
     is_left: bool
+    grace: int | None = None
 
 
 @dataclass(frozen=True)
@@ -326,6 +336,14 @@ class Program:
                 return self.is_table(parent)
             case ToTable() | Aggregate() | Cogroup() | Suppress() | GroupTable() | TableJoin() | ForeignJoin():
                 return True
+        return False
+
+    def is_versioned(self, place: int) -> bool:
+        match self.steps[place]:
+            case Source(history=history) | ToTable(history=history):
+                return history is not None
+            case Filter(parent=parent) | MapValues(parent=parent):
+                return self.is_versioned(parent)
         return False
 
     def is_windowed(self, place: int) -> bool:

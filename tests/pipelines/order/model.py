@@ -67,6 +67,7 @@ from tests.pipelines.order.functions import (
     joined,
 )
 from tests.pipelines.order.model_processors import ModelProcessor, processor_of
+from tests.pipelines.order.versions import Versions, Waiting
 
 Key = Any
 """A text; with a window, (text, start, end)."""
@@ -203,8 +204,15 @@ class Machine:
             for index, parent in enumerate(self.program.parents(place))
         ]
         match step:
+            case Source(history=int()):
+                return self._node(place, "versioned table", [], step)
             case Source():
                 return self._node(place, "table source" if step.is_table else "source", [], step)
+            case ToTable(history=int()):
+                return self._node(place, "versioned table", moved, step)
+            case StreamTableJoin(grace=int()):
+                waiting = self._node(place, "waiting", moved[:1], step)
+                return self._node(place, "stream-table join", [waiting, moved[1]], step)
             case Repartition():
                 return self._node(place, "edge", parents, step)
             case Aggregate(windows=None):
@@ -476,11 +484,16 @@ class Machine:
                     yield Record(item.key, item.new, item.ts)
             case "table filter":
                 new, old = (_kept(step.how, value) for value in (item.new, item.old))
-                if new is not None or old is not None:
+                if new is not None or old is not None or self.program.is_versioned(node.place):
                     yield item._replace(new=new, old=old)
             case "table map values":
                 new, old = (None if value is None else MAPPERS[step.how](value) for value in (item.new, item.old))
                 yield item._replace(new=new, old=old)
+            case "versioned table":
+                if self._versions(task, node).put(item.key, item.value, item.ts):
+                    yield Change(item.key, item.value, None, item.ts)
+            case "waiting":
+                yield from self._state(task, node, lambda: Waiting(step.grace)).take(item)
             case "kept table":
                 kept: dict[Key, Row] = self._state(task, node, dict)
                 kept.pop(item.key, None)
@@ -492,6 +505,11 @@ class Machine:
                     item = Record(item.key, item.new, item.ts)
                 self.facts[node.place].append((item.key, item.value, item.ts))
             case "updates":
+                if self.program.is_versioned(step.parent):
+                    times: dict[Key, int] = self._state(task, node, dict)
+                    if item.ts < times.get(item.key, item.ts):
+                        return
+                    times[item.key] = item.ts
                 rows = self.standing[node.place]
                 rows.pop(item.key, None)
                 if item.new is not None:
@@ -528,7 +546,7 @@ class Machine:
                 yield from self._aggregate_changes(task, node, item)
             case "stream-table join":
                 if parent is node.parents[0]:
-                    row = self._row(task, node.parents[1], item.key)
+                    row = self._row_as_of(task, node.parents[1], item.key, item.ts)
                     if row is not None or step.is_left:
                         yield item._replace(value=joined(item.value, row and row[0]))
             case "global join":
@@ -564,6 +582,21 @@ class Machine:
                 left, right = (self._row(task, parent, key) for parent in table.parents)
                 return _joined_rows(table.step.kind, left, right)
         found: Row | None = self._state(task, table, dict).get(key)
+        return found
+
+    def _row_as_of(self, task: Task, table: Node, key: Key, time: int) -> Row | None:
+        """A table's row: the newest, or of a versioned table that of ``time``."""
+        if not self.program.is_versioned(table.place):
+            return self._row(task, table, key)
+        if table.kind == "versioned table":
+            return self._versions(task, table).as_of(key, time)
+        row = self._row_as_of(task, table.parents[0], key, time)
+        if table.kind == "table filter":
+            return row if row and PREDICATES[table.step.how](row[0]) else None
+        return (MAPPERS[table.step.how](row[0]), row[1]) if row else None
+
+    def _versions(self, task: Task, table: Node) -> Versions:
+        found: Versions = self._state(task, table, lambda: Versions(table.step.history))
         return found
 
     # Windows

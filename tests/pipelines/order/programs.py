@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -67,6 +68,14 @@ WINDOWS = st.one_of(
     st.builds(Sessions, st.sampled_from([2, 5, 12]), GRACES),
     st.builds(Sliding, st.sampled_from([3, 10, 25]), GRACES),
 )
+SOURCES: st.SearchStrategy[Callable[[str], Source]] = st.sampled_from(
+    [*[Source] * 8, *[partial(Source, is_table=True)] * 3, partial(Source, is_table=True, history=20)]
+)
+TABLES: st.SearchStrategy[Callable[[int], ToTable]] = st.sampled_from(
+    [*[ToTable] * 3, partial(ToTable, history=20), partial(ToTable, history=60), partial(ToTable, ttl=10)]
+)
+TABLE_GRACES = st.sampled_from([None, 0, 10])
+"""Not longer than a history."""
 STREAM_STEPS = (
     *("window", "window", "window", "window", "key", "key", "key", "merge", "with stream", "with table", "aggregate"),
     *("cogroup", "table", "repartition", "map", "filter", "process", "process", "totals", "totals"),
@@ -98,7 +107,7 @@ def programs(
         used = {step.topic for step in steps if isinstance(step, GlobalJoin)}
         return Program((*topics, *(each for each in global_topics if each[0] in used)), steps, tuple(used))
 
-    steps: list[Step] = [Source(topic, draw(st.sampled_from([False, False, True]))) for topic, _ in topics]
+    steps: list[Step] = [draw(SOURCES)(topic) for topic, _ in topics]
     for _ in range(draw(st.integers(min(2, most_steps), most_steps))):
         parent = draw(st.integers(0, len(steps) - 1))
         more = draw(_next_steps(program_of(*steps), parent, [topic for topic, _ in global_topics]))
@@ -139,6 +148,7 @@ def _next_steps(draw: st.DrawFn, program: Program, parent: int, global_topics: l
                 [Cogroup(one, other)],
                 [ToTable(other), StreamTableJoin(one, end, draw(st.booleans()))],
                 [ToTable(one), StreamTableJoin(other, end, draw(st.booleans()))],
+                [ToTable(one, history=60), StreamTableJoin(other, end, draw(st.booleans()), draw(TABLE_GRACES))],
                 [ToTable(one), ToTable(other), TableJoin(end, end + 1, draw(KINDS))],
             ]
             return [*ways, *draw(st.sampled_from(meetings))]
@@ -163,6 +173,9 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
 
     if isinstance(steps[parent], ForeignJoin):
         return None
+    if is_table and program.is_versioned(parent):
+        steps_after = Filter(parent, draw(st.sampled_from(sorted(PREDICATES)))), MapValues(parent, "rest")
+        return draw(st.sampled_from(steps_after))
     if is_table and (is_windowed or not is_looked_up(program, parent)):
         return ToStream(parent)
     if is_table:
@@ -180,7 +193,7 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
             case "suppress" if isinstance(steps[parent], Source | ToTable | Aggregate):
                 return Suppress(parent, draw(SIZES), draw(st.sampled_from([None, None, 2])), draw(st.booleans()))
             case "join" | "foreign" as kind:
-                other = another(lambda place: is_looked_up(program, place))
+                other = another(lambda place: is_looked_up(program, place) and not program.is_versioned(place))
                 if other is None:
                     return None
                 if kind == "join":
@@ -210,7 +223,7 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
         case "repartition":
             return Repartition(parent, draw(st.sampled_from([None, None, 1, 2, 3, 5])))
         case "table":
-            return ToTable(parent)
+            return draw(TABLES)(parent)
         case "aggregate":
             return Aggregate(parent, draw(st.sampled_from(sorted(FOLDS))))
         case "window":
@@ -241,7 +254,10 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
             return StreamJoin(parent, other, draw(KINDS), windows, draw(st.sampled_from([0, 0, 80])))
         case "with table":
             table = another(lambda place: is_looked_up(program, place))
-            return None if table is None else StreamTableJoin(parent, table, draw(st.booleans()))
+            if table is None:
+                return None
+            grace = draw(TABLE_GRACES) if program.is_versioned(table) else None
+            return StreamTableJoin(parent, table, draw(st.booleans()), grace)
     return None
 
 
@@ -262,7 +278,9 @@ def is_looked_up(program: Program, place: int) -> bool:
     match program.steps[place]:
         case Source(is_table=is_table):
             return is_table
-        case ToTable() | GroupTable() | Cogroup():
+        case ToTable(ttl=ttl):
+            return ttl is None
+        case GroupTable() | Cogroup():
             return True
         case Aggregate(windows=windows):
             return windows is None
@@ -305,7 +323,7 @@ def _looks_up_itself(join: Node) -> bool:
 
 SEVERAL = (
     *("final", "suppress", "processor", "stream join", "session aggregate", "sliding aggregate", "flat map"),
-    "flat map values",
+    *("flat map values", "waiting"),
 )
 
 

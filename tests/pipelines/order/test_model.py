@@ -252,3 +252,28 @@ def test_a_table_that_keeps_its_rows_is_looked_up_in_them():
         *(MapValues(2, "more", is_kept=True), StreamTableJoin(0, 3, is_left=True), Sink(4)),
     )
     assert outcome(TWO, data, *steps).facts[5] == [("k", Value(1 * 3 + 3, "ab"), 2)]
+
+
+def test_a_versioned_table_is_joined_as_of_the_time_of_each_record():
+    """Of a history of 20: at 40 what was replaced before 20 is forgotten, and a row of before 20 is dropped."""
+    left = [Record("k", Value(0, "a"), ts) for ts in (14, 9, 26)]
+    right = [Record("k", Value(1, "b"), 10), Record("k", Value(2, "c"), 25)]
+    late = [Record("o", Value(3, "d"), 40), Record("k", Value(4, "e"), 19), Record("k", Value(5, "f"), 20)]
+    steps = Source("left"), Source("right", is_table=True, history=20), StreamTableJoin(0, 1, is_left=True)
+    program = Program(TWO, (*steps, Sink(2), Sink(1)))
+    found = Machine(program).run({("left", 0): left, ("right", 0): right})
+    assert [value.word for _, value, _ in found.facts[3]] == ["ab", "a+", "ac"]
+    assert found.standing[4] == {"k": (Value(2, "c"), 25)}
+    records = [Record("k", Value(0, "a"), ts) for ts in (50, 24, 19)]
+    found = Machine(program).run({("left", 0): records, ("right", 0): [*right, *late]})
+    assert [value.word for _, value, _ in found.facts[3]] == ["ac", "af", "a+"]
+
+
+def test_records_wait_for_a_versioned_table_and_go_on_by_time():
+    left = [Record(key, Value(0, "a"), ts) for key, ts in (("k", 14), ("j", 14), ("k", 12), ("k", 24), ("k", 13))]
+    right = [Record("k", Value(1, "b"), 10), Record("k", Value(2, "c"), 13)]
+    steps = Source("left"), Source("right", is_table=True, history=20), StreamTableJoin(0, 1, is_left=True, grace=10)
+    found = Machine(Program(TWO, (*steps, Sink(2)))).run({("left", 0): left, ("right", 0): right})
+    assert [(key, value.word, ts) for key, value, ts in found.facts[3]] == [
+        *[("k", "ab", 12), ("j", "a+", 14), ("k", "ac", 14), ("k", "ac", 13)],
+    ]
