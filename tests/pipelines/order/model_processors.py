@@ -111,17 +111,21 @@ class Totalling:
 
 
 class TotallingByColumns(Totalling):
-    """A row is followed by what it makes due, whatever has caused it."""
+    """Calls its timers with the record that takes stream time to the next multiple of ``RESOLUTION``."""
+
+    _called: int | None = None
+    """Stream time after the record before."""
 
     def take(self, item: Any) -> Iterator[Any]:
-        before = item.ts if self._time < 0 else self._time
-        yield from super().take(item)
-        yield from self._report()
-        if self._time // RESOLUTION > before // RESOLUTION:
-            yield from self._quiet()
+        if self._called is None:
+            self._called = item.ts
+        return super().take(item)
 
     def due(self) -> Iterator[Record]:
-        yield from ()
+        yield from self._report()
+        before, self._called = self._called or 0, self._time
+        if self._time // RESOLUTION > before // RESOLUTION:
+            yield from self._quiet()
 
 
 class Batching:
