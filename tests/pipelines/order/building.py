@@ -16,6 +16,7 @@ from tests.pipelines.order.description import (
     Branch,
     Cogroup,
     Data,
+    Expect,
     Filter,
     FlatMap,
     FlatMapValues,
@@ -32,6 +33,7 @@ from tests.pipelines.order.description import (
     Repartition,
     SelectKey,
     Sessions,
+    Shared,
     Sink,
     Sliding,
     Source,
@@ -46,7 +48,7 @@ from tests.pipelines.order.description import (
     Windows,
     WithTime,
 )
-from tests.pipelines.order.processors import LOOSE_FOR, gathering, holding, totalling, totalling_by_columns
+from tests.pipelines.order.processors import LOOSE_FOR, gathering, holding, sharing, totalling, totalling_by_columns
 from tests.pipelines.order.renderings import (
     COUNTED,
     EACH,
@@ -79,6 +81,7 @@ from weir import (
     GlobalKTable,
     JoinWindows,
     Json,
+    KeyValueStore,
     SessionWindows,
     SlidingWindows,
     StreamsBuilder,
@@ -96,11 +99,18 @@ def application(program: Program, **settings: Any) -> Application:
     built: list[Any] = []
     for place, step in enumerate(program.steps):
         parents = [built[parent] for parent in program.parents(place)]
-        built.append(_built(builder, tables, place, step, parents))
+        built.append(_built(builder, program, tables, place, step, parents))
     return Application("order", builder, **settings)
 
 
-def _built(builder: StreamsBuilder, tables: dict[str, GlobalKTable], place: int, step: Any, parents: list[Any]) -> Any:
+def _built(
+    builder: StreamsBuilder,
+    program: Program,
+    tables: dict[str, GlobalKTable],
+    place: int,
+    step: Any,
+    parents: list[Any],
+) -> Any:
     name = f"s{place}"
     match step:
         case Source(is_table=True):
@@ -112,6 +122,9 @@ def _built(builder: StreamsBuilder, tables: dict[str, GlobalKTable], place: int,
             return parents[0].filter(PREDICATES[step.how], **({"store": name} if step.is_kept else {}))
         case MapValues():
             return parents[0].map_values(**MAPPERS[step.how], **({"store": name} if step.is_kept else {}))
+        case Expect():
+            kept = {"store": name} if program.is_table(step.parent) else {}
+            return parents[0].expect(name, PREDICATES[step.how], on_violation="drop", **kept)
         case SelectKey():
             return parents[0].select_key(key=KEYS[step.how])
         case FlatMap(how="both ways"):
@@ -151,6 +164,13 @@ def _built(builder: StreamsBuilder, tables: dict[str, GlobalKTable], place: int,
         case Totals():
             supplier = totalling_by_columns if step.by_columns else totalling
             return parents[0].process(supplier(name, step), name=name)
+        case Shared():
+            builder.add_state_store(KeyValueStore(name, key=str, value=Value))
+            one, other = (
+                parent.process_values(sharing(name, fold), stores=[name])
+                for parent, fold in zip(parents, (chain, chain_otherwise), strict=True)
+            )
+            return one.merge(other)
         case Batch():
             batches = parents[0].batch(max_records=step.records, max_bytes=step.size, name=name)
             return batches.map_values(folded)

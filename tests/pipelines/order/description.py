@@ -60,6 +60,14 @@ class MapValues(Step):
 
 
 @dataclass(frozen=True)
+class Expect(Step):
+    """Of a stream or a table, without what violates it; ``how`` is one of ``functions.PREDICATES``."""
+
+    parent: int
+    how: str
+
+
+@dataclass(frozen=True)
 class SelectKey(Step):
     """``how`` is one of ``functions.KEYS``."""
 
@@ -228,6 +236,15 @@ class Totals(Step):
 
 
 @dataclass(frozen=True)
+class Shared(Step):
+    """By two processors with one store: each chains the values of its stream, in a way of its own, onto what both know
+    of the key, and sends that on; then they are one stream."""
+
+    parent: int
+    other: int
+
+
+@dataclass(frozen=True)
 class Batch(Step):
     """Of a stream by its key; a batch has at most so many records and bytes, and is chained into one value."""
 
@@ -332,7 +349,7 @@ class Program:
         match self.steps[place]:
             case Source(is_table=is_table):
                 return is_table
-            case Filter(parent=parent) | MapValues(parent=parent):
+            case Filter(parent=parent) | MapValues(parent=parent) | Expect(parent=parent):
                 return self.is_table(parent)
             case ToTable() | Aggregate() | Cogroup() | Suppress() | GroupTable() | TableJoin() | ForeignJoin():
                 return True
@@ -367,7 +384,18 @@ class Program:
         match self.steps[place]:
             case SelectKey() | FlatMap() | Totals() | Loose(how="processor"):
                 return True
-            case Filter() | MapValues() | FlatMapValues() | WithTime() | Branch() | Merge() | Process() | GlobalJoin():
+            case (
+                Filter()
+                | MapValues()
+                | Expect()
+                | FlatMapValues()
+                | WithTime()
+                | Branch()
+                | GlobalJoin()
+                | Merge()
+                | Process()
+                | Shared()
+            ):
                 return any(self.has_new_key(parent) for parent in self.parents(place))
         return False
 

@@ -21,6 +21,7 @@ from tests.pipelines.order.description import (
     Branch,
     Cogroup,
     Data,
+    Expect,
     Filter,
     FlatMap,
     FlatMapValues,
@@ -37,6 +38,7 @@ from tests.pipelines.order.description import (
     Repartition,
     SelectKey,
     Sessions,
+    Shared,
     Sink,
     Sliding,
     Source,
@@ -231,6 +233,13 @@ class Machine:
                 is_table = self.program.is_table(step.parent)
                 node = self._node(place, f"table {kind}" if is_table else kind, parents, step)
                 return self._node(place, "kept table", [node], step) if step.is_kept else node
+            case Expect():
+                return self._node(
+                    place, "expected table" if self.program.is_table(step.parent) else "filter", parents, step
+                )
+            case Shared():
+                one, other = (self._node(place, "shared", [parent], step) for parent in parents)
+                return self._node(place, "merge", [one, other], step)
             case Sink():
                 return self._node(place, "updates" if place in self.program.updates() else "facts", parents, step)
             case ForeignJoin():
@@ -337,7 +346,7 @@ class Machine:
                 partitions[head.step.topic]
                 if isinstance(head.step, Source)
                 else head.step.partitions or self.counts[node.group]
-                for parent in node.parents
+                for parent in (node.children[0].parents if node.kind == "shared" else node.parents)
                 for head in heads(parent)
             }
             if len(widths) > 1:
@@ -489,6 +498,19 @@ class Machine:
             case "table map values":
                 new, old = (None if value is None else MAPPERS[step.how](value) for value in (item.new, item.old))
                 yield item._replace(new=new, old=old)
+            case "expected table":
+                if item.new is None or PREDICATES[step.how](item.new):
+                    rows = self._state(task, node, dict)
+                    old = rows.pop(item.key, None)
+                    if item.new is not None:
+                        rows[item.key] = item.new, item.ts
+                    yield item._replace(old=old and old[0])
+            case "shared":
+                (merge,) = node.children
+                known: dict[Key, Value] = self._state(task, merge, dict)
+                fold = chained if node is merge.parents[0] else chained_otherwise
+                known[item.key] = fold(known.get(item.key, Value(0, "")), item.value)
+                yield item._replace(value=known[item.key])
             case "versioned table":
                 if self._versions(task, node).put(item.key, item.value, item.ts):
                     yield Change(item.key, item.value, None, item.ts)
@@ -811,7 +833,7 @@ def bases(table: Node) -> list[Node]:
 
 def origins(table: Node) -> set[Node]:
     """The nodes from which a table is derived, whether it keeps its rows or not."""
-    if table.kind == "kept table" or bases(table) != [table]:
+    if table.kind in ("kept table", "expected table") or bases(table) != [table]:
         return {origin for parent in table.parents for origin in origins(parent)}
     return {table}
 

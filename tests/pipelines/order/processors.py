@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -138,3 +139,18 @@ def holding(name: str) -> type[Processor[str, Value, str, Value]]:
                 self.held.delete(key)
 
     return Holding
+
+
+def sharing(store: str, fold: Callable[[Any, Value, Value], Value]) -> type[FixedKeyProcessor[str, Value, Value]]:
+    """A processor of a step ``Shared``."""
+
+    class Sharing(FixedKeyProcessor[str, Value, Value]):
+        def init(self, context: Any) -> None:
+            self.context, self.known = context, context.state_store(store)
+
+        def process(self, record: FixedKeyRecord[str, Value]) -> None:
+            value = fold(record.key, record.value, self.known.get(record.key) or nothing())
+            self.known.put(record.key, value)
+            self.context.forward(record.with_value(value))
+
+    return Sharing

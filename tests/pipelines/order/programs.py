@@ -14,6 +14,7 @@ from tests.pipelines.order.description import (
     Branch,
     Cogroup,
     Data,
+    Expect,
     Filter,
     FlatMap,
     FlatMapValues,
@@ -31,6 +32,7 @@ from tests.pipelines.order.description import (
     Repartition,
     SelectKey,
     Sessions,
+    Shared,
     Sink,
     Sliding,
     Source,
@@ -80,8 +82,9 @@ STREAM_STEPS = (
     *("window", "window", "window", "window", "key", "key", "key", "merge", "with stream", "with table", "aggregate"),
     *("cogroup", "table", "repartition", "map", "filter", "process", "process", "totals", "totals"),
     *("batch", "batch", "loose", "flat map", "flat map values", "time", "branch"),
+    *("expect", "shared", "shared"),
 )
-TABLE_STEPS = ("stream", "group", "join", "join", "suppress", "foreign", "stream", "group", "map", "filter")
+TABLE_STEPS = ("stream", "expect", "group", "join", "join", "suppress", "foreign", "stream", "group", "map", "filter")
 
 
 @st.composite
@@ -146,6 +149,7 @@ def _next_steps(draw: st.DrawFn, program: Program, parent: int, global_topics: l
                 [Merge(one, other)],
                 [StreamJoin(one, other, draw(KINDS), within)],
                 [Cogroup(one, other)],
+                [Shared(one, other)],
                 [ToTable(other), StreamTableJoin(one, end, draw(st.booleans()))],
                 [ToTable(one), StreamTableJoin(other, end, draw(st.booleans()))],
                 [ToTable(one, history=60), StreamTableJoin(other, end, draw(st.booleans()), draw(TABLE_GRACES))],
@@ -184,6 +188,8 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
                 return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))), draw(st.booleans()))
             case "map":
                 return MapValues(parent, draw(st.sampled_from(sorted(MAPPERS))), draw(st.booleans()))
+            case "expect":
+                return Expect(parent, draw(st.sampled_from(sorted(PREDICATES))))
             case "stream":
                 return ToStream(parent)
             case "group":
@@ -243,6 +249,11 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
         case "merge":
             other = another(is_plain_stream)
             return None if other is None else Merge(parent, other)
+        case "expect":
+            return Expect(parent, draw(st.sampled_from(sorted(PREDICATES))))
+        case "shared":
+            other = another(is_plain_stream)
+            return None if other is None else Shared(parent, other)
         case "cogroup":
             other = another(is_plain_stream)
             return None if other is None else Cogroup(parent, other)
@@ -284,7 +295,7 @@ def is_looked_up(program: Program, place: int) -> bool:
             return True
         case Aggregate(windows=windows):
             return windows is None
-        case Filter(parent=parent) | MapValues(parent=parent):
+        case Filter(parent=parent) | MapValues(parent=parent) | Expect(parent=parent):
             return program.is_table(place) and is_looked_up(program, parent)
         case TableJoin():
             return all(is_looked_up(program, parent) for parent in program.parents(place))

@@ -11,6 +11,7 @@ from tests.pipelines.order.description import (
     Batch,
     Branch,
     Data,
+    Expect,
     Filter,
     FlatMap,
     FlatMapValues,
@@ -27,6 +28,7 @@ from tests.pipelines.order.description import (
     Repartition,
     SelectKey,
     Sessions,
+    Shared,
     Sink,
     Source,
     Step,
@@ -277,3 +279,17 @@ def test_records_wait_for_a_versioned_table_and_go_on_by_time():
     assert [(key, value.word, ts) for key, value, ts in found.facts[3]] == [
         *[("k", "ab", 12), ("j", "a+", 14), ("k", "ac", 14), ("k", "ac", 13)],
     ]
+
+
+def test_processors_that_share_a_store_chain_onto_what_both_know():
+    data = {("left", 0): [Record("a", Value(1, "x"), 1)], ("right", 0): [Record("a", Value(2, "y"), 2)]}
+    found = outcome(TWO, data, Source("left"), Source("right"), Shared(0, 1), Sink(2))
+    assert found.facts[3] == [("a", Value(2, "x"), 1), ("a", Value(2 * 31 + 7 * 2 + 3, "x"), 2)]
+
+
+def test_an_update_that_violates_what_is_expected_leaves_the_row_that_was_there():
+    data = {("t", 0): [Record("k", Value(num, "a"), num) for num in (2, 3)]}
+    steps = Source("t", is_table=True), Expect(0, "even"), Sink(1)
+    assert outcome(ONE, data, *steps).standing[2] == {"k": (Value(2, "a"), 2)}
+    data["t", 0].append(Record("k", None, 4))
+    assert outcome(ONE, data, *steps).standing[2] == {}
