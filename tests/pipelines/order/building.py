@@ -71,6 +71,7 @@ from tests.pipelines.order.renderings import (
     odd_one,
     reduce,
     unchain,
+    without_deletions,
 )
 from tests.pipelines.spark.inline import Row, Topics
 from weir import (
@@ -147,7 +148,8 @@ def _built(
         case Merge():
             return parents[0].merge(parents[1])
         case ToTable():
-            return parents[0].to_table(name, history_retention=_maybe_ms(step.history), ttl=_maybe_ms(step.ttl))
+            stream = parents[0].map_values(without_deletions) if step.deletes else parents[0]
+            return stream.to_table(name, history_retention=_maybe_ms(step.history), ttl=_maybe_ms(step.ttl))
         case ToStream():
             return parents[0].to_stream().filter(col("num").is_not_null())
         case Aggregate():

@@ -123,11 +123,15 @@ class Merge(Step):
 
 @dataclass(frozen=True)
 class ToTable(Step):
-    """A versioned table if it has a ``history``; one whose rows expire if it has a ``ttl``."""
+    """A versioned table if it has a ``history``; one whose rows expire if it has a ``ttl``.
+
+    ``deletes``: whether values that ``functions.is_deletion`` says so of are made null before.
+    """
 
     parent: int
     history: int | None = None
     ttl: int | None = None
+    deletes: bool = False
 
 
 @dataclass(frozen=True)

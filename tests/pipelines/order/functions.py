@@ -98,3 +98,7 @@ def joined(one: Value | None, other: Value | None) -> Value:
 def time_of(value: Value) -> int:
     """Of a record that was held back by the wall clock."""
     return 1_000 + value.num
+
+
+def is_deletion(value: Value) -> bool:
+    return value.num % 4 == 3

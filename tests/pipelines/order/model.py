@@ -66,6 +66,7 @@ from tests.pipelines.order.functions import (
     TIMES,
     chained,
     chained_otherwise,
+    is_deletion,
     joined,
 )
 from tests.pipelines.order.model_processors import ModelProcessor, processor_of
@@ -463,10 +464,10 @@ class Machine:
                 yield item
             case "table source" | "to table":
                 rows: dict[Key, Row] = self._state(task, node, dict)
-                old = rows.pop(item.key, None)
-                if item.value is not None:
-                    rows[item.key] = item.value, item.ts
-                yield Change(item.key, item.value, old and old[0], item.ts)
+                old, new = rows.pop(item.key, None), _table_value(step, item.value)
+                if new is not None:
+                    rows[item.key] = new, item.ts
+                yield Change(item.key, new, old and old[0], item.ts)
             case "filter":
                 if PREDICATES[step.how](item.value):
                     yield item
@@ -512,8 +513,9 @@ class Machine:
                 known[item.key] = fold(known.get(item.key, Value(0, "")), item.value)
                 yield item._replace(value=known[item.key])
             case "versioned table":
-                if self._versions(task, node).put(item.key, item.value, item.ts):
-                    yield Change(item.key, item.value, None, item.ts)
+                new = _table_value(step, item.value)
+                if self._versions(task, node).put(item.key, new, item.ts):
+                    yield Change(item.key, new, None, item.ts)
             case "waiting":
                 yield from self._state(task, node, lambda: Waiting(step.grace)).take(item)
             case "kept table":
@@ -603,7 +605,15 @@ class Machine:
             case "table join":
                 left, right = (self._row(task, parent, key) for parent in table.parents)
                 return _joined_rows(table.step.kind, left, right)
+            case "suppress":
+                return self._sent(task, table).get(key)
         found: Row | None = self._state(task, table, dict).get(key)
+        return found
+
+    @staticmethod
+    def _sent(task: Task, suppressed: Node) -> dict[Key, Row]:
+        """The rows that a suppression has forwarded."""
+        found: dict[Key, Row] = task.state.get(suppressed, {"sent": {}})["sent"]
         return found
 
     def _row_as_of(self, task: Task, table: Node, key: Key, time: int) -> Row | None:
@@ -705,8 +715,10 @@ class Machine:
             if not is_full and rows[key][0] + node.step.limit > buffer["time"]:
                 break
             _, change = rows.pop(key)
-            yield change._replace(old=buffer["sent"].get(key))
-            buffer["sent"][key] = change.new
+            old: Row | None = buffer["sent"].pop(key, None)
+            if change.new is not None:
+                buffer["sent"][key] = change.new, change.ts
+            yield change._replace(old=old and old[0])
 
     # Tables by another key
 
@@ -811,7 +823,7 @@ class Machine:
             for (group, number), task in self.tasks.items()
             if group == table.group
             for base in bases(table)
-            for key in self._state(task, base, dict)
+            for key in (self._sent(task, base) if base.kind == "suppress" else self._state(task, base, dict))
         }
         found = {key: self._row(self.tasks[table.group, number], table, key) for number, key in keys}
         return {key: row for key, row in found.items() if row is not None}
@@ -833,13 +845,18 @@ def bases(table: Node) -> list[Node]:
 
 def origins(table: Node) -> set[Node]:
     """The nodes from which a table is derived, whether it keeps its rows or not."""
-    if table.kind in ("kept table", "expected table") or bases(table) != [table]:
+    if table.kind in ("kept table", "expected table", "suppress") or bases(table) != [table]:
         return {origin for parent in table.parents for origin in origins(parent)}
     return {table}
 
 
 def _text(key: Key) -> str:
     return key if isinstance(key, str) else key[0]
+
+
+def _table_value(step: Any, value: Value | None) -> Value | None:
+    """What a table takes of a record; None for a deletion."""
+    return None if value is None or (isinstance(step, ToTable) and step.deletes and is_deletion(value)) else value
 
 
 def _kept(how: str, value: Value | None) -> Value | None:

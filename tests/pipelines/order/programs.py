@@ -73,7 +73,7 @@ WINDOWS = st.one_of(
 SOURCES: st.SearchStrategy[Callable[[str], Source]] = st.sampled_from(
     [*[Source] * 8, *[partial(Source, is_table=True)] * 3, partial(Source, is_table=True, history=20)]
 )
-TABLES: st.SearchStrategy[Callable[[int], ToTable]] = st.sampled_from(
+TABLES: st.SearchStrategy[Callable[..., ToTable]] = st.sampled_from(
     [*[ToTable] * 3, partial(ToTable, history=20), partial(ToTable, history=60), partial(ToTable, ttl=10)]
 )
 TABLE_GRACES = st.sampled_from([None, 0, 10])
@@ -180,6 +180,8 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
     if is_table and program.is_versioned(parent):
         steps_after = Filter(parent, draw(st.sampled_from(sorted(PREDICATES)))), MapValues(parent, "rest")
         return draw(st.sampled_from(steps_after))
+    if is_table and is_windowed and draw(st.integers(0, 3)) == 3:
+        return GroupTable(parent, draw(st.sampled_from(sorted(KEYS))), draw(st.sampled_from(sorted(CHANGE_FOLDS))))
     if is_table and (is_windowed or not is_looked_up(program, parent)):
         return ToStream(parent)
     if is_table:
@@ -229,7 +231,7 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
         case "repartition":
             return Repartition(parent, draw(st.sampled_from([None, None, 1, 2, 3, 5])))
         case "table":
-            return draw(TABLES)(parent)
+            return draw(TABLES)(parent, deletes=draw(st.booleans()))
         case "aggregate":
             return Aggregate(parent, draw(st.sampled_from(sorted(FOLDS))))
         case "window":
@@ -291,6 +293,8 @@ def is_looked_up(program: Program, place: int) -> bool:
             return is_table
         case ToTable(ttl=ttl):
             return ttl is None
+        case Suppress():
+            return True
         case GroupTable() | Cogroup():
             return True
         case Aggregate(windows=windows):
@@ -329,6 +333,8 @@ def _looks_up_itself(join: Node) -> bool:
     tables = [other] if join.kind == "stream-table join" else [one, other]
     if len(tables) == 2 and origins(one) & origins(other):
         return True
+    if len(tables) == 2 and any(map(_deletes, tables)) and set(heads(one)) & set(heads(other)):
+        return True
     return any(len(bases(table)) > 1 for table in tables) and bool(set(heads(one)) & set(heads(other)))
 
 
@@ -336,6 +342,11 @@ SEVERAL = (
     *("final", "suppress", "processor", "stream join", "session aggregate", "sliding aggregate", "flat map"),
     *("flat map values", "waiting"),
 )
+
+
+def _deletes(table: Node) -> bool:
+    """Whether records of a stream may remove rows of a table."""
+    return any(isinstance(origin.step, ToTable) and origin.step.deletes for origin in origins(table))
 
 
 def _forwards_several(node: Node) -> bool:

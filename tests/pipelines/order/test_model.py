@@ -293,3 +293,18 @@ def test_an_update_that_violates_what_is_expected_leaves_the_row_that_was_there(
     assert outcome(ONE, data, *steps).standing[2] == {"k": (Value(2, "a"), 2)}
     data["t", 0].append(Record("k", None, 4))
     assert outcome(ONE, data, *steps).standing[2] == {}
+
+
+def test_a_suppressed_table_is_looked_up_by_what_it_has_forwarded():
+    """``k`` is forwarded by its own record at 20, which is ten beyond the first one that was held."""
+    data = {
+        ("left", 0): [Record("k", Value(0, "a"), ts) for ts in (15, 25)],
+        ("right", 0): [Record("k", Value(num, "bcd"[num]), ts) for num, ts in ((0, 10), (1, 20), (2, 24))],
+    }
+    steps = Source("left"), Source("right"), ToTable(1), Suppress(2, 10), StreamTableJoin(0, 3, is_left=True), Sink(4)
+    assert [value.word for _, value, _ in outcome(TWO, data, *steps).facts[5]] == ["a+", "ac"]
+
+
+def test_a_value_may_delete_its_row():
+    data = {("t", 0): [Record("k", Value(2, "a"), 1), Record("j", Value(2, "a"), 2), Record("k", Value(3, "a"), 3)]}
+    assert outcome(ONE, data, Source("t"), ToTable(0, deletes=True), Sink(1)).standing[2] == {"j": (Value(2, "a"), 2)}
