@@ -156,7 +156,7 @@ def _built(
             return _aggregated(step, name, parents[0].group_by_key())
         case Cogroup():
             left, right = (parent.group_by_key() for parent in parents)
-            return left.cogroup(chain).cogroup(right, chain_otherwise).aggregate(name, nothing)
+            return _aggregated(step, name, left.cogroup(chain).cogroup(right, chain_otherwise))
         case Suppress():
             limits = BufferConfig.max_records(step.records) if step.records else BufferConfig.unbounded()
             limited = Suppressed.until_time_limit(ms(step.limit), limits, restart_on_update=step.restarts)
@@ -216,13 +216,15 @@ def _built(
     raise NotImplementedError(step)
 
 
-def _aggregated(step: Aggregate, name: str, grouped: Any) -> Any:
+def _aggregated(step: Aggregate | Cogroup, name: str, grouped: Any) -> Any:
     if step.windows is not None:
         grouped = grouped.windowed_by(_windows(step.windows))
     if step.emits == "on close":
         grouped = grouped.emit_strategy(EmitStrategy.on_window_close())
-    if step.fold == "chain":
-        mergers = (join_chains,) if isinstance(step.windows, Sessions) else ()
+    mergers = (join_chains,) if isinstance(step.windows, Sessions) else ()
+    if isinstance(step, Cogroup):
+        table = grouped.aggregate(name, nothing, *mergers)
+    elif step.fold == "chain":
         table = grouped.aggregate(name, nothing, chain, *mergers)
     elif step.fold == "reduced":
         table = grouped.reduce(name, reduce)

@@ -184,10 +184,15 @@ class Aggregate(Step):
 
 @dataclass(frozen=True)
 class Cogroup(Step):
-    """Of two streams by their keys, into one table: each has a fold of its own, whose order matters."""
+    """Of two streams by their keys, into one table: each has a fold of its own, whose order matters.
+
+    ``windows`` and ``emits`` are as in ``Aggregate``.
+    """
 
     parent: int
     other: int
+    windows: Windows | None = None
+    emits: str = "updates"
 
 
 @dataclass(frozen=True)
@@ -369,7 +374,7 @@ class Program:
 
     def is_windowed(self, place: int) -> bool:
         match self.steps[place]:
-            case Aggregate(windows=windows):
+            case Aggregate(windows=windows) | Cogroup(windows=windows):
                 return windows is not None
             case Filter() | MapValues() | Repartition() | ToStream() | Merge():
                 return self.is_windowed(self.parents(place)[0])
@@ -377,7 +382,7 @@ class Program:
 
     def is_final(self, place: int) -> bool:
         match self.steps[place]:
-            case Aggregate(emits=emits):
+            case Aggregate(emits=emits) | Cogroup(emits=emits):
                 return emits != "updates"
             case Filter() | MapValues() if self.is_table(place):
                 return self.is_final(self.parents(place)[0])

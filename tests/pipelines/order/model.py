@@ -66,6 +66,7 @@ from tests.pipelines.order.functions import (
     TIMES,
     chained,
     chained_otherwise,
+    chains_joined,
     is_deletion,
     joined,
 )
@@ -76,6 +77,7 @@ Key = Any
 """A text; with a window, (text, start, end)."""
 Row = tuple[Value, int]
 """A table's row and its time."""
+Fold = Callable[[Value | None, Value], Value]
 
 
 def murmur2(data: bytes) -> int:
@@ -220,7 +222,9 @@ class Machine:
                 return self._node(place, "edge", parents, step)
             case Aggregate(windows=None):
                 return self._node(place, "aggregate", moved, step)
-            case Aggregate():
+            case Cogroup(windows=None):
+                return self._node(place, "cogroup", moved, step)
+            case Aggregate() | Cogroup():
                 kinds = {Sessions: "session aggregate", Sliding: "sliding aggregate"}
                 kind = kinds.get(type(step.windows), "window aggregate")
                 node = self._node(place, kind, moved, step)
@@ -254,7 +258,6 @@ class Machine:
             Merge: "merge",
             ToTable: "to table",
             ToStream: "to stream",
-            Cogroup: "cogroup",
             Suppress: "suppress",
             Process: "processor",
             Totals: "processor",
@@ -547,16 +550,15 @@ class Machine:
             case "cogroup":
                 rows = self._state(task, node, dict)
                 old = rows.get(item.key)
-                fold = chained if parent is node.parents[0] else chained_otherwise
-                new = fold(old[0] if old else Value(0, ""), item.value)
+                new = _fold_of(node, parent)(old and old[0], item.value)
                 rows[item.key] = new, max(item.ts, old[1] if old else item.ts)
                 yield Change(item.key, new, old and old[0], rows[item.key][1])
             case "window aggregate":
-                yield from self._window(task, node, item)
+                yield from self._window(task, node, item, _fold_of(node, parent))
             case "session aggregate":
-                yield from self._session(task, node, item)
+                yield from self._session(task, node, item, _fold_of(node, parent))
             case "sliding aggregate":
-                yield from self._slide(task, node, item)
+                yield from self._slide(task, node, item, _fold_of(node, parent))
             case "final":
                 yield from self._final(task, node, item)
             case "suppress":
@@ -633,7 +635,7 @@ class Machine:
 
     # Windows
 
-    def _window(self, task: Task, node: Node, item: Any) -> Iterator[Change]:
+    def _window(self, task: Task, node: Node, item: Any, fold: Fold) -> Iterator[Change]:
         state = self._state(task, node, lambda: {"time": -1, "windows": {}})
         state["time"] = max(state["time"], item.ts)
         for start, end in _windows_of(node.step.windows, item.ts):
@@ -642,28 +644,29 @@ class Machine:
                 continue
             key = (item.key, start, end)
             old: Row | None = state["windows"].get(key)
-            new = FOLDS[node.step.fold](old and old[0], item.value)
+            new = fold(old and old[0], item.value)
             state["windows"][key] = new, max(item.ts, old[1] if old else item.ts)
             yield Change(key, new, old and old[0], state["windows"][key][1])
 
-    def _slide(self, task: Task, node: Node, item: Any) -> Iterator[Change]:
+    def _slide(self, task: Task, node: Node, item: Any, fold: Fold) -> Iterator[Change]:
         """As the model of sliding windows says, which knows records by bits; a window folds them as they came."""
-        windows, fold = node.step.windows, FOLDS[node.step.fold]
-        new = lambda: (window_models.Sliding(windows.difference, windows.grace), list[Value](), dict[Key, Value]())
+        windows = node.step.windows
+        sliding_windows = lambda: window_models.Sliding(windows.difference, windows.grace)
+        new = lambda: (sliding_windows(), list[tuple[Value, Fold]](), dict[Key, Value]())
         sliding, values, standing = self._state(task, node, new)
-        values.append(item.value)
+        values.append((item.value, fold))
         updates, late, _ = sliding.take(1 << len(values) - 1, item.key, item.ts)
         self.late += len(late)
         for name, start, end, bits, at in updates:
             state: Value | None = None
-            for number, value in enumerate(values):
+            for number, (value, its_fold) in enumerate(values):
                 if bits >> number & 1:
-                    state = fold(state, value)
+                    state = its_fold(state, value)
             key = name, start, end
             yield Change(key, state, standing.get(key), at)
             standing[key] = state
 
-    def _session(self, task: Task, node: Node, item: Any) -> Iterator[Change]:
+    def _session(self, task: Task, node: Node, item: Any, fold: Fold) -> Iterator[Change]:
         gap, grace = node.step.windows.gap, node.step.windows.grace
         state = self._state(task, node, lambda: {"time": -1, "windows": {}})
         state["time"] = max(state["time"], item.ts)
@@ -679,14 +682,15 @@ class Machine:
         if last < open_from:
             self.late += 1
             return
+        merge = chains_joined if isinstance(node.step, Cogroup) else MERGERS[node.step.fold]
         merged: Value | None = None
         for end, start in met:
             value = sessions.pop((item.key, start, end))
-            merged = value if merged is None else MERGERS[node.step.fold](merged, value)
+            merged = value if merged is None else merge(merged, value)
             if (start, end) != (first, last):
                 yield Change((item.key, start, end), None, value, end)
         key = (item.key, first, last)
-        sessions[key] = FOLDS[node.step.fold](merged, item.value)
+        sessions[key] = fold(merged, item.value)
         yield Change(key, sessions[key], None, last)
 
     def _final(self, task: Task, node: Node, item: Change) -> Iterator[Change]:
@@ -852,6 +856,14 @@ def origins(table: Node) -> set[Node]:
 
 def _text(key: Key) -> str:
     return key if isinstance(key, str) else key[0]
+
+
+def _fold_of(node: Node, parent: Node) -> Fold:
+    """How an aggregation takes the records of one of its streams."""
+    if isinstance(node.step, Aggregate):
+        return FOLDS[node.step.fold]
+    fold = chained if parent is node.parents[0] else chained_otherwise
+    return lambda state, value: fold(state or Value(0, ""), value)
 
 
 def _table_value(step: Any, value: Value | None) -> Value | None:

@@ -70,6 +70,7 @@ WINDOWS = st.one_of(
     st.builds(Sessions, st.sampled_from([2, 5, 12]), GRACES),
     st.builds(Sliding, st.sampled_from([3, 10, 25]), GRACES),
 )
+EMITS = st.sampled_from(["updates", "suppressed", "on close"])
 SOURCES: st.SearchStrategy[Callable[[str], Source]] = st.sampled_from(
     [*[Source] * 8, *[partial(Source, is_table=True)] * 3, partial(Source, is_table=True, history=20)]
 )
@@ -133,7 +134,7 @@ def _next_steps(draw: st.DrawFn, program: Program, parent: int, global_topics: l
     keys = st.sampled_from(sorted(KEYS))
     match draw(st.sampled_from(["step", "step", "regrouped", "moved", "two ways"])):
         case "regrouped" if is_stream:
-            emits = draw(st.sampled_from(["updates", "suppressed", "on close"]))
+            emits = draw(EMITS)
             aggregate = Aggregate(first, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits)
             return [SelectKey(parent, draw(keys)), aggregate, ToStream(first + 1)]
         case "moved" if is_stream:
@@ -235,7 +236,7 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
         case "aggregate":
             return Aggregate(parent, draw(st.sampled_from(sorted(FOLDS))))
         case "window":
-            emits = draw(st.sampled_from(["updates", "suppressed", "on close"]))
+            emits = draw(EMITS)
             return Aggregate(parent, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits)
         case "process":
             return Process(parent, draw(SIZES))
@@ -258,7 +259,11 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
             return None if other is None else Shared(parent, other)
         case "cogroup":
             other = another(is_plain_stream)
-            return None if other is None else Cogroup(parent, other)
+            if other is None:
+                return None
+            if draw(st.booleans()):
+                return Cogroup(parent, other)
+            return Cogroup(parent, other, draw(WINDOWS), draw(EMITS))
         case "with stream":
             other = another(is_plain_stream)
             if other is None:
@@ -293,11 +298,9 @@ def is_looked_up(program: Program, place: int) -> bool:
             return is_table
         case ToTable(ttl=ttl):
             return ttl is None
-        case Suppress():
+        case Suppress() | GroupTable():
             return True
-        case GroupTable() | Cogroup():
-            return True
-        case Aggregate(windows=windows):
+        case Aggregate(windows=windows) | Cogroup(windows=windows):
             return windows is None
         case Filter(parent=parent) | MapValues(parent=parent) | Expect(parent=parent):
             return program.is_table(place) and is_looked_up(program, parent)
