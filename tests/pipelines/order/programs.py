@@ -132,7 +132,7 @@ def _next_steps(draw: st.DrawFn, program: Program, parent: int, global_topics: l
     first = len(program.steps)
     is_stream = not program.is_table(parent)
     keys = st.sampled_from(sorted(KEYS))
-    match draw(st.sampled_from(["step", "step", "regrouped", "moved", "two ways"])):
+    match draw(st.sampled_from(["step"] * 4 + ["regrouped", "moved", "two ways"])):
         case "regrouped" if is_stream:
             emits = draw(EMITS)
             aggregate = Aggregate(first, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits)
