@@ -1,8 +1,8 @@
 """Runs processors that take records as columns.
 
 A batch ends with the record that makes a punctuation due, or takes stream time to the next multiple of the timers'
-resolution, so what a processor is called with does not depend on how its input is cut into epochs: between two such
-records no timer is due, whatever the processor sets.
+resolution, and so with the last of the rows that this record has become. So what a processor is called with does not
+depend on how its input is cut into epochs: between two such records no timer is due, whatever the processor sets.
 """
 
 from __future__ import annotations
@@ -57,15 +57,17 @@ class ProcessBatches(Process):
                 return
         before_ms = epoch.clocks.get(self.clock)
         times = epoch.advance(self.clock, rows.get_column("_ts")).to_numpy()
-        calls = self._timer_calls(times, before_ms)
         headers = [HEADERS] if HEADERS in rows.columns else []
         rows = picked(rows, (*self.key.names, *self.value.columns, *RESERVED, *headers))
         places = picked(rows, ("_partition", "_offset"))
+        ends = _ends_of_records(places)
+        calls = np.unique(ends[self._timer_calls(times, before_ms)])
         first, next_call = 0, 0
         while first < rows.height:
             last = rows.height - 1
             if (due_ms := running.next_punctuation_ms(STREAM)) is not None:
-                last = min(last, max(first, int(np.searchsorted(times, due_ms))))
+                due = max(first, int(np.searchsorted(times, due_ms)))
+                last = int(ends[min(last, due)])
             while next_call < len(calls) and calls[next_call] < first:
                 next_call += 1
             if next_call < len(calls):
@@ -123,3 +125,11 @@ class ProcessBatches(Process):
             ]
         )
         return with_tombstones(rows, self.result, self.key_result.names, rows.get_column("_deleted"))
+
+
+def _ends_of_records(places: pl.DataFrame) -> np.ndarray:
+    """For each row, given by the place of its record, the last row that the record has become."""
+    differs = [np.diff(places.get_column(name).to_numpy()) != 0 for name in places.columns]
+    is_last = np.append(np.logical_or(*differs), True)[: places.height]
+    lasts: np.ndarray = np.flatnonzero(is_last)[np.cumsum(is_last) - is_last]
+    return lasts

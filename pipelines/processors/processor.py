@@ -183,7 +183,7 @@ class BatchProcessor(_Base[KOut, VOut], Generic[KIn, VIn, KOut, VOut]):
     A batch is what has arrived, and where it is cut does not show if ``process_batch`` gives what a loop over its rows
     would give. What stream time makes due comes in between: a batch ends with the record that makes a punctuation due,
     and the punctuation follows. Timers by stream time are called after the record that takes it to the next multiple
-    of ``timer_resolution``, or past it.
+    of ``timer_resolution``, or past it. Of a record that has become several rows, the last one counts.
 
     Examples:
         >>> class Length(BatchProcessor[str, str, str, int]):

@@ -43,7 +43,7 @@ class Brokers(Topics):
 
     @classmethod
     def of(cls, program: Program, data: Data, rng: Random) -> Brokers:
-        """Empty topics, and all records of ``data`` on their way."""
+        """Empty topics, and all records of ``data`` on their way; global topics have theirs."""
         rows = topics(data).rows
         left = {at: iter(each) for at, each in rows.items()}
         gap = rng.choice([0.0, 0.0, 0.1, 0.4])
@@ -53,7 +53,7 @@ class Brokers(Topics):
             while rng.random() < gap:
                 waiting.append((rng.choice(sorted(rows)), None))
         return cls(
-            {at: [] for at in rows},
+            {at: list(each) if at[0] in program.global_topics else [] for at, each in rows.items()},
             ids={topic: f"first {topic}" for topic, _ in rows},
             leaders={at: [0] for at in rows},
             waiting=waiting,

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import polars as pl
 from polars import col
 
-from tests.pipelines.order import model
+from tests.pipelines.order import description
 from tests.pipelines.order.description import (
     Aggregate,
+    Batch,
+    Branch,
     Cogroup,
     Data,
+    Expect,
     Filter,
+    FlatMap,
+    FlatMapValues,
     ForeignJoin,
+    GlobalJoin,
     GroupTable,
     Hopping,
     JoinWithin,
+    Loose,
     MapValues,
     Merge,
     Process,
@@ -28,6 +33,7 @@ from tests.pipelines.order.description import (
     Repartition,
     SelectKey,
     Sessions,
+    Shared,
     Sink,
     Sliding,
     Source,
@@ -37,8 +43,35 @@ from tests.pipelines.order.description import (
     TableJoin,
     ToStream,
     ToTable,
+    Totals,
     Tumbling,
     Windows,
+    WithTime,
+)
+from tests.pipelines.order.processors import LOOSE_FOR, gathering, holding, sharing, totalling, totalling_by_columns
+from tests.pipelines.order.renderings import (
+    COUNTED,
+    EACH,
+    FOLDS,
+    KEYS,
+    MAPPERS,
+    PREDICATES,
+    TIME_OF,
+    TIMES,
+    Value,
+    both_ways,
+    chain,
+    chain_otherwise,
+    folded,
+    halved,
+    join,
+    join_chains,
+    ms,
+    nothing,
+    odd_one,
+    reduce,
+    unchain,
+    without_deletions,
 )
 from tests.pipelines.spark.inline import Row, Topics
 from weir import (
@@ -46,14 +79,10 @@ from weir import (
     BufferConfig,
     Count,
     EmitStrategy,
-    First,
-    FixedKeyProcessor,
-    FixedKeyRecord,
+    GlobalKTable,
     JoinWindows,
     Json,
     KeyValueStore,
-    Last,
-    Max,
     SessionWindows,
     SlidingWindows,
     StreamsBuilder,
@@ -64,138 +93,94 @@ from weir import (
 )
 
 
-@dataclass(frozen=True)
-class Value:
-    num: int
-    word: str
-
-
-def text(expression: pl.Expr) -> pl.Expr:
-    return expression.cast(pl.String())
-
-
-PREDICATES = {
-    "even": col("num") % 2 == 0,
-    "not thirds": col("num") % 3 != 0,
-    "not a": col("word") != "a",
-}
-MAPPERS: dict[str, dict[str, str | pl.Expr]] = {
-    "more": dict(num=col("num") + 1, word="word"),
-    "rest": dict(num=col("num") % 7, word="word"),
-    "reworded": dict(num="num", word=pl.lit("w") + text(col("num") % 5)),
-}
-KEYS: dict[str, pl.Expr] = {
-    "word": col("word"),
-    "number": pl.lit("n") + text(col("num") % 4),
-    "both": col("word") + text(col("num") % 3),
-}
-FOLDS = {
-    "sum and last": dict(num=Sum("num"), word=Last("word")),
-    "first and greatest": dict(num=First("num"), word=Max("word")),
-    "count and greatest": dict(num=Count(), word=Max("word")),
-}
-
-
-def _of(call: Callable[..., model.Value], *values: Value | None) -> Value:
-    return Value(*call(*(value and model.Value(value.num, value.word) for value in values)))
-
-
-def chain(key: Any, value: Value, state: Value) -> Value:
-    return _of(model.chained, state, value)
-
-
-def chain_otherwise(key: Any, value: Value, state: Value) -> Value:
-    return _of(model.chained_otherwise, state, value)
-
-
-def unchain(key: Any, value: Value, state: Value) -> Value:
-    return _of(model.unchained, state, value)
-
-
-def join_chains(key: Any, one: Value, other: Value) -> Value:
-    return _of(model.chains_joined, one, other)
-
-
-def join(one: Value | None, other: Value | None) -> Value:
-    return _of(model.joined, one, other)
-
-
-def nothing() -> Value:
-    return Value(0, "")
-
-
-def gathering(name: str, wait: int) -> type[FixedKeyProcessor[str, Value, Value]]:
-    """The processor of a step ``Process``."""
-
-    class Gathering(FixedKeyProcessor[str, Value, Value]):
-        stores = (KeyValueStore(f"{name}-open", key=str, value=Value),)
-
-        def init(self, context: Any) -> None:
-            self.context, self.open = context, context.state_store(f"{name}-open")
-
-        def process(self, record: FixedKeyRecord[str, Value]) -> None:
-            chained = chain(record.key, record.value, self.open.get(record.key) or nothing())
-            if chained.num % 3 == 0:
-                self.context.cancel_timer(record.key)
-                self._send(record, chained)
-            else:
-                self.open.put(record.key, chained)
-                self.context.timer(record.key, record.timestamp + ms(wait))
-
-        def on_timer(self, record: FixedKeyRecord[str, None]) -> None:
-            self._send(record, self.open.get(record.key))
-
-        def _send(self, record: Any, chained: Value) -> None:
-            self.open.delete(record.key)
-            self.context.forward(record.with_value(chained))
-
-    return Gathering
-
-
-def ms(count: int) -> timedelta:
-    return timedelta(milliseconds=count)
-
-
 def application(program: Program, **settings: Any) -> Application:
     builder = StreamsBuilder()
+    options = dict(key=String("key"), value=Json(Value))
+    tables = {topic: builder.global_table(topic, **options, store=topic) for topic in program.global_topics}
     built: list[Any] = []
     for place, step in enumerate(program.steps):
         parents = [built[parent] for parent in program.parents(place)]
-        built.append(_built(builder, program, place, step, parents))
+        built.append(_built(builder, program, tables, place, step, parents))
     return Application("order", builder, **settings)
 
 
-def _built(builder: StreamsBuilder, program: Program, place: int, step: Any, parents: list[Any]) -> Any:
+def _built(
+    builder: StreamsBuilder,
+    program: Program,
+    tables: dict[str, GlobalKTable],
+    place: int,
+    step: Any,
+    parents: list[Any],
+) -> Any:
     name = f"s{place}"
     match step:
         case Source(is_table=True):
-            return builder.table(step.topic, key=String("key"), value=Json(Value), store=name)
+            options = dict(history_retention=_maybe_ms(step.history))
+            return builder.table(step.topic, key=String("key"), value=Json(Value), store=name, **options)
         case Source():
             return builder.stream(step.topic, key=String("key"), value=Json(Value))
         case Filter():
-            return parents[0].filter(PREDICATES[step.how])
+            return parents[0].filter(PREDICATES[step.how], **({"store": name} if step.is_kept else {}))
         case MapValues():
-            return parents[0].map_values(**MAPPERS[step.how])
+            return parents[0].map_values(**MAPPERS[step.how], **({"store": name} if step.is_kept else {}))
+        case Expect():
+            kept = {"store": name} if program.is_table(step.parent) else {}
+            return parents[0].expect(name, PREDICATES[step.how], on_violation="drop", **kept)
         case SelectKey():
             return parents[0].select_key(key=KEYS[step.how])
+        case FlatMap(how="both ways"):
+            return parents[0].flat_map(both_ways)
+        case FlatMap():
+            return parents[0].map(odd_one)
+        case FlatMapValues(how="counted"):
+            return parents[0].flat_map_values(**COUNTED)
+        case FlatMapValues():
+            return parents[0].flat_map_values(halved)
+        case WithTime():
+            return parents[0].with_timestamp(TIMES[step.how])
+        case Branch():
+            split = parents[0].split(f"{name}-")
+            for how in step.hows:
+                split = split.branch(PREDICATES[how])
+            return list(split.default_branch().values())[step.which]
         case Repartition():
             return parents[0].repartition(name, partitions=step.partitions)
         case Merge():
             return parents[0].merge(parents[1])
         case ToTable():
-            return parents[0].to_table(name)
+            stream = parents[0].map_values(without_deletions) if step.deletes else parents[0]
+            return stream.to_table(name, history_retention=_maybe_ms(step.history), ttl=_maybe_ms(step.ttl))
         case ToStream():
             return parents[0].to_stream().filter(col("num").is_not_null())
         case Aggregate():
             return _aggregated(step, name, parents[0].group_by_key())
         case Cogroup():
             left, right = (parent.group_by_key() for parent in parents)
-            return left.cogroup(chain).cogroup(right, chain_otherwise).aggregate(name, nothing)
+            return _aggregated(step, name, left.cogroup(chain).cogroup(right, chain_otherwise))
         case Suppress():
             limits = BufferConfig.max_records(step.records) if step.records else BufferConfig.unbounded()
-            return parents[0].suppress(Suppressed.until_time_limit(ms(step.limit), limits).with_name(name))
+            limited = Suppressed.until_time_limit(ms(step.limit), limits, restart_on_update=step.restarts)
+            return parents[0].suppress(limited.with_name(name))
         case Process():
             return parents[0].process_values(gathering(name, step.wait), name=name)
+        case Totals():
+            supplier = totalling_by_columns if step.by_columns else totalling
+            return parents[0].process(supplier(name, step), name=name)
+        case Shared():
+            builder.add_state_store(KeyValueStore(name, key=str, value=Value))
+            one, other = (
+                parent.process_values(sharing(name, fold), stores=[name])
+                for parent, fold in zip(parents, (chain, chain_otherwise), strict=True)
+            )
+            return one.merge(other)
+        case Batch():
+            batches = parents[0].batch(max_records=step.records, max_bytes=step.size, name=name)
+            return batches.map_values(folded)
+        case Loose(how="batch"):
+            batches = parents[0].batch(max_records=3, max_wait=LOOSE_FOR, on_stop="flush", name=name)
+            return batches.flat_map_values(record="records").map_values(**EACH).with_timestamp(TIME_OF)
+        case Loose():
+            return parents[0].process(holding(name), name=name)
         case GroupTable():
             grouped = parents[0].group_by(key=KEYS[step.key])
             match step.fold:
@@ -207,11 +192,18 @@ def _built(builder: StreamsBuilder, program: Program, place: int, step: Any, par
                     return grouped.aggregate(name, nothing, chain, unchain)
         case StreamTableJoin():
             stream, table = parents
-            return (stream.left_join if step.is_left else stream.join)(table, join, name=name)
+            call = stream.left_join if step.is_left else stream.join
+            waits = {} if step.grace is None else dict(grace=ms(step.grace), store=f"{name}-waiting")
+            return call(table, join, name=name, **waits)
+        case GlobalJoin():
+            call = parents[0].left_join if step.is_left else parents[0].join
+            selector = {"key": "key" if step.key == "own" else KEYS[step.key]}
+            return call(tables[step.topic], join, key=selector)
         case StreamJoin():
             left, right = parents
             call = {"inner": left.join, "left": left.left_join, "outer": left.outer_join}[step.kind]
-            return call(right, join, windows=_join_windows(step.windows), store=name)
+            retention = _maybe_ms(step.retention or None)
+            return call(right, join, windows=_join_windows(step.windows), store=name, retention=retention)
         case TableJoin():
             left, right = parents
             return {"inner": left.join, "left": left.left_join, "outer": left.outer_join}[step.kind](right, join)
@@ -224,14 +216,18 @@ def _built(builder: StreamsBuilder, program: Program, place: int, step: Any, par
     raise NotImplementedError(step)
 
 
-def _aggregated(step: Aggregate, name: str, grouped: Any) -> Any:
+def _aggregated(step: Aggregate | Cogroup, name: str, grouped: Any) -> Any:
     if step.windows is not None:
         grouped = grouped.windowed_by(_windows(step.windows))
     if step.emits == "on close":
         grouped = grouped.emit_strategy(EmitStrategy.on_window_close())
-    if step.fold == "chain":
-        mergers = (join_chains,) if isinstance(step.windows, Sessions) else ()
+    mergers = (join_chains,) if isinstance(step.windows, Sessions) else ()
+    if isinstance(step, Cogroup):
+        table = grouped.aggregate(name, nothing, *mergers)
+    elif step.fold == "chain":
         table = grouped.aggregate(name, nothing, chain, *mergers)
+    elif step.fold == "reduced":
+        table = grouped.reduce(name, reduce)
     else:
         table = grouped.agg(name, **FOLDS[step.fold])
     return (
@@ -239,6 +235,10 @@ def _aggregated(step: Aggregate, name: str, grouped: Any) -> Any:
         if step.emits == "suppressed"
         else table
     )
+
+
+def _maybe_ms(count: int | None) -> timedelta | None:
+    return None if count is None else ms(count)
 
 
 def _windows(windows: Windows) -> TimeWindows | SessionWindows | SlidingWindows:
@@ -259,7 +259,7 @@ def _join_windows(windows: JoinWithin) -> JoinWindows:
 
 
 def topics(data: Data) -> Topics:
-    def row(key: str, value: model.Value | None, ts: int) -> Row:
+    def row(key: str, value: description.Value | None, ts: int) -> Row:
         return key.encode(), None if value is None else json.dumps(value._asdict()).encode(), ts
 
     return Topics({name: [row(*record) for record in records] for name, records in data.items()})

@@ -28,21 +28,40 @@ class Step:
 
 @dataclass(frozen=True)
 class Source(Step):
+    """``history`` is that of a versioned table."""
+
     topic: str
     is_table: bool = False
+    history: int | None = None
 
 
 @dataclass(frozen=True)
 class Filter(Step):
-    """Of a stream or a table; ``how`` is one of ``model.PREDICATES``."""
+    """Of a stream or a table; ``how`` is one of ``functions.PREDICATES``.
+
+    ``is_kept``: whether a table keeps its rows in a store of its own.
+    """
 
     parent: int
     how: str
+    is_kept: bool = False
 
 
 @dataclass(frozen=True)
 class MapValues(Step):
-    """Of a stream or a table; ``how`` is one of ``model.MAPPERS``."""
+    """Of a stream or a table; ``how`` is one of ``functions.MAPPERS``.
+
+    ``is_kept``: whether a table keeps its rows in a store of its own.
+    """
+
+    parent: int
+    how: str
+    is_kept: bool = False
+
+
+@dataclass(frozen=True)
+class Expect(Step):
+    """Of a stream or a table, without what violates it; ``how`` is one of ``functions.PREDICATES``."""
 
     parent: int
     how: str
@@ -50,10 +69,44 @@ class MapValues(Step):
 
 @dataclass(frozen=True)
 class SelectKey(Step):
-    """``how`` is one of ``model.KEYS``."""
+    """``how`` is one of ``functions.KEYS``."""
 
     parent: int
     how: str
+
+
+@dataclass(frozen=True)
+class FlatMap(Step):
+    """Of a stream; ``how`` is one of ``functions.PAIRS``."""
+
+    parent: int
+    how: str
+
+
+@dataclass(frozen=True)
+class FlatMapValues(Step):
+    """Of a stream; ``how`` is one of ``functions.SPREADS``."""
+
+    parent: int
+    how: str
+
+
+@dataclass(frozen=True)
+class WithTime(Step):
+    """Of a stream; ``how`` is one of ``functions.TIMES``."""
+
+    parent: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Branch(Step):
+    """One branch of a split of a stream: ``which`` is the place of its predicate in ``hows``, or their number for the
+    records that meet none of them; each is one of ``functions.PREDICATES``."""
+
+    parent: int
+    hows: tuple[str, ...]
+    which: int
 
 
 @dataclass(frozen=True)
@@ -70,7 +123,15 @@ class Merge(Step):
 
 @dataclass(frozen=True)
 class ToTable(Step):
+    """A versioned table if it has a ``history``; one whose rows expire if it has a ``ttl``.
+
+    ``deletes``: whether values that ``functions.is_deletion`` says so of are made null before.
+    """
+
     parent: int
+    history: int | None = None
+    ttl: int | None = None
+    deletes: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +171,7 @@ Windows = Tumbling | Hopping | Sessions | Sliding
 
 @dataclass(frozen=True)
 class Aggregate(Step):
-    """Of a stream by its key. ``fold`` is one of ``model.FOLDS``.
+    """Of a stream by its key. ``fold`` is one of ``functions.FOLDS``.
 
     ``emits`` is "updates", or "suppressed" or "on close" for the two ways to final results.
     """
@@ -123,24 +184,33 @@ class Aggregate(Step):
 
 @dataclass(frozen=True)
 class Cogroup(Step):
-    """Of two streams by their keys, into one table: each has a fold of its own, whose order matters."""
+    """Of two streams by their keys, into one table: each has a fold of its own, whose order matters.
+
+    ``windows`` and ``emits`` are as in ``Aggregate``.
+    """
 
     parent: int
     other: int
+    windows: Windows | None = None
+    emits: str = "updates"
 
 
 @dataclass(frozen=True)
 class Suppress(Step):
-    """Under a time limit, of a table without windows; ``records`` limits the buffer."""
+    """Under a time limit, of a table without windows; ``records`` limits the buffer.
+
+    ``restarts``: whether each update begins the wait anew.
+    """
 
     parent: int
     limit: int
     records: int | None = None
+    restarts: bool = False
 
 
 @dataclass(frozen=True)
 class GroupTable(Step):
-    """Of a table by another key. ``fold`` is one of ``model.CHANGE_FOLDS``."""
+    """Of a table by another key. ``fold`` is one of ``functions.CHANGE_FOLDS``."""
 
     parent: int
     key: str
@@ -156,10 +226,71 @@ class Process(Step):
     wait: int
 
 
+RESOLUTION = 4
+"""Of the timers of a step ``Totals`` by columns."""
+
+
+@dataclass(frozen=True)
+class Totals(Step):
+    """By a processor with a store, punctuations and timers by stream time: it sends on the sum of the key with each
+    record, all sums once per ``every``, and that of a key that has been quiet for ``wait``; these begin anew then.
+
+    ``by_columns`` says whether it takes batches; its timers are then called at multiples of ``RESOLUTION``.
+    """
+
+    parent: int
+    wait: int
+    every: int
+    by_columns: bool
+
+
+@dataclass(frozen=True)
+class Shared(Step):
+    """By two processors with one store: each chains the values of its stream, in a way of its own, onto what both know
+    of the key, and sends that on; then they are one stream."""
+
+    parent: int
+    other: int
+
+
+@dataclass(frozen=True)
+class Batch(Step):
+    """Of a stream by its key; a batch has at most so many records and bytes, and is chained into one value."""
+
+    parent: int
+    records: int | None
+    size: int | None
+
+
+@dataclass(frozen=True)
+class Loose(Step):
+    """Holds records until the wall clock lets them go, or the run ends: each comes once, those of a key in order, and
+    has a time that is made of its value. ``how`` is "batch", or "processor", which counts as changing the key.
+
+    When they come among those of other keys, nobody can say, so only steps follow that do not see it.
+    """
+
+    parent: int
+    how: str
+
+
 @dataclass(frozen=True)
 class StreamTableJoin(Step):
+    """With a ``grace``, records wait for the versioned table."""
+
     parent: int
     table: int
+    is_left: bool
+    grace: int | None = None
+
+
+@dataclass(frozen=True)
+class GlobalJoin(Step):
+    """With a global topic; ``key`` is one of ``functions.KEYS``, or "own"."""
+
+    parent: int
+    topic: str
+    key: str
     is_left: bool
 
 
@@ -172,12 +303,16 @@ class JoinWithin:
 
 @dataclass(frozen=True)
 class StreamJoin(Step):
-    """``kind`` is "inner", "left" or "outer"."""
+    """``kind`` is "inner", "left" or "outer".
+
+    ``retention``: how long each side is kept, at least for as long as the windows need.
+    """
 
     parent: int
     other: int
     kind: str
     windows: JoinWithin
+    retention: int = 0
 
 
 @dataclass(frozen=True)
@@ -191,7 +326,7 @@ class TableJoin(Step):
 
 @dataclass(frozen=True)
 class ForeignJoin(Step):
-    """Of two tables; ``key`` is one of ``model.KEYS``, of the left table's values."""
+    """Of two tables; ``key`` is one of ``functions.KEYS``, of the left table's values."""
 
     parent: int
     other: int
@@ -211,6 +346,8 @@ class Program:
     topics: tuple[tuple[str, int], ...]
     """Topics with their numbers of partitions."""
     steps: tuple[Step, ...]
+    global_topics: tuple[str, ...] = ()
+    """Those of ``topics`` that are global tables, complete from the beginning."""
 
     def parents(self, place: int) -> tuple[int, ...]:
         step = self.steps[place]
@@ -221,15 +358,23 @@ class Program:
         match self.steps[place]:
             case Source(is_table=is_table):
                 return is_table
-            case Filter(parent=parent) | MapValues(parent=parent):
+            case Filter(parent=parent) | MapValues(parent=parent) | Expect(parent=parent):
                 return self.is_table(parent)
             case ToTable() | Aggregate() | Cogroup() | Suppress() | GroupTable() | TableJoin() | ForeignJoin():
                 return True
         return False
 
+    def is_versioned(self, place: int) -> bool:
+        match self.steps[place]:
+            case Source(history=history) | ToTable(history=history):
+                return history is not None
+            case Filter(parent=parent) | MapValues(parent=parent):
+                return self.is_versioned(parent)
+        return False
+
     def is_windowed(self, place: int) -> bool:
         match self.steps[place]:
-            case Aggregate(windows=windows):
+            case Aggregate(windows=windows) | Cogroup(windows=windows):
                 return windows is not None
             case Filter() | MapValues() | Repartition() | ToStream() | Merge():
                 return self.is_windowed(self.parents(place)[0])
@@ -237,7 +382,7 @@ class Program:
 
     def is_final(self, place: int) -> bool:
         match self.steps[place]:
-            case Aggregate(emits=emits):
+            case Aggregate(emits=emits) | Cogroup(emits=emits):
                 return emits != "updates"
             case Filter() | MapValues() if self.is_table(place):
                 return self.is_final(self.parents(place)[0])
@@ -246,11 +391,26 @@ class Program:
     def has_new_key(self, place: int) -> bool:
         """Whether the next grouping or join moves the stream's records."""
         match self.steps[place]:
-            case SelectKey():
+            case SelectKey() | FlatMap() | Totals() | Loose(how="processor"):
                 return True
-            case Filter() | MapValues() | Merge() | Process():
+            case (
+                Filter()
+                | MapValues()
+                | Expect()
+                | FlatMapValues()
+                | WithTime()
+                | Branch()
+                | GlobalJoin()
+                | Merge()
+                | Process()
+                | Shared()
+            ):
                 return any(self.has_new_key(parent) for parent in self.parents(place))
         return False
+
+    def is_loose(self, place: int) -> bool:
+        """Whether the order among keys is not known."""
+        return isinstance(self.steps[place], Loose) or any(self.is_loose(parent) for parent in self.parents(place))
 
     def facts(self) -> list[int]:
         """The sinks of facts."""

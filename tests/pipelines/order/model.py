@@ -17,12 +17,19 @@ from typing import Any, NamedTuple
 from tests.pipelines.operators import window_models
 from tests.pipelines.order.description import (
     Aggregate,
+    Batch,
+    Branch,
     Cogroup,
     Data,
+    Expect,
     Filter,
+    FlatMap,
+    FlatMapValues,
     ForeignJoin,
+    GlobalJoin,
     GroupTable,
     Hopping,
+    Loose,
     MapValues,
     Merge,
     Process,
@@ -31,6 +38,7 @@ from tests.pipelines.order.description import (
     Repartition,
     SelectKey,
     Sessions,
+    Shared,
     Sink,
     Sliding,
     Source,
@@ -40,88 +48,36 @@ from tests.pipelines.order.description import (
     TableJoin,
     ToStream,
     ToTable,
+    Totals,
     Tumbling,
     Value,
     Windows,
+    WithTime,
 )
+from tests.pipelines.order.functions import (
+    CHANGE_FOLDS,
+    FOLDS,
+    KEYS,
+    MAPPERS,
+    MERGERS,
+    PAIRS,
+    PREDICATES,
+    SPREADS,
+    TIMES,
+    chained,
+    chained_otherwise,
+    chains_joined,
+    is_deletion,
+    joined,
+)
+from tests.pipelines.order.model_processors import ModelProcessor, processor_of
+from tests.pipelines.order.versions import Versions, Waiting
 
 Key = Any
 """A text; with a window, (text, start, end)."""
 Row = tuple[Value, int]
 """A table's row and its time."""
-
-PREDICATES: dict[str, Callable[[Value], bool]] = {
-    "even": lambda value: value.num % 2 == 0,
-    "not thirds": lambda value: value.num % 3 != 0,
-    "not a": lambda value: value.word != "a",
-}
-MAPPERS: dict[str, Callable[[Value], Value]] = {
-    "more": lambda value: Value(value.num + 1, value.word),
-    "rest": lambda value: Value(value.num % 7, value.word),
-    "reworded": lambda value: Value(value.num, f"w{value.num % 5}"),
-}
-KEYS: dict[str, Callable[[Value], str]] = {
-    "word": lambda value: value.word,
-    "number": lambda value: f"n{value.num % 4}",
-    "both": lambda value: f"{value.word}{value.num % 3}",
-}
-CHAIN, MODULUS = 31, 1009
-
-
-def first_of(value: Value) -> Value:
-    return Value(0, "")
-
-
-def chained(state: Value, value: Value) -> Value:
-    """A fold that no other order gives."""
-    return Value((state.num * CHAIN + value.num + 1) % MODULUS, value.word)
-
-
-def chained_otherwise(state: Value, value: Value) -> Value:
-    return Value((state.num * CHAIN + 7 * value.num + 3) % MODULUS, state.word)
-
-
-def unchained(state: Value, value: Value) -> Value:
-    return Value((state.num * CHAIN - value.num) % MODULUS, state.word)
-
-
-def chains_joined(one: Value, other: Value) -> Value:
-    return Value((one.num * CHAIN + other.num) % MODULUS, max(one.word, other.word))
-
-
-FOLDS: dict[str, Callable[[Value | None, Value], Value]] = {
-    "sum and last": lambda state, value: Value((state.num if state else 0) + value.num, value.word),
-    "first and greatest": lambda state, value: Value(
-        state.num if state else value.num, max(state.word, value.word) if state else value.word
-    ),
-    "count and greatest": lambda state, value: Value(
-        state.num + 1 if state else 1, max(state.word, value.word) if state else value.word
-    ),
-    "chain": lambda state, value: chained(state or Value(0, ""), value),
-}
-MERGERS: dict[str, Callable[[Value, Value], Value]] = {
-    "sum and last": lambda one, other: Value(one.num + other.num, other.word),
-    "first and greatest": lambda one, other: Value(one.num, max(one.word, other.word)),
-    "count and greatest": lambda one, other: Value(one.num + other.num, max(one.word, other.word)),
-    "chain": chains_joined,
-}
-CHANGE_FOLDS: dict[str, tuple[Callable[[Value | None, Value], Value], Callable[[Value, Value], Value]]] = {
-    "sum": (
-        lambda state, value: Value((state.num if state else 0) + value.num, "sum"),
-        lambda state, value: Value(state.num - value.num, "sum"),
-    ),
-    "count": (
-        lambda state, value: Value((state.num if state else 0) + 1, "count"),
-        lambda state, value: Value(state.num - 1, "count"),
-    ),
-    "chain": (lambda state, value: chained(state or Value(0, ""), value), unchained),
-}
-
-
-def joined(one: Value | None, other: Value | None) -> Value:
-    """What all joins make of two values."""
-    one, other = one or Value(500, "-"), other or Value(900, "+")
-    return Value((one.num * 3 + other.num) % MODULUS, (one.word + other.word)[-2:])
+Fold = Callable[[Value | None, Value], Value]
 
 
 def murmur2(data: bytes) -> int:
@@ -198,6 +154,13 @@ class Outcome:
     late_records: int
 
 
+WITHOUT_STATE = (
+    *("edge", "merge", "filter", "map values", "select key", "flat map", "flat map values", "with time", "branch"),
+    *("global join", "facts", "updates"),
+)
+"""Kinds of nodes for which keys need not lie where they belong."""
+
+
 class CircleError(Exception):
     """Sub-topologies lead back to earlier ones."""
 
@@ -221,9 +184,12 @@ class Machine:
             (group, partition): Task(partition) for group, count in enumerate(self.counts) for partition in range(count)
         }
         self._out: list[tuple[Node, Sent]] = []
+        self._called: set[Node] = set()
+        """The processors that have got something in this turn."""
         self.facts: dict[int, list[tuple[Key, Value, int]]] = {place: [] for place in program.facts()}
         self.standing: dict[int, dict[Key, Row]] = {place: {} for place in program.updates()}
         self.late = 0
+        self.global_rows: dict[str, dict[Key, Value]] = {topic: {} for topic in program.global_topics}
 
     # The graph
 
@@ -243,13 +209,22 @@ class Machine:
             for index, parent in enumerate(self.program.parents(place))
         ]
         match step:
+            case Source(history=int()):
+                return self._node(place, "versioned table", [], step)
             case Source():
                 return self._node(place, "table source" if step.is_table else "source", [], step)
+            case ToTable(history=int()):
+                return self._node(place, "versioned table", moved, step)
+            case StreamTableJoin(grace=int()):
+                waiting = self._node(place, "waiting", moved[:1], step)
+                return self._node(place, "stream-table join", [waiting, moved[1]], step)
             case Repartition():
                 return self._node(place, "edge", parents, step)
             case Aggregate(windows=None):
                 return self._node(place, "aggregate", moved, step)
-            case Aggregate():
+            case Cogroup(windows=None):
+                return self._node(place, "cogroup", moved, step)
+            case Aggregate() | Cogroup():
                 kinds = {Sessions: "session aggregate", Sliding: "sliding aggregate"}
                 kind = kinds.get(type(step.windows), "window aggregate")
                 node = self._node(place, kind, moved, step)
@@ -261,19 +236,34 @@ class Machine:
             case Filter() | MapValues():
                 kind = "filter" if isinstance(step, Filter) else "map values"
                 is_table = self.program.is_table(step.parent)
-                return self._node(place, f"table {kind}" if is_table else kind, parents, step)
+                node = self._node(place, f"table {kind}" if is_table else kind, parents, step)
+                return self._node(place, "kept table", [node], step) if step.is_kept else node
+            case Expect():
+                return self._node(
+                    place, "expected table" if self.program.is_table(step.parent) else "filter", parents, step
+                )
+            case Shared():
+                one, other = (self._node(place, "shared", [parent], step) for parent in parents)
+                return self._node(place, "merge", [one, other], step)
             case Sink():
                 return self._node(place, "updates" if place in self.program.updates() else "facts", parents, step)
             case ForeignJoin():
                 return self._node(place, "foreign join", [], step)
         names = {
             SelectKey: "select key",
+            FlatMap: "flat map",
+            FlatMapValues: "flat map values",
+            WithTime: "with time",
+            Branch: "branch",
             Merge: "merge",
             ToTable: "to table",
             ToStream: "to stream",
-            Cogroup: "cogroup",
             Suppress: "suppress",
-            Process: "process",
+            Process: "processor",
+            Totals: "processor",
+            Batch: "processor",
+            Loose: "processor",
+            GlobalJoin: "global join",
             StreamTableJoin: "stream-table join",
             StreamJoin: "stream join",
             TableJoin: "table join",
@@ -283,9 +273,12 @@ class Machine:
     @staticmethod
     def _moves(step: Any, index: int) -> bool:
         """Whether the step needs the records of that parent where their keys belong."""
-        return isinstance(step, Aggregate | Cogroup | ToTable | StreamJoin) or (
-            isinstance(step, StreamTableJoin) and index == 0
-        )
+        match step:
+            case Aggregate() | Cogroup() | ToTable() | StreamJoin() | Batch() | Loose(how="batch"):
+                return True
+            case StreamTableJoin():
+                return index == 0
+        return False
 
     def _split(self) -> list[list[Node]]:
         """Sub-topologies: nodes that are joined in memory; those that write to others first."""
@@ -351,13 +344,13 @@ class Machine:
         """Whether the topics and edges that meet in a join or a store have one number of partitions."""
         partitions = dict(self.program.topics)
         for node in self.nodes:
-            if node.kind in ("edge", "merge", "filter", "map values", "select key", "facts", "updates"):
+            if node.kind in WITHOUT_STATE:
                 continue
             widths = {
                 partitions[head.step.topic]
                 if isinstance(head.step, Source)
                 else head.step.partitions or self.counts[node.group]
-                for parent in node.parents
+                for parent in (node.children[0].parents if node.kind == "shared" else node.parents)
                 for head in heads(parent)
             }
             if len(widths) > 1:
@@ -405,9 +398,11 @@ class Machine:
     # The run
 
     def order(self, data: Data) -> list[tuple[str, int, Record]]:
-        """The records of all topics in the one order."""
+        """The records of all topics that are read in the one order."""
         ranks, keyed = self.topic_ranks(), []
         for (topic, partition), records in data.items():
+            if topic in self.global_rows:
+                continue
             merge_time = -1
             for offset, record in enumerate(records):
                 merge_time = max(merge_time, record.ts)
@@ -416,6 +411,10 @@ class Machine:
 
     def run(self, data: Data) -> Outcome:
         sources = {node.step.topic: node for node in self.nodes if isinstance(node.step, Source)}
+        for (topic, _), records in data.items():
+            if topic in self.global_rows:
+                newest = {record.key: record.value for record in records}
+                self.global_rows[topic] |= {key: value for key, value in newest.items() if value is not None}
         for topic, partition, record in self.order(data):
             source = sources[topic]
             arriving: dict[tuple[int, int], list[tuple[tuple[int, ...], Node, Any]]] = defaultdict(list)
@@ -435,12 +434,16 @@ class Machine:
     def _take(self, task: Task, entrance: Node, item: Any, arriving: dict[tuple[int, int], list[Any]]) -> None:
         """One turn of a task: everything that one row causes there."""
         task.turn += 1
-        self._out = []
+        self._out, self._called = [], set()
         if entrance.kind == "edge":
             self._forward(task, entrance, item)
         else:
             for forwarded in self._process(task, entrance, entrance, item):
                 self._forward(task, entrance, forwarded)
+        for node in self.groups[entrance.target if entrance.kind == "edge" else entrance.group]:
+            if node in self._called:
+                for forwarded in self._processor(task, node).due():
+                    self._forward(task, node, forwarded)
         for edge, sent in self._out:
             target = partition_of(_text(sent.key), self.counts[edge.target])
             rank, place_of_edge = self._ranks[edge.target].index(edge.group), self._inputs[edge.target].index(edge)
@@ -464,10 +467,10 @@ class Machine:
                 yield item
             case "table source" | "to table":
                 rows: dict[Key, Row] = self._state(task, node, dict)
-                old = rows.pop(item.key, None)
-                if item.value is not None:
-                    rows[item.key] = item.value, item.ts
-                yield Change(item.key, item.value, old and old[0], item.ts)
+                old, new = rows.pop(item.key, None), _table_value(step, item.value)
+                if new is not None:
+                    rows[item.key] = new, item.ts
+                yield Change(item.key, new, old and old[0], item.ts)
             case "filter":
                 if PREDICATES[step.how](item.value):
                     yield item
@@ -475,6 +478,18 @@ class Machine:
                 yield item._replace(value=MAPPERS[step.how](item.value))
             case "select key":
                 yield item._replace(key=KEYS[step.how](item.value))
+            case "flat map":
+                for key, value in PAIRS[step.how](item.key, item.value):
+                    yield item._replace(key=key, value=value)
+            case "flat map values":
+                for value in SPREADS[step.how](item.value):
+                    yield item._replace(value=value)
+            case "with time":
+                yield item._replace(ts=TIMES[step.how](item.value, item.ts))
+            case "branch":
+                met = [PREDICATES[how](item.value) for how in step.hows]
+                if step.which == (met.index(True) if any(met) else len(met)):
+                    yield item
             case "merge":
                 yield item
             case "to stream":
@@ -482,16 +497,46 @@ class Machine:
                     yield Record(item.key, item.new, item.ts)
             case "table filter":
                 new, old = (_kept(step.how, value) for value in (item.new, item.old))
-                if new is not None or old is not None:
+                if new is not None or old is not None or self.program.is_versioned(node.place):
                     yield item._replace(new=new, old=old)
             case "table map values":
                 new, old = (None if value is None else MAPPERS[step.how](value) for value in (item.new, item.old))
                 yield item._replace(new=new, old=old)
+            case "expected table":
+                if item.new is None or PREDICATES[step.how](item.new):
+                    rows = self._state(task, node, dict)
+                    old = rows.pop(item.key, None)
+                    if item.new is not None:
+                        rows[item.key] = item.new, item.ts
+                    yield item._replace(old=old and old[0])
+            case "shared":
+                (merge,) = node.children
+                known: dict[Key, Value] = self._state(task, merge, dict)
+                fold = chained if node is merge.parents[0] else chained_otherwise
+                known[item.key] = fold(known.get(item.key, Value(0, "")), item.value)
+                yield item._replace(value=known[item.key])
+            case "versioned table":
+                new = _table_value(step, item.value)
+                if self._versions(task, node).put(item.key, new, item.ts):
+                    yield Change(item.key, new, None, item.ts)
+            case "waiting":
+                yield from self._state(task, node, lambda: Waiting(step.grace)).take(item)
+            case "kept table":
+                kept: dict[Key, Row] = self._state(task, node, dict)
+                kept.pop(item.key, None)
+                if item.new is not None:
+                    kept[item.key] = item.new, item.ts
+                yield item
             case "facts":
                 if node.parents[0].kind == "final" or isinstance(item, Change):
                     item = Record(item.key, item.new, item.ts)
                 self.facts[node.place].append((item.key, item.value, item.ts))
             case "updates":
+                if self.program.is_versioned(step.parent):
+                    times: dict[Key, int] = self._state(task, node, dict)
+                    if item.ts < times.get(item.key, item.ts):
+                        return
+                    times[item.key] = item.ts
                 rows = self.standing[node.place]
                 rows.pop(item.key, None)
                 if item.new is not None:
@@ -505,37 +550,46 @@ class Machine:
             case "cogroup":
                 rows = self._state(task, node, dict)
                 old = rows.get(item.key)
-                fold = chained if parent is node.parents[0] else chained_otherwise
-                new = fold(old[0] if old else Value(0, ""), item.value)
+                new = _fold_of(node, parent)(old and old[0], item.value)
                 rows[item.key] = new, max(item.ts, old[1] if old else item.ts)
                 yield Change(item.key, new, old and old[0], rows[item.key][1])
             case "window aggregate":
-                yield from self._window(task, node, item)
+                yield from self._window(task, node, item, _fold_of(node, parent))
             case "session aggregate":
-                yield from self._session(task, node, item)
+                yield from self._session(task, node, item, _fold_of(node, parent))
             case "sliding aggregate":
-                yield from self._slide(task, node, item)
+                yield from self._slide(task, node, item, _fold_of(node, parent))
             case "final":
                 yield from self._final(task, node, item)
             case "suppress":
                 yield from self._suppress(task, node, item)
-            case "process":
-                yield from self._gather(task, node, item)
+            case "processor":
+                self._called.add(node)
+                yield from self._processor(task, node).take(item)
             case "select changes":
                 yield from self._select_changes(task, node, item)
             case "aggregate changes":
                 yield from self._aggregate_changes(task, node, item)
             case "stream-table join":
                 if parent is node.parents[0]:
-                    row = self._row(task, node.parents[1], item.key)
+                    row = self._row_as_of(task, node.parents[1], item.key, item.ts)
                     if row is not None or step.is_left:
                         yield item._replace(value=joined(item.value, row and row[0]))
+            case "global join":
+                name = item.key if step.key == "own" else KEYS[step.key](item.value)
+                found = self.global_rows[step.topic].get(name)
+                if found is not None or step.is_left:
+                    yield item._replace(value=joined(item.value, found))
             case "stream join":
                 yield from self._stream_join(task, node, parent is node.parents[0], item)
             case "table join":
                 yield from self._table_join(task, node, parent is node.parents[0], item)
             case kind:
                 raise NotImplementedError(kind)
+
+    def _processor(self, task: Task, node: Node) -> ModelProcessor:
+        found: ModelProcessor = self._state(task, node, lambda: processor_of(node.step))
+        return found
 
     @staticmethod
     def _state(task: Task, node: Node, new: Callable[[], Any]) -> Any:
@@ -553,12 +607,35 @@ class Machine:
             case "table join":
                 left, right = (self._row(task, parent, key) for parent in table.parents)
                 return _joined_rows(table.step.kind, left, right)
+            case "suppress":
+                return self._sent(task, table).get(key)
         found: Row | None = self._state(task, table, dict).get(key)
+        return found
+
+    @staticmethod
+    def _sent(task: Task, suppressed: Node) -> dict[Key, Row]:
+        """The rows that a suppression has forwarded."""
+        found: dict[Key, Row] = task.state.get(suppressed, {"sent": {}})["sent"]
+        return found
+
+    def _row_as_of(self, task: Task, table: Node, key: Key, time: int) -> Row | None:
+        """A table's row: the newest, or of a versioned table that of ``time``."""
+        if not self.program.is_versioned(table.place):
+            return self._row(task, table, key)
+        if table.kind == "versioned table":
+            return self._versions(task, table).as_of(key, time)
+        row = self._row_as_of(task, table.parents[0], key, time)
+        if table.kind == "table filter":
+            return row if row and PREDICATES[table.step.how](row[0]) else None
+        return (MAPPERS[table.step.how](row[0]), row[1]) if row else None
+
+    def _versions(self, task: Task, table: Node) -> Versions:
+        found: Versions = self._state(task, table, lambda: Versions(table.step.history))
         return found
 
     # Windows
 
-    def _window(self, task: Task, node: Node, item: Any) -> Iterator[Change]:
+    def _window(self, task: Task, node: Node, item: Any, fold: Fold) -> Iterator[Change]:
         state = self._state(task, node, lambda: {"time": -1, "windows": {}})
         state["time"] = max(state["time"], item.ts)
         for start, end in _windows_of(node.step.windows, item.ts):
@@ -567,28 +644,29 @@ class Machine:
                 continue
             key = (item.key, start, end)
             old: Row | None = state["windows"].get(key)
-            new = FOLDS[node.step.fold](old and old[0], item.value)
+            new = fold(old and old[0], item.value)
             state["windows"][key] = new, max(item.ts, old[1] if old else item.ts)
             yield Change(key, new, old and old[0], state["windows"][key][1])
 
-    def _slide(self, task: Task, node: Node, item: Any) -> Iterator[Change]:
+    def _slide(self, task: Task, node: Node, item: Any, fold: Fold) -> Iterator[Change]:
         """As the model of sliding windows says, which knows records by bits; a window folds them as they came."""
-        windows, fold = node.step.windows, FOLDS[node.step.fold]
-        new = lambda: (window_models.Sliding(windows.difference, windows.grace), list[Value](), dict[Key, Value]())
+        windows = node.step.windows
+        sliding_windows = lambda: window_models.Sliding(windows.difference, windows.grace)
+        new = lambda: (sliding_windows(), list[tuple[Value, Fold]](), dict[Key, Value]())
         sliding, values, standing = self._state(task, node, new)
-        values.append(item.value)
+        values.append((item.value, fold))
         updates, late, _ = sliding.take(1 << len(values) - 1, item.key, item.ts)
         self.late += len(late)
         for name, start, end, bits, at in updates:
             state: Value | None = None
-            for number, value in enumerate(values):
+            for number, (value, its_fold) in enumerate(values):
                 if bits >> number & 1:
-                    state = fold(state, value)
+                    state = its_fold(state, value)
             key = name, start, end
             yield Change(key, state, standing.get(key), at)
             standing[key] = state
 
-    def _session(self, task: Task, node: Node, item: Any) -> Iterator[Change]:
+    def _session(self, task: Task, node: Node, item: Any, fold: Fold) -> Iterator[Change]:
         gap, grace = node.step.windows.gap, node.step.windows.grace
         state = self._state(task, node, lambda: {"time": -1, "windows": {}})
         state["time"] = max(state["time"], item.ts)
@@ -604,14 +682,15 @@ class Machine:
         if last < open_from:
             self.late += 1
             return
+        merge = chains_joined if isinstance(node.step, Cogroup) else MERGERS[node.step.fold]
         merged: Value | None = None
         for end, start in met:
             value = sessions.pop((item.key, start, end))
-            merged = value if merged is None else MERGERS[node.step.fold](merged, value)
+            merged = value if merged is None else merge(merged, value)
             if (start, end) != (first, last):
                 yield Change((item.key, start, end), None, value, end)
         key = (item.key, first, last)
-        sessions[key] = FOLDS[node.step.fold](merged, item.value)
+        sessions[key] = fold(merged, item.value)
         yield Change(key, sessions[key], None, last)
 
     def _final(self, task: Task, node: Node, item: Change) -> Iterator[Change]:
@@ -631,7 +710,8 @@ class Machine:
         buffer = self._state(task, node, lambda: {"time": -1, "rows": {}, "sent": {}})
         buffer["time"] = max(buffer["time"], item.ts)
         rows: dict[Key, tuple[int, Change]] = buffer["rows"]
-        place = min(item.ts, rows[item.key][0]) if item.key in rows else item.ts
+        place_of = max if node.step.restarts else min
+        place = place_of(item.ts, rows[item.key][0]) if item.key in rows else item.ts
         rows[item.key] = place, item
         while rows:
             key = min(rows, key=lambda key: (rows[key][0], rows[key][1].ts, key.encode()))
@@ -639,23 +719,10 @@ class Machine:
             if not is_full and rows[key][0] + node.step.limit > buffer["time"]:
                 break
             _, change = rows.pop(key)
-            yield change._replace(old=buffer["sent"].get(key))
-            buffer["sent"][key] = change.new
-
-    def _gather(self, task: Task, node: Node, item: Any) -> Iterator[Any]:
-        state = self._state(task, node, lambda: {"time": -1, "open": {}, "timers": {}})
-        opened, timers = state["open"], state["timers"]
-        state["time"] = max(state["time"], item.ts)
-        chain = chained(opened.pop(item.key, Value(0, "")), item.value)
-        timers.pop(item.key, None)
-        if chain.num % 3 == 0:
-            yield item._replace(value=chain)
-        else:
-            opened[item.key], timers[item.key] = chain, item.ts + node.step.wait
-        due = [(at, key.encode(), key) for key, at in timers.items() if at <= state["time"]]
-        for at, _, key in sorted(due):
-            del timers[key]
-            yield Record(key, opened.pop(key), at)
+            old: Row | None = buffer["sent"].pop(key, None)
+            if change.new is not None:
+                buffer["sent"][key] = change.new, change.ts
+            yield change._replace(old=old and old[0])
 
     # Tables by another key
 
@@ -696,7 +763,7 @@ class Machine:
         state = self._state(
             task, node, lambda: {"time": -1, "times": {True: -1, False: -1}, "kept": [], "held": [], "count": 0}
         )
-        retention = max(1, windows.before + windows.after + windows.grace)
+        retention = max(1, windows.before + windows.after + windows.grace, node.step.retention)
         on = {True: windows.after, False: windows.before}
         back = {True: windows.before, False: windows.after}
         is_outer = {True: kind in ("left", "outer"), False: kind == "outer"}
@@ -760,7 +827,7 @@ class Machine:
             for (group, number), task in self.tasks.items()
             if group == table.group
             for base in bases(table)
-            for key in self._state(task, base, dict)
+            for key in (self._sent(task, base) if base.kind == "suppress" else self._state(task, base, dict))
         }
         found = {key: self._row(self.tasks[table.group, number], table, key) for number, key in keys}
         return {key: row for key, row in found.items() if row is not None}
@@ -780,8 +847,28 @@ def bases(table: Node) -> list[Node]:
     return [table]
 
 
+def origins(table: Node) -> set[Node]:
+    """The nodes from which a table is derived, whether it keeps its rows or not."""
+    if table.kind in ("kept table", "expected table", "suppress") or bases(table) != [table]:
+        return {origin for parent in table.parents for origin in origins(parent)}
+    return {table}
+
+
 def _text(key: Key) -> str:
     return key if isinstance(key, str) else key[0]
+
+
+def _fold_of(node: Node, parent: Node) -> Fold:
+    """How an aggregation takes the records of one of its streams."""
+    if isinstance(node.step, Aggregate):
+        return FOLDS[node.step.fold]
+    fold = chained if parent is node.parents[0] else chained_otherwise
+    return lambda state, value: fold(state or Value(0, ""), value)
+
+
+def _table_value(step: Any, value: Value | None) -> Value | None:
+    """What a table takes of a record; None for a deletion."""
+    return None if value is None or (isinstance(step, ToTable) and step.deletes and is_deletion(value)) else value
 
 
 def _kept(how: str, value: Value | None) -> Value | None:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
 
 from tests.pipelines.order.description import (
     Aggregate,
+    Batch,
+    Branch,
     Cogroup,
     Data,
+    Expect,
     Filter,
+    FlatMap,
+    FlatMapValues,
     ForeignJoin,
+    GlobalJoin,
     GroupTable,
     Hopping,
     JoinWithin,
+    Loose,
     MapValues,
     Merge,
     Process,
@@ -24,6 +32,7 @@ from tests.pipelines.order.description import (
     Repartition,
     SelectKey,
     Sessions,
+    Shared,
     Sink,
     Sliding,
     Source,
@@ -34,20 +43,19 @@ from tests.pipelines.order.description import (
     TableJoin,
     ToStream,
     ToTable,
+    Totals,
     Tumbling,
     Value,
+    WithTime,
 )
+from tests.pipelines.order.functions import CHANGE_FOLDS, FOLDS, KEYS, MAPPERS, PAIRS, PREDICATES, SPREADS, TIMES
 from tests.pipelines.order.model import (
-    CHANGE_FOLDS,
-    FOLDS,
-    KEYS,
-    MAPPERS,
-    PREDICATES,
     CircleError,
     Machine,
     Node,
     bases,
     heads,
+    origins,
     partition_of,
 )
 from tests.pipelines.order.running import Cuts
@@ -62,11 +70,22 @@ WINDOWS = st.one_of(
     st.builds(Sessions, st.sampled_from([2, 5, 12]), GRACES),
     st.builds(Sliding, st.sampled_from([3, 10, 25]), GRACES),
 )
+EMITS = st.sampled_from(["updates", "suppressed", "on close"])
+SOURCES: st.SearchStrategy[Callable[[str], Source]] = st.sampled_from(
+    [*[Source] * 8, *[partial(Source, is_table=True)] * 3, partial(Source, is_table=True, history=20)]
+)
+TABLES: st.SearchStrategy[Callable[..., ToTable]] = st.sampled_from(
+    [*[ToTable] * 3, partial(ToTable, history=20), partial(ToTable, history=60), partial(ToTable, ttl=10)]
+)
+TABLE_GRACES = st.sampled_from([None, 0, 10])
+"""Not longer than a history."""
 STREAM_STEPS = (
     *("window", "window", "window", "window", "key", "key", "key", "merge", "with stream", "with table", "aggregate"),
-    *("cogroup", "table", "repartition", "map", "filter", "process", "process"),
+    *("cogroup", "table", "repartition", "map", "filter", "process", "process", "totals", "totals"),
+    *("batch", "batch", "loose", "flat map", "flat map values", "time", "branch"),
+    *("expect", "shared", "shared"),
 )
-TABLE_STEPS = ("stream", "group", "join", "join", "suppress", "foreign", "stream", "group", "map", "filter")
+TABLE_STEPS = ("stream", "expect", "group", "join", "join", "suppress", "foreign", "stream", "group", "map", "filter")
 
 
 @st.composite
@@ -86,28 +105,36 @@ def programs(
     common = draw(st.integers(1, most_partitions))
     partitions = [draw(st.sampled_from([common, common, draw(st.integers(1, most_partitions))])) for _ in range(count)]
     topics = tuple((f"t{number}", partitions[number]) for number in range(count))
-    steps: list[Step] = [Source(topic, draw(st.sampled_from([False, False, True]))) for topic, _ in topics]
+    global_topics: tuple[tuple[str, int], ...] = (("g", common),) if draw(st.integers(0, 5)) == 5 else ()
+
+    def program_of(*steps: Step) -> Program:
+        used = {step.topic for step in steps if isinstance(step, GlobalJoin)}
+        return Program((*topics, *(each for each in global_topics if each[0] in used)), steps, tuple(used))
+
+    steps: list[Step] = [draw(SOURCES)(topic) for topic, _ in topics]
     for _ in range(draw(st.integers(min(2, most_steps), most_steps))):
         parent = draw(st.integers(0, len(steps) - 1))
-        more = draw(_next_steps(Program(topics, tuple(steps)), parent))
+        more = draw(_next_steps(program_of(*steps), parent, [topic for topic, _ in global_topics]))
         if most_partitions == 1:
             more = [Repartition(step.parent) if isinstance(step, Repartition) else step for step in more]
-        if is_fit(Program(topics, (*steps, *more)), repartitions=repartitions):
+        if is_fit(program_of(*steps, *more), repartitions=repartitions):
             steps += more
-    used = {parent for place in range(len(steps)) for parent in Program(topics, tuple(steps)).parents(place)}
+    used = {parent for place in range(len(steps)) for parent in program_of(*steps).parents(place)}
     steps += [Sink(place) for place in range(len(steps)) if place not in used or draw(st.integers(0, 4)) == 4]
-    return Program(topics, tuple(steps))
+    return program_of(*steps)
 
 
 @st.composite
-def _next_steps(draw: st.DrawFn, program: Program, parent: int) -> list[Step]:
+def _next_steps(draw: st.DrawFn, program: Program, parent: int, global_topics: list[str]) -> list[Step]:
     """A step after ``parent``, or several that move its rows; none if the kind that was drawn does not fit."""
+    if program.is_loose(parent):
+        return [draw(_next_loose_step(program, parent))]
     first = len(program.steps)
     is_stream = not program.is_table(parent)
     keys = st.sampled_from(sorted(KEYS))
-    match draw(st.sampled_from(["step", "step", "regrouped", "moved", "two ways"])):
+    match draw(st.sampled_from(["step"] * 4 + ["regrouped", "moved", "two ways"])):
         case "regrouped" if is_stream:
-            emits = draw(st.sampled_from(["updates", "suppressed", "on close"]))
+            emits = draw(EMITS)
             aggregate = Aggregate(first, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits)
             return [SelectKey(parent, draw(keys)), aggregate, ToStream(first + 1)]
         case "moved" if is_stream:
@@ -123,23 +150,27 @@ def _next_steps(draw: st.DrawFn, program: Program, parent: int) -> list[Step]:
                 [Merge(one, other)],
                 [StreamJoin(one, other, draw(KINDS), within)],
                 [Cogroup(one, other)],
+                [Shared(one, other)],
                 [ToTable(other), StreamTableJoin(one, end, draw(st.booleans()))],
                 [ToTable(one), StreamTableJoin(other, end, draw(st.booleans()))],
+                [ToTable(one, history=60), StreamTableJoin(other, end, draw(st.booleans()), draw(TABLE_GRACES))],
                 [ToTable(one), ToTable(other), TableJoin(end, end + 1, draw(KINDS))],
             ]
             return [*ways, *draw(st.sampled_from(meetings))]
-    step = draw(_next_step(program, parent))
+    step = draw(_next_step(program, parent, global_topics))
     return [] if step is None else [step]
 
 
 @st.composite
-def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
+def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: list[str]) -> Step | None:
     """A step after ``parent``; None if the kind that was drawn does not fit."""
     steps = program.steps
     is_table, is_windowed = program.is_table(parent), program.is_windowed(parent)
 
     def another(wanted: Callable[[int], bool]) -> int | None:
-        found = [place for place in range(len(steps)) if place != parent and wanted(place)]
+        found = [
+            place for place in range(len(steps)) if place != parent and wanted(place) and not program.is_loose(place)
+        ]
         return draw(st.sampled_from(found)) if found else None
 
     def is_plain_stream(place: int) -> bool:
@@ -147,14 +178,21 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
 
     if isinstance(steps[parent], ForeignJoin):
         return None
+    if is_table and program.is_versioned(parent):
+        steps_after = Filter(parent, draw(st.sampled_from(sorted(PREDICATES)))), MapValues(parent, "rest")
+        return draw(st.sampled_from(steps_after))
+    if is_table and is_windowed and draw(st.integers(0, 3)) == 3:
+        return GroupTable(parent, draw(st.sampled_from(sorted(KEYS))), draw(st.sampled_from(sorted(CHANGE_FOLDS))))
     if is_table and (is_windowed or not is_looked_up(program, parent)):
         return ToStream(parent)
     if is_table:
         match draw(st.sampled_from(TABLE_STEPS)):
             case "filter":
-                return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))))
+                return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))), draw(st.booleans()))
             case "map":
-                return MapValues(parent, draw(st.sampled_from(sorted(MAPPERS))))
+                return MapValues(parent, draw(st.sampled_from(sorted(MAPPERS))), draw(st.booleans()))
+            case "expect":
+                return Expect(parent, draw(st.sampled_from(sorted(PREDICATES))))
             case "stream":
                 return ToStream(parent)
             case "group":
@@ -162,9 +200,9 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
                     parent, draw(st.sampled_from(sorted(KEYS))), draw(st.sampled_from(sorted(CHANGE_FOLDS)))
                 )
             case "suppress" if isinstance(steps[parent], Source | ToTable | Aggregate):
-                return Suppress(parent, draw(SIZES), draw(st.sampled_from([None, None, 2])))
+                return Suppress(parent, draw(SIZES), draw(st.sampled_from([None, None, 2])), draw(st.booleans()))
             case "join" | "foreign" as kind:
-                other = another(lambda place: is_looked_up(program, place))
+                other = another(lambda place: is_looked_up(program, place) and not program.is_versioned(place))
                 if other is None:
                     return None
                 if kind == "join":
@@ -174,41 +212,83 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
     if is_windowed:
         kinds: tuple[str, ...] = ("filter", "map", "key", "key", "repartition")
     else:
-        kinds = STREAM_STEPS
+        kinds = STREAM_STEPS + ("with global",) * 6 * len(global_topics)
     match draw(st.sampled_from(kinds)):
         case "filter":
             return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))))
         case "map":
             return MapValues(parent, draw(st.sampled_from(sorted(MAPPERS))))
+        case "flat map":
+            return FlatMap(parent, draw(st.sampled_from(sorted(PAIRS))))
+        case "flat map values":
+            return FlatMapValues(parent, draw(st.sampled_from(sorted(SPREADS))))
+        case "time":
+            return WithTime(parent, draw(st.sampled_from(sorted(TIMES))))
+        case "branch":
+            hows = tuple(draw(st.lists(st.sampled_from(sorted(PREDICATES)), min_size=1, max_size=2, unique=True)))
+            return Branch(parent, hows, draw(st.integers(0, len(hows))))
         case "key":
             return SelectKey(parent, draw(st.sampled_from(sorted(KEYS))))
         case "repartition":
             return Repartition(parent, draw(st.sampled_from([None, None, 1, 2, 3, 5])))
         case "table":
-            return ToTable(parent)
+            return draw(TABLES)(parent, deletes=draw(st.booleans()))
         case "aggregate":
             return Aggregate(parent, draw(st.sampled_from(sorted(FOLDS))))
         case "window":
-            emits = draw(st.sampled_from(["updates", "suppressed", "on close"]))
+            emits = draw(EMITS)
             return Aggregate(parent, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits)
         case "process":
             return Process(parent, draw(SIZES))
+        case "totals":
+            return Totals(parent, draw(SIZES), draw(SIZES), draw(st.booleans()))
+        case "batch":
+            return Batch(parent, *draw(st.sampled_from([(2, None), (3, None), (None, 30), (4, 25)])))
+        case "loose":
+            return Loose(parent, draw(st.sampled_from(["batch", "processor"])))
+        case "with global":
+            topic, key = draw(st.sampled_from(global_topics)), draw(st.sampled_from(["own", *sorted(KEYS)]))
+            return GlobalJoin(parent, topic, key, draw(st.booleans()))
         case "merge":
             other = another(is_plain_stream)
             return None if other is None else Merge(parent, other)
+        case "expect":
+            return Expect(parent, draw(st.sampled_from(sorted(PREDICATES))))
+        case "shared":
+            other = another(is_plain_stream)
+            return None if other is None else Shared(parent, other)
         case "cogroup":
             other = another(is_plain_stream)
-            return None if other is None else Cogroup(parent, other)
+            if other is None:
+                return None
+            if draw(st.booleans()):
+                return Cogroup(parent, other)
+            return Cogroup(parent, other, draw(WINDOWS), draw(EMITS))
         case "with stream":
             other = another(is_plain_stream)
             if other is None:
                 return None
             windows = draw(st.builds(JoinWithin, st.sampled_from([0, 4, 12]), st.sampled_from([0, 6, 20]), GRACES))
-            return StreamJoin(parent, other, draw(KINDS), windows)
+            return StreamJoin(parent, other, draw(KINDS), windows, draw(st.sampled_from([0, 0, 80])))
         case "with table":
             table = another(lambda place: is_looked_up(program, place))
-            return None if table is None else StreamTableJoin(parent, table, draw(st.booleans()))
+            if table is None:
+                return None
+            grace = draw(TABLE_GRACES) if program.is_versioned(table) else None
+            return StreamTableJoin(parent, table, draw(st.booleans()), grace)
     return None
+
+
+@st.composite
+def _next_loose_step(draw: st.DrawFn, program: Program, parent: int) -> Step:
+    """A step that depends on no order but that of each key."""
+    steps: list[Step] = [
+        Filter(parent, draw(st.sampled_from(sorted(PREDICATES)))),
+        MapValues(parent, draw(st.sampled_from(sorted(MAPPERS)))),
+    ]
+    if not program.is_table(parent) and not program.has_new_key(parent):
+        steps += [Aggregate(parent, draw(st.sampled_from(sorted(FOLDS)))), ToTable(parent)]
+    return draw(st.sampled_from(steps))
 
 
 def is_looked_up(program: Program, place: int) -> bool:
@@ -216,11 +296,13 @@ def is_looked_up(program: Program, place: int) -> bool:
     match program.steps[place]:
         case Source(is_table=is_table):
             return is_table
-        case ToTable() | GroupTable() | Cogroup():
+        case ToTable(ttl=ttl):
+            return ttl is None
+        case Suppress() | GroupTable():
             return True
-        case Aggregate(windows=windows):
+        case Aggregate(windows=windows) | Cogroup(windows=windows):
             return windows is None
-        case Filter(parent=parent) | MapValues(parent=parent):
+        case Filter(parent=parent) | MapValues(parent=parent) | Expect(parent=parent):
             return program.is_table(place) and is_looked_up(program, parent)
         case TableJoin():
             return all(is_looked_up(program, parent) for parent in program.parents(place))
@@ -252,14 +334,27 @@ def _looks_up_itself(join: Node) -> bool:
     """
     one, other = join.parents
     tables = [other] if join.kind == "stream-table join" else [one, other]
-    if len(tables) == 2 and set(bases(one)) & set(bases(other)):
+    if len(tables) == 2 and origins(one) & origins(other):
+        return True
+    if len(tables) == 2 and any(map(_deletes, tables)) and set(heads(one)) & set(heads(other)):
         return True
     return any(len(bases(table)) > 1 for table in tables) and bool(set(heads(one)) & set(heads(other)))
 
 
+SEVERAL = (
+    *("final", "suppress", "processor", "stream join", "session aggregate", "sliding aggregate", "flat map"),
+    *("flat map values", "waiting"),
+)
+
+
+def _deletes(table: Node) -> bool:
+    """Whether records of a stream may remove rows of a table."""
+    return any(isinstance(origin.step, ToTable) and origin.step.deletes for origin in origins(table))
+
+
 def _forwards_several(node: Node) -> bool:
     """Whether one record may make a node forward several rows."""
-    if node.kind in ("final", "suppress", "process", "stream join", "session aggregate", "sliding aggregate"):
+    if node.kind in SEVERAL:
         return True
     if node.kind == "window aggregate":
         return isinstance(node.step.windows, Hopping)
@@ -290,6 +385,7 @@ def data_for(draw: st.DrawFn, program: Program, most: int = 70) -> Data:
     """Topics with keys where Kafka's partitioner puts them, out of order by several windows."""
     data: Data = {(topic, partition): [] for topic, count in program.topics for partition in range(count)}
     tables = {step.topic for step in program.steps if isinstance(step, Source) and step.is_table}
+    tables |= set(program.global_topics)
     size = draw(st.integers(30, most))
     grain = draw(st.sampled_from([1, 1, 5, 10]))
     jitter = draw(st.sampled_from([0, 8, 40, 100]))

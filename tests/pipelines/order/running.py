@@ -104,20 +104,26 @@ def of_test_driver(program: Program, data: Data) -> Result:
     """One record after another, in the one order; for topics of one partition."""
     with TopologyTestDriver(building.application(program)) as driver:
         inputs = {topic: driver.create_input_topic(topic) for topic, _ in program.topics}
-        for topic, _, (key, value, ts) in Machine(program).order(data):
+        taken = [
+            (topic, record)
+            for (topic, _), records in data.items()
+            if topic in program.global_topics
+            for record in records
+        ]
+        taken += [(topic, record) for topic, _, record in Machine(program).order(data)]
+        for topic, (key, value, ts) in taken:
             inputs[topic].pipe_input(key, value and building.Value(*value), timestamp_ms=ts)
-        facts, standing = {}, {}
-        for sink in (*program.facts(), *program.updates()):
-            rows = [
-                (*_row(record.row)[:2], _ms(record.timestamp), record.is_deleted)
-                for record in driver.create_output_table(f"out{sink}").read_records()
-            ]
-            if sink in program.facts():
-                facts[sink] = Counter((key, value, ts) for key, value, ts, _ in rows)
-            else:
-                newest = {key: (value, ts, is_deleted) for key, value, ts, is_deleted in rows}
-                standing[sink] = {key: (value, ts) for key, (value, ts, is_deleted) in newest.items() if not is_deleted}
-        return Result(facts, standing, driver.counts["late_records"])
+        sinks = (*program.facts(), *program.updates())
+        tables = {sink: driver.create_output_table(f"out{sink}") for sink in sinks}
+    facts, standing = {}, {}
+    for sink, table in tables.items():
+        rows = [(*_row(record.row)[:2], _ms(record.timestamp), record.is_deleted) for record in table.read_records()]
+        if sink in program.facts():
+            facts[sink] = Counter((key, value, ts) for key, value, ts, _ in rows)
+        else:
+            newest = {key: (value, ts, is_deleted) for key, value, ts, is_deleted in rows}
+            standing[sink] = {key: (value, ts) for key, (value, ts, is_deleted) in newest.items() if not is_deleted}
+    return Result(facts, standing, driver.counts["late_records"])
 
 
 def _killing_after(count: int) -> Any:

@@ -8,10 +8,19 @@ import pytest
 
 from tests.pipelines.order.description import (
     Aggregate,
+    Batch,
+    Branch,
     Data,
+    Expect,
+    Filter,
+    FlatMap,
+    FlatMapValues,
+    GlobalJoin,
     GroupTable,
     Hopping,
     JoinWithin,
+    Loose,
+    MapValues,
     Merge,
     Process,
     Program,
@@ -19,14 +28,19 @@ from tests.pipelines.order.description import (
     Repartition,
     SelectKey,
     Sessions,
+    Shared,
     Sink,
     Source,
     Step,
     StreamJoin,
     StreamTableJoin,
+    Suppress,
+    ToStream,
     ToTable,
+    Totals,
     Tumbling,
     Value,
+    WithTime,
 )
 from tests.pipelines.order.model import CircleError, Machine, murmur2, partition_of
 
@@ -166,3 +180,131 @@ def test_a_processor_sends_a_chain_on_at_a_multiple_of_three_or_once_its_key_is_
     assert outcome(ONE, data, Source("t"), Process(0, 10), Sink(1)).facts == {
         2: [("b", Value(3, "z"), 20), ("a", Value(65, "y"), 20)]
     }
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_sums_begin_anew_with_each_report_and_once_their_key_is_quiet(by_columns):
+    """Timers of columns are called at multiples of four, so the record at 15 makes that of 14 due only otherwise."""
+    given = [("a", 1, 5), ("b", 2, 10), ("a", 3, 12), ("c", 4, 15), ("d", 5, 16)]
+    data = {("t", 0): [Record(key, Value(num, "w"), ts) for key, num, ts in given]}
+    found = outcome(ONE, data, Source("t"), Totals(0, wait=2, every=10, by_columns=by_columns), Sink(1))
+    quiet, last = ("a", Value(3, "quiet"), 14), ("d", Value(5, "w"), 16)
+    assert found.facts[2] == [
+        *[("a", Value(1, "w"), 5), ("a", Value(1, "all"), 5), ("b", Value(2, "w"), 10), ("b", Value(2, "all"), 10)],
+        *[("a", Value(3, "w"), 12), ("c", Value(4, "w"), 15)],
+        *([last, quiet] if by_columns else [quiet, last]),
+    ]
+
+
+@pytest.mark.parametrize(("records", "size", "nums"), [(2, None, [65, 129]), (None, 30, [1]), (3, 18, [65, 129])])
+def test_batches_leave_when_they_are_full_or_could_not_hold_one_more(records, size, nums):
+    """Nine bytes each: 1 and 2 make 65, 1 to 3 make 1, and 3 and 4 make (3 + 1) * 31 + 4 + 1 = 129."""
+    data = {("t", 0): [Record("a", Value(num, "w"), 10 - num) for num in (1, 2, 3, 4)]}
+    found = outcome(ONE, data, Source("t"), Batch(0, records, size), Sink(1))
+    assert found.facts[2] == [("a", Value(num, "w"), ts) for num, ts in zip(nums, (9, 7), strict=False)]
+
+
+def test_what_was_held_back_by_the_wall_clock_has_a_time_of_its_own():
+    data = {("t", 0): [Record("a", Value(num, "w"), num) for num in (7, 3)]}
+    found = outcome(ONE, data, Source("t"), Loose(0, "batch"), Aggregate(1, "first and greatest"), Sink(1), Sink(2))
+    assert found.facts[3] == [("a", Value(7, "w"), 1_007), ("a", Value(3, "w"), 1_003)]
+    assert found.standing[4] == {"a": (Value(7, "w"), 1_007)}
+
+
+def test_a_global_table_is_complete_before_the_first_record():
+    data = {
+        ("t", 0): [Record("k1", Value(2, "a"), 1), Record("k3", Value(3, "a"), 2)],
+        ("g", 0): [Record("k1", Value(7, "b"), 5), Record("k2", Value(8, "c"), 6), Record("k1", Value(9, "d"), 7)],
+        ("g", 1): [Record("k3", Value(1, "e"), 5), Record("k3", None, 6)],
+    }
+    steps = Source("t"), GlobalJoin(0, "g", "own", is_left=True), GlobalJoin(0, "g", "as in topics", is_left=False)
+    found = Machine(Program((("t", 1), ("g", 2)), (*steps, Sink(1), Sink(2)), ("g",))).run(data)
+    assert found.facts[3] == [("k1", Value(2 * 3 + 9, "ad"), 1), ("k3", Value(3 * 3 + 900, "a+"), 2)]
+    assert found.facts[4] == [("k1", Value(2 * 3 + 8, "ac"), 1)]
+
+
+def test_a_record_takes_one_branch_and_may_become_several_or_get_another_time():
+    data = {("t", 0): [Record("k", Value(num, "a"), num) for num in (2, 3)]}
+    steps = (
+        *(Source("t"), Branch(0, ("even", "not a"), 0), Branch(0, ("even", "not a"), 2)),
+        *(FlatMap(1, "both ways"), FlatMapValues(1, "counted"), WithTime(2, "later"), Sink(3), Sink(4), Sink(5)),
+    )
+    assert outcome(ONE, data, *steps).facts == {
+        6: [("a", Value(2, "a"), 2), ("k", Value(3, "k"), 2)],
+        7: [("k", Value(0, "a"), 2), ("k", Value(1, "a"), 2)],
+        8: [("k", Value(3, "a"), 12)],
+    }
+
+
+@pytest.mark.parametrize(("restarts", "time"), [(False, 6), (True, 10)])
+def test_an_update_may_begin_the_wait_of_a_suppression_anew(restarts, time):
+    """``k`` waits for five, from its record at 1 or else from that at 5."""
+    steps = Source("t", is_table=True), Suppress(0, 5, restarts=restarts), ToStream(1), Sink(2)
+    given = [("k", 1), ("k", 5), ("b", time - 1)]
+    data = {("t", 0): [Record(key, Value(ts, "a"), ts) for key, ts in given]}
+    assert outcome(ONE, data, *steps).facts[3] == []
+    data["t", 0].append(Record("c", Value(0, "a"), time))
+    assert outcome(ONE, data, *steps).facts[3] == [("k", Value(5, "a"), 5)]
+
+
+def test_a_table_that_keeps_its_rows_is_looked_up_in_them():
+    data = {("left", 0): [Record("k", Value(1, "a"), 2)], ("right", 0): [Record("k", Value(2, "b"), 1)]}
+    steps = (
+        *(Source("left"), Source("right", is_table=True), Filter(1, "even", is_kept=True)),
+        *(MapValues(2, "more", is_kept=True), StreamTableJoin(0, 3, is_left=True), Sink(4)),
+    )
+    assert outcome(TWO, data, *steps).facts[5] == [("k", Value(1 * 3 + 3, "ab"), 2)]
+
+
+def test_a_versioned_table_is_joined_as_of_the_time_of_each_record():
+    """Of a history of 20: at 40 what was replaced before 20 is forgotten, and a row of before 20 is dropped."""
+    left = [Record("k", Value(0, "a"), ts) for ts in (14, 9, 26)]
+    right = [Record("k", Value(1, "b"), 10), Record("k", Value(2, "c"), 25)]
+    late = [Record("o", Value(3, "d"), 40), Record("k", Value(4, "e"), 19), Record("k", Value(5, "f"), 20)]
+    steps = Source("left"), Source("right", is_table=True, history=20), StreamTableJoin(0, 1, is_left=True)
+    program = Program(TWO, (*steps, Sink(2), Sink(1)))
+    found = Machine(program).run({("left", 0): left, ("right", 0): right})
+    assert [value.word for _, value, _ in found.facts[3]] == ["ab", "a+", "ac"]
+    assert found.standing[4] == {"k": (Value(2, "c"), 25)}
+    records = [Record("k", Value(0, "a"), ts) for ts in (50, 24, 19)]
+    found = Machine(program).run({("left", 0): records, ("right", 0): [*right, *late]})
+    assert [value.word for _, value, _ in found.facts[3]] == ["ac", "af", "a+"]
+
+
+def test_records_wait_for_a_versioned_table_and_go_on_by_time():
+    left = [Record(key, Value(0, "a"), ts) for key, ts in (("k", 14), ("j", 14), ("k", 12), ("k", 24), ("k", 13))]
+    right = [Record("k", Value(1, "b"), 10), Record("k", Value(2, "c"), 13)]
+    steps = Source("left"), Source("right", is_table=True, history=20), StreamTableJoin(0, 1, is_left=True, grace=10)
+    found = Machine(Program(TWO, (*steps, Sink(2)))).run({("left", 0): left, ("right", 0): right})
+    assert [(key, value.word, ts) for key, value, ts in found.facts[3]] == [
+        *[("k", "ab", 12), ("j", "a+", 14), ("k", "ac", 14), ("k", "ac", 13)],
+    ]
+
+
+def test_processors_that_share_a_store_chain_onto_what_both_know():
+    data = {("left", 0): [Record("a", Value(1, "x"), 1)], ("right", 0): [Record("a", Value(2, "y"), 2)]}
+    found = outcome(TWO, data, Source("left"), Source("right"), Shared(0, 1), Sink(2))
+    assert found.facts[3] == [("a", Value(2, "x"), 1), ("a", Value(2 * 31 + 7 * 2 + 3, "x"), 2)]
+
+
+def test_an_update_that_violates_what_is_expected_leaves_the_row_that_was_there():
+    data = {("t", 0): [Record("k", Value(num, "a"), num) for num in (2, 3)]}
+    steps = Source("t", is_table=True), Expect(0, "even"), Sink(1)
+    assert outcome(ONE, data, *steps).standing[2] == {"k": (Value(2, "a"), 2)}
+    data["t", 0].append(Record("k", None, 4))
+    assert outcome(ONE, data, *steps).standing[2] == {}
+
+
+def test_a_suppressed_table_is_looked_up_by_what_it_has_forwarded():
+    """``k`` is forwarded by its own record at 20, which is ten beyond the first one that was held."""
+    data = {
+        ("left", 0): [Record("k", Value(0, "a"), ts) for ts in (15, 25)],
+        ("right", 0): [Record("k", Value(num, "bcd"[num]), ts) for num, ts in ((0, 10), (1, 20), (2, 24))],
+    }
+    steps = Source("left"), Source("right"), ToTable(1), Suppress(2, 10), StreamTableJoin(0, 3, is_left=True), Sink(4)
+    assert [value.word for _, value, _ in outcome(TWO, data, *steps).facts[5]] == ["a+", "ac"]
+
+
+def test_a_value_may_delete_its_row():
+    data = {("t", 0): [Record("k", Value(2, "a"), 1), Record("j", Value(2, "a"), 2), Record("k", Value(3, "a"), 3)]}
+    assert outcome(ONE, data, Source("t"), ToTable(0, deletes=True), Sink(1)).standing[2] == {"j": (Value(2, "a"), 2)}

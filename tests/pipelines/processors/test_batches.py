@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from threading import Event
 
@@ -107,3 +108,39 @@ def test_the_end_of_the_input_calls_timers_at_a_multiple_of_the_resolution(tmp_p
     place.driver().run(Event(), until_caught_up=True, end_time_ms=end_ms)
     timers = [("ann", "timer 10", 10_000)] if called else []
     assert written(place, "out", "user", "value") == [*timers, ("all", "closed", 0)]
+
+
+class Ticks(BatchProcessor[str, int, str, int]):
+    """Its rows, -1 with each second, and -2 once their time has come."""
+
+    timer_resolution = SECOND
+
+    def init(self, context):
+        self.context = context
+        context.schedule(SECOND, Punctuation.STREAM_TIME, self.tick)
+
+    def process_batch(self, rows):
+        self.context.timers(rows, pl.col("_ts"))
+        return rows
+
+    def tick(self, now):
+        at_ms = round(now.timestamp() * 1000)
+        self.context.forward_rows(pl.DataFrame({"user": ["all"], "value": [-1], "_ts": [at_ms]}))
+
+    def on_timers(self, rows):
+        return rows.with_columns(value=pl.lit(-2))
+
+
+def and_the_next(n: int) -> list[int]:
+    return [n, n + 1]
+
+
+@pytest.mark.parametrize("is_one_epoch", [False, True])
+def test_what_a_record_makes_due_follows_all_rows_that_it_has_become(is_one_epoch):
+    builder, numbers = stream()
+    numbers.flat_map_values(and_the_next).process(Ticks, name="ticks").to_delta("out")
+    with TopologyTestDriver(Application("ticks", builder)) as driver:
+        topic = driver.create_input_topic("numbers", start=NINE, auto_advance=SECOND)
+        with driver.one_epoch() if is_one_epoch else nullcontext():
+            topic.pipe_key_value_list([("ann", 1), ("ann", 5)])
+        assert driver.create_output_table("out").read_values_to_list() == [1, 2, -1, 5, 6, -1, -2]

@@ -1,0 +1,104 @@
+"""What the plain model computes of keys, values and times, by the names that steps have for it.
+
+``building`` has a rendering of its own of what a Weir program says as expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.pipelines.order.description import Value
+
+PREDICATES: dict[str, Callable[[Value], bool]] = {
+    "even": lambda value: value.num % 2 == 0,
+    "not thirds": lambda value: value.num % 3 != 0,
+    "not a": lambda value: value.word != "a",
+}
+MAPPERS: dict[str, Callable[[Value], Value]] = {
+    "more": lambda value: Value(value.num + 1, value.word),
+    "rest": lambda value: Value(value.num % 7, value.word),
+    "reworded": lambda value: Value(value.num, f"w{value.num % 5}"),
+}
+KEYS: dict[str, Callable[[Value], str]] = {
+    "word": lambda value: value.word,
+    "number": lambda value: f"n{value.num % 4}",
+    "both": lambda value: f"{value.word}{value.num % 3}",
+    "as in topics": lambda value: f"k{value.num % 4}",
+}
+PAIRS: dict[str, Callable[[str, Value], list[tuple[str, Value]]]] = {
+    "both ways": lambda key, value: [(value.word, value), (key, Value(value.num + 1, key))],
+    "odd ones": lambda key, value: [(f"k{value.num % 5}", value)] if value.num % 2 else [],
+}
+SPREADS: dict[str, Callable[[Value], list[Value]]] = {
+    "counted": lambda value: [Value(number, value.word) for number in range(value.num % 3)],
+    "halved": lambda value: [value, Value(value.num // 2, "h")],
+}
+TIMES: dict[str, Callable[[Value, int], int]] = {
+    "later": lambda value, ts: ts + 3 * (value.num % 10),
+    "earlier": lambda value, ts: ts - 5 * (value.num % 4),
+    "its own": lambda value, ts: 900 + value.num,
+}
+CHAIN, MODULUS = 31, 1009
+
+
+def chained(state: Value, value: Value) -> Value:
+    """A fold that no other order gives."""
+    return Value((state.num * CHAIN + value.num + 1) % MODULUS, value.word)
+
+
+def chained_otherwise(state: Value, value: Value) -> Value:
+    return Value((state.num * CHAIN + 7 * value.num + 3) % MODULUS, state.word)
+
+
+def unchained(state: Value, value: Value) -> Value:
+    return Value((state.num * CHAIN - value.num) % MODULUS, state.word)
+
+
+def chains_joined(one: Value, other: Value) -> Value:
+    return Value((one.num * CHAIN + other.num) % MODULUS, max(one.word, other.word))
+
+
+FOLDS: dict[str, Callable[[Value | None, Value], Value]] = {
+    "sum and last": lambda state, value: Value((state.num if state else 0) + value.num, value.word),
+    "first and greatest": lambda state, value: Value(
+        state.num if state else value.num, max(state.word, value.word) if state else value.word
+    ),
+    "count and greatest": lambda state, value: Value(
+        state.num + 1 if state else 1, max(state.word, value.word) if state else value.word
+    ),
+    "chain": lambda state, value: chained(state or Value(0, ""), value),
+    "reduced": lambda state, value: chained(state, value) if state else value,
+}
+MERGERS: dict[str, Callable[[Value, Value], Value]] = {
+    "sum and last": lambda one, other: Value(one.num + other.num, other.word),
+    "first and greatest": lambda one, other: Value(one.num, max(one.word, other.word)),
+    "count and greatest": lambda one, other: Value(one.num + other.num, max(one.word, other.word)),
+    "chain": chains_joined,
+    "reduced": chained,
+}
+CHANGE_FOLDS: dict[str, tuple[Callable[[Value | None, Value], Value], Callable[[Value, Value], Value]]] = {
+    "sum": (
+        lambda state, value: Value((state.num if state else 0) + value.num, "sum"),
+        lambda state, value: Value(state.num - value.num, "sum"),
+    ),
+    "count": (
+        lambda state, value: Value((state.num if state else 0) + 1, "count"),
+        lambda state, value: Value(state.num - 1, "count"),
+    ),
+    "chain": (lambda state, value: chained(state or Value(0, ""), value), unchained),
+}
+
+
+def joined(one: Value | None, other: Value | None) -> Value:
+    """What all joins make of two values."""
+    one, other = one or Value(500, "-"), other or Value(900, "+")
+    return Value((one.num * 3 + other.num) % MODULUS, (one.word + other.word)[-2:])
+
+
+def time_of(value: Value) -> int:
+    """Of a record that was held back by the wall clock."""
+    return 1_000 + value.num
+
+
+def is_deletion(value: Value) -> bool:
+    return value.num % 4 == 3
