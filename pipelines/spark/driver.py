@@ -440,13 +440,17 @@ class Driver:
             self._clock.begun = started if coordinator.slots.has_begun else None
 
     def _commit_before(self, error: RunError | UnknownTopicError) -> None:
-        """If topics have changed, commit what was complete before, unless it may have come from what is there now."""
+        """If topics have changed, commit what was complete before, unless it may have come from what is there now, or
+        from a task that is in doubt since."""
         if not isinstance(error, OffsetsLostError | MatchedTopicGoneError | UnknownTopicError):
             return
         lost = error.lost if isinstance(error, OffsetsLostError) else ()
         self._coordinator.finish_writing()
         if self._coordinator.has_uncommitted and not self._topics.has_read_since_commit(lost):
-            self._commit("lost records", apart_from={each.topic for each in lost})
+            try:
+                self._commit("lost records", apart_from={each.topic for each in lost})
+            except StateInDoubtError as doubt:  # the next start restores the task
+                log.warning("task %s is in doubt: %s; what was read is not committed", doubt.task, doubt.difference)
 
     def _commit(self, reason: str, apart_from: Collection[str] = (), *, begins: bool = False) -> None:
         """Commit; of topics ``apart_from`` which it is known that they are the same, or that nothing was read. With

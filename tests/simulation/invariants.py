@@ -63,6 +63,8 @@ class Invariants:
     def _watched(self, append: Any) -> Any:
         def appending(committer: Committer, record: CommitRecord, *arguments: Any) -> None:
             append(committer, record, *arguments)
+            if committer._application != self._place.application.id:  # the log of a backfill
+                return
             self._place.scheduler.note(
                 f"{record.kind} {record.state_id} {record.reason} {sorted(self._positions(record).items())}"
             )
@@ -112,7 +114,7 @@ class Invariants:
             require(offset >= self.positions.get(at, 0), f"12: the position of {at} went back to {offset}")
             require(offset <= self._brokers.count(at), f"9: the position of {at} is beyond its end")
         folder = self._place.warehouse / self._place.application.id
-        for entry in record.files:
+        for entry in (*record.files, *(entry for swap in record.swaps for entry in swap.files)):
             path = folder / entry.table / entry.path
             require(path.is_file(), f"13: {record.state_id} names {entry.path}, which is missing")
             require(path.stat().st_size == entry.size_bytes, f"13: {entry.path} has not its full size")

@@ -15,12 +15,14 @@ from unittest.mock import patch
 
 import polars as pl
 
+from weir.pipelines.backfill import swap
 from weir.pipelines.spark import coordinator, topic_watch
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.task import Task
 from weir.pipelines.tasks.epoch import EpochRunner
 from weir.state.changelog import merging, restore
+from weir.state.commit import tables
 from weir.state.commit.delta_log import DeltaLog
 from weir.state.commit.protocol import Committer, _by_table
 from weir.state.commit.record import CommitRecord, TaskCommit
@@ -37,7 +39,8 @@ Change = Callable[[Any], Any]
 class Mutant:
     """Which rule is broken, and how."""
 
-    rule: int
+    rule: int | str
+    """As a text one of docs/backfill.md."""
     what: str
     owner: Any
     member: str
@@ -177,6 +180,18 @@ def _without_images_of_timers(apply: Any) -> Any:
     return applying
 
 
+def _two_epochs_later(planned: Any) -> Any:
+    def planning(*arguments: Any) -> Any:
+        found = planned(*arguments)
+        return replace(found, cut_epoch=found.cut_epoch + 2)
+
+    return planning
+
+
+def _nothing_taken_out(taken_out: Any) -> Any:
+    return lambda folder, name, table, files, swaps: (files.clear(), [])
+
+
 def _nothing(original: Any) -> Any:
     return lambda *arguments, **options: None
 
@@ -216,6 +231,15 @@ MUTANTS: dict[str, Mutant] = {
     "no waiting": Mutant(31, "rows are taken before those that come first", coordinator, "plan_task", _without_marks),
     "last epoch": Mutant(
         40, "a task that asks is told the epoch of the last commit", Coordinator, "_renewal", _under_the_last
+    ),
+    "no doubt": Mutant(
+        41, "what was counted on from a wrong row is committed", Coordinator, "_require_no_doubt", _nothing
+    ),
+    "a later cut": Mutant(
+        "Backfill 2", "rows of two epochs after the cut are replaced", swap, "_planned", _two_epochs_later
+    ),
+    "nothing taken out": Mutant(
+        "Backfill 7", "a swap leaves the rows that it replaces", tables, "taken_out", _nothing_taken_out
     ),
 }
 

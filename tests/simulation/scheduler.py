@@ -16,6 +16,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 STEP_S = 0.004
 """How long the way from one point to the next takes at most."""
+LOOK_S = 0.05
+"""How often somebody who waits looks."""
 
 
 class EndlessError(AssertionError):
@@ -102,6 +104,12 @@ class Scheduler:
             return
         process.wakes_s = self.now_s + max(0.0, seconds)
         self.hub.switch()
+
+    def wait(self, is_so: Callable[[], bool], most_s: float) -> None:
+        """Let others run until ``is_so`` is true, or for so long."""
+        end_s = self.now_s + most_s
+        while not is_so() and self.now_s < end_s:
+            self.sleep(min(LOOK_S, end_s - self.now_s))
 
     def kill(self, process: Process) -> None:
         """The process never runs again; the caller hands over if it is the process itself."""

@@ -21,12 +21,14 @@ from deltalake.exceptions import DeltaError
 
 from tests.pipelines.order import building
 from tests.pipelines.order.running import of_model
+from tests.simulation.backfills import FOLDER, Backfills
 from tests.simulation.brokers import Brokers
 from tests.simulation.faults import DONE, READS, Faults, error_at, is_survived
 from tests.simulation.invariants import Invariants
 from tests.simulation.outcome import require_equal
 from tests.simulation.place import SimulatedPlace
 from tests.simulation.programs import case_of
+from tests.simulation.repairs import Repairs
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.storage import PageCache, spoil
 from tests.simulation.stores import Stores
@@ -42,6 +44,11 @@ FAULTY_STEPS = 3_000
 """After so many steps nobody waits for a driver that faults may keep from ending."""
 LAST_TRIES = 20
 """How many drivers may be fenced by earlier ones that wake up once faults have ceased."""
+
+
+def _are_alive(processes: list[Process]) -> bool:
+    """Whether any of them is."""
+    return any(process.is_alive for process in processes)
 
 
 class WorldError(AssertionError):
@@ -79,11 +86,15 @@ class World:
         self.brokers = brokers
         self.invariants = Invariants(self.place, brokers)
         self.disk = PageCache(self.place.warehouse, folder / "kept")
+        self.backfills = Backfills(self.place, self.invariants, self.rng, self._drivers_alive)
+        self.repairs = Repairs(self.place, self.invariants, self.rng)
         self.boots = 1
         """How often the power has come."""
         self._drivers: list[Process] = []
         self._outside: list[Process] = []
         """What goes on without the power of the machines that compute."""
+        self._operators: list[Process] = []
+        """Those of them who make backfills, and who check stores."""
 
     @property
     def history(self) -> list[str]:
@@ -105,11 +116,15 @@ class World:
                 on_disk(self.disk.fsync if self.faults.blackouts else lambda descriptor: None, self._calling),
                 self.stores.substituted(),
                 self.invariants.watching(),
+                self.repairs.watching(),
             ):
                 self._run()
                 self.invariants.require_whole()
                 self.stores.close_all()
                 require_equal(of_model(self.program, self.data), self.program, self.place)
+                self.repairs.require_restored()
+                if self.boots == 1:  # else the disk may have forgotten that they were removed
+                    self.backfills.require_removed()
         finally:
             self.scheduler.end()
             self.stores.close_all()
@@ -123,6 +138,12 @@ class World:
             self._outside.append(self.scheduler.spawn("requests", self._ask))
         if self.rng.random() < 0.2:
             self._outside.append(self.scheduler.spawn("brokers", self._go_wrong))
+        elif self.rng.random() < 0.3:
+            self._operators.append(self.scheduler.spawn("backfills", self.backfills.live))
+        if not self.place.snapshot_rows and self.rng.random() < 0.3:
+            self.repairs.is_on = True
+            self._operators.append(self.scheduler.spawn("check", self.repairs.live))
+        self._outside += self._operators
         beside += self._outside
         for _ in range(self.faults.drivers):
             self._left = self.faults.most
@@ -132,13 +153,17 @@ class World:
             self._until(partial(self._may_go_on, driver, steps, overlaps=overlaps))
             self._between()
         self._left = 0
-        self._until(lambda: bool(self.brokers.wrong) or not any(process.is_alive for process in self._outside))
+        others = [process for process in self._outside if process not in self._operators]
+        self._until(lambda: bool(self.brokers.wrong) or not _are_alive(others))
         if self.brokers.wrong:
             self._begin_driver(is_last=False)
-        self._until(lambda: not any(process.is_alive for process in self._outside))
+        self._until(lambda: not _are_alive(others))
+        if _are_alive(self._operators):  # who may wait for a first commit
+            self._begin_driver(is_last=True)
+        self._until(lambda: not _are_alive(self._operators))
         for _ in range(LAST_TRIES):
             driver = self._begin_driver(is_last=True)
-            self._until(lambda: not any(each.is_alive for each in self._drivers))
+            self._until(lambda: not _are_alive(self._drivers))
             if driver.error is None and driver.result.reason == "caught_up":
                 self._until(lambda: not self._others())
                 self._require_no_error(beside)
@@ -252,7 +277,7 @@ class World:
         self.scheduler.note("the topics are as they were")
 
     def _drivers_alive(self) -> bool:
-        return any(driver.is_alive for driver in self._drivers)
+        return _are_alive(self._drivers)
 
     def _compact(self) -> None:
         for _ in range(self.rng.choice([1, 3])):
@@ -273,7 +298,7 @@ class World:
         tasks = [str(task) for task in self.place.spec().tasks]
         for _ in range(self.rng.randrange(1, 5)):
             self.scheduler.sleep(self.rng.uniform(0.0, 0.3))
-            kind = self.rng.choice(["commit", "snapshot", "restore", "restore"])
+            kind = self.rng.choice(["commit", "restore", "restore", *(["snapshot"] if not self.repairs.is_on else [])])
             self.scheduler.note(f"asks for {kind}")
             self.place.desk.ask(kind, **({"task": self.rng.choice(tasks)} if kind == "restore" else {}))
 
@@ -371,7 +396,8 @@ class World:
             if process.is_alive and process not in self._outside:
                 self.scheduler.kill(process)
         self.stores.close_all()
-        for instance in sorted(self.place.folder.glob("state-*/*/*/instance.json")):
+        stores = "state-*/*/*/instance.json", f"{FOLDER}/*/*/*/*/*/instance.json"
+        for instance in sorted(each for pattern in stores for each in self.place.folder.glob(pattern)):
             spoil(instance.parent)
         self.boots += 1
         for change in self.disk.lose_power(self.rng):

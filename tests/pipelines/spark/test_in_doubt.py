@@ -29,6 +29,7 @@ from weir.pipelines.spark import driver as driver_module
 from weir.pipelines.spark import restores as restores_module
 from weir.pipelines.spark.control import ControlPanel
 from weir.pipelines.spark.driver import Driver
+from weir.pipelines.spark.errors import OffsetsLostError
 from weir.pipelines.spark.restore_jobs import _failed, restore
 from weir.state.changelog.verify import StateDifferenceError
 from weir.state.commit.protocol import newest_commit
@@ -175,6 +176,31 @@ def test_a_commit_that_is_under_way_when_the_difference_is_found_is_refused(shop
     driver._topics.require_same = confirm_and_find
     assert driver.run(Event(), until_caught_up=True).reason == "rolled back"
     assert found
+    assert shop.run_to_the_end() == ["caught_up"]
+    assert_restored(shop)
+
+
+def test_a_run_that_ends_for_lost_records_says_so_and_commits_nothing_of_a_task_in_doubt(shop):
+    """It would commit what it has read before that."""
+    shop.application = application(commit_interval=timedelta(hours=1))
+    shop.sell()
+    shop.damage()
+    driver = shop.driver()
+    run_epoch, begun = driver._coordinator.run_epoch, []
+
+    def run(*arguments, **others):
+        begun.append(1)
+        if len(begun) == 3:
+            shop.find()
+            shop.topics.oldest["sales", 0] = 90
+        return run_epoch(*arguments, **others)
+
+    driver._coordinator.run_epoch = run
+    before = newest_commit(shop.warehouse, "sales")
+    with pytest.raises(OffsetsLostError, match="partition 0"):
+        driver.run(Event(), until_caught_up=True)
+    assert newest_commit(shop.warehouse, "sales").tasks == before.tasks
+    shop.topics.oldest.clear()
     assert shop.run_to_the_end() == ["caught_up"]
     assert_restored(shop)
 
