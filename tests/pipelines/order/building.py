@@ -156,12 +156,17 @@ def ms(count: int) -> timedelta:
     return timedelta(milliseconds=count)
 
 
-def application(program: Program, **settings: Any) -> Application:
+def application(
+    program: Program, beside: Callable[[int, Any], None] = lambda place, output: None, **settings: Any
+) -> Application:
+    """``beside`` gets each output: the place of its step, and the stream or table that it writes."""
     builder = StreamsBuilder()
     built: list[Any] = []
     for place, step in enumerate(program.steps):
         parents = [built[parent] for parent in program.parents(place)]
         built.append(_built(builder, program, place, step, parents))
+        if isinstance(step, Sink):
+            beside(place, *parents)
     return Application("order", builder, **settings)
 
 
