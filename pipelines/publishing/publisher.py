@@ -154,25 +154,36 @@ class Publisher:
         """
         while not stop.is_set():
             try:
-                with closing(self._connect()) as connection:
-                    self._publish(connection, stop, drain)
-                return
+                if self._publish_once(stop, drain):
+                    return
             except UnknownMarkError as error:
                 if drain.is_set():
                     raise
                 log.error("%s", error)
                 self._tell(error=str(error), awaits="resume")
                 self._wait(LONGEST_WAIT_S, "resume", stop, drain)
-            except RefusedRowsError as error:
-                if not self._goes_on_after(error):
-                    self._fail(SinkError(self._refusal(error)), stop, awaits="skip")
+            except (RefusedRowsError, SinkFencedError):
+                raise
             except SinkError as error:
-                if isinstance(error, SinkFencedError) and not self._is_newest():
-                    raise
                 self._fail(error, stop)
             except Exception as error:
                 log.exception("sink %r", self._sink)
                 self._fail(SinkError(f"{type(error).__name__}: {error}"), stop)
+
+    def _publish_once(self, stop: Event, drain: Event) -> bool:
+        """Publish over one connection; False if another one is to go on."""
+        try:
+            with closing(self._connect()) as connection:
+                self._publish(connection, stop, drain)
+            return True
+        except RefusedRowsError as error:
+            if not self._goes_on_after(error):
+                self._fail(SinkError(self._refusal(error)), stop, awaits="skip")
+        except SinkFencedError as error:
+            if not self._is_newest():
+                raise
+            self._fail(error, stop)
+        return False
 
     def _publish(self, connection: Connection, stop: Event, drain: Event) -> None:
         mark, limits, is_retry = self._begin(connection), connection.limits, self._outbox.is_of_refused

@@ -8,8 +8,9 @@ from pathlib import Path
 from weir.state.commit.checkpoints import LOG
 
 
-def transactions(table: Path) -> list[int]:
-    """The versions of its transactions, in the order of the log; all are of one application."""
+def transactions(table: Path, application: str) -> list[int]:
+    """The versions of the application's transactions, in the order of the log."""
     entries = sorted((table / LOG).glob("*.json"))
     actions = (json.loads(line) for entry in entries for line in entry.read_text().splitlines())
-    return [action["txn"]["version"] for action in actions if "txn" in action]
+    found = [action["txn"] for action in actions if "txn" in action]
+    return [each["version"] for each in found if each["appId"] == application]

@@ -83,7 +83,7 @@ class Invariants:
         """Whether a claim that is heard of after newer ones comes before them in the log: its append got no answer, and
         its driver slept before it looked."""
         table = self._place.warehouse / self._place.application.id / COMMITS.name
-        found = [version >> 32 for version in transactions(table)]
+        found = [version >> 32 for version in transactions(table, self._place.application.id)]
         return generation not in self.generations and generation in found and found == sorted(found)
 
     @staticmethod

@@ -14,8 +14,14 @@ from typing import Any
 from unittest.mock import patch
 
 import polars as pl
+from sqlalchemy import select
 
 from weir.pipelines.backfill import swap
+from weir.pipelines.publishing.batches import BatchConnection
+from weir.pipelines.publishing.connection import Published
+from weir.pipelines.publishing.mark_file import MarkFile
+from weir.pipelines.publishing.publisher import Publisher
+from weir.pipelines.publishing.sql import SqlConnection
 from weir.pipelines.spark import coordinator, topic_watch
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.restores import Restores
@@ -24,6 +30,7 @@ from weir.pipelines.tasks.epoch import EpochRunner
 from weir.state.changelog import merging, restore
 from weir.state.commit import tables
 from weir.state.commit.delta_log import DeltaLog
+from weir.state.commit.outbox import Mark, Outbox
 from weir.state.commit.protocol import Committer, _by_table
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.engine import environment, task_store
@@ -192,6 +199,51 @@ def _nothing_taken_out(taken_out: Any) -> Any:
     return lambda folder, name, table, files, swaps: (files.clear(), [])
 
 
+def _by_own_memory(begin: Any) -> Any:
+    def beginning(publisher: Publisher, connection: Any) -> Mark:
+        before, found = publisher._mark, begin(publisher, connection)
+        return found if before == Mark() else before
+
+    return beginning
+
+
+def _before_it_is_published(remove: Any) -> Any:
+    return lambda publisher, mark: remove(publisher, Mark(1 << 31))
+
+
+def _from_whole_epochs(rows: Any) -> Any:
+    return lambda outbox, after, **limits: rows(outbox, Mark(after.epoch), **limits)
+
+
+def _of_any_publisher(move: Any) -> Any:
+    def moving(connection: SqlConnection, published: Published) -> None:
+        newest = select(connection._marks.c.publisher).where(*connection._own)
+        connection._number = connection._connection.execute(newest).scalar_one()
+        move(connection, published)
+
+    return moving
+
+
+def _mark_first(publish: Any) -> Any:
+    def publishing(connection: BatchConnection, rows: pl.DataFrame, published: Published) -> None:
+        connection._mark.write(published)
+        publish(connection, rows, published)
+
+    return publishing
+
+
+def _never_refused(refusals: Any) -> Any:
+    return lambda mark: 0
+
+
+def _over_epochs(init: Any) -> Any:
+    def initialising(connection: BatchConnection, *arguments: Any) -> None:
+        init(connection, *arguments)
+        connection.limits = replace(connection.limits, one_epoch=False)
+
+    return initialising
+
+
 def _nothing(original: Any) -> Any:
     return lambda *arguments, **options: None
 
@@ -227,8 +279,17 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "an epoch later": Mutant(22, "merged rows get a later epoch", merging, "_written", _an_epoch_later),
     "no blobs": Mutant(23, "a commit lists no blobs", Committer, "commit", _without_blobs),
+    "own mark": Mutant(24, "a publisher goes on by its own memory", Publisher, "_begin", _by_own_memory),
+    "emptied early": Mutant(
+        24, "rows leave the outbox before they are published", Publisher, "_remove", _before_it_is_published
+    ),
+    "whole epochs": Mutant(24, "of a mark only the epoch counts", Outbox, "rows", _from_whole_epochs),
+    "any publisher": Mutant(25, "a mark is moved by whoever likes", SqlConnection, "_move", _of_any_publisher),
     "another topic": Mutant(28, "no topic is compared with what was read", topic_watch, "lost_positions", _none_lost),
     "no waiting": Mutant(31, "rows are taken before those that come first", coordinator, "plan_task", _without_marks),
+    "mark first": Mutant(35, "the mark is moved before its batch is sent", BatchConnection, "publish", _mark_first),
+    "not asked": Mutant(35, "a batch is sent without a look who owns the mark", MarkFile, "refusals", _never_refused),
+    "over epochs": Mutant(35, "a batch has rows of several epochs", BatchConnection, "__init__", _over_epochs),
     "last epoch": Mutant(
         40, "a task that asks is told the epoch of the last commit", Coordinator, "_renewal", _under_the_last
     ),

@@ -34,7 +34,7 @@ def require_equal(wanted: Result, program: Program, place: SimulatedPlace) -> No
     late = sum(task.totals.get("late_records", 0) for task in commit.tasks.values())
     _same("late records", late, wanted.late_records)
     for table, version in commit.table_versions.items():
-        _same(f"the version of table {table}", transactions(warehouse / table)[-1:], [version])
+        _same(f"the version of table {table}", transactions(warehouse / table, place.application.id)[-1:], [version])
     _require_stores(place, commit.epoch)
 
 

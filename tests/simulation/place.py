@@ -17,7 +17,7 @@ from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.stores import Cache, Stores, none_open
 from weir.pipelines.application import Application
 from weir.pipelines.spark.driver import Driver, started_driver
-from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
+from weir.pipelines.spark.parts import NOTHING_TO_PUBLISH, Executors, Listeners, Publishing, RunSpec
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest, restore
 from weir.pipelines.spark.signs import SIGN_EVERY_S, Asks
 from weir.pipelines.spark.snapshot_jobs import Published, SnapshotRequest, publish
@@ -192,7 +192,13 @@ class SimulatedPlace(Place):
     def spec(self, **accepts: bool) -> RunSpec:
         return replace(super().spec(**accepts), slots=self.slots_count)
 
-    def driver(self, on_step: Callable[[str], None] = lambda name: None, *_: Any, **accepts: bool) -> Driver:
+    def driver(
+        self,
+        on_step: Callable[[str], None] = lambda name: None,
+        *_: Any,
+        publishing: Publishing = NOTHING_TO_PUBLISH,
+        **accepts: bool,
+    ) -> Driver:
         scheduler, on_step = self.scheduler, self.scheduler.point
         spec = self.spec(**accepts)
         application, settings = spec.application, replace(spec.task_settings, reads_ahead=False)
@@ -207,7 +213,7 @@ class SimulatedPlace(Place):
             ),
             snapshots=SimulatedSnapshots(scheduler, lambda request: publish(application, settings, request)),
         )
-        listeners = Listeners(control=self.desk, wait_for_disk=self._waits)
+        listeners = Listeners(control=self.desk, publishing=publishing, wait_for_disk=self._waits)
         return started_driver(spec, spec.committer(on_step), executors, listeners)
 
     def _waits(self, error: Exception) -> bool:

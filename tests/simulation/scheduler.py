@@ -37,6 +37,9 @@ class Process(greenlet):  # type: ignore[misc]
         super().__init__(self._work, scheduler.hub)
         self.name, self.started_by, self._run, self._scheduler = name, parent, work, scheduler
         self.wakes_s = scheduler.now_s
+        self.threads: list[Process] = []
+        """Processes that end with it, as threads do."""
+        self.thread_of: Process | None = None
         self.is_alive, self.error, self.result = True, None, None
         self.error: BaseException | None
         self.result: Any
@@ -114,8 +117,9 @@ class Scheduler:
     def kill(self, process: Process) -> None:
         """The process never runs again; the caller hands over if it is the process itself."""
         self.note(f"kill {process.name}")
-        process.is_alive = False
-        self._dead.append(process)
+        for each in (process, *process.threads):
+            each.is_alive = False
+            self._dead.append(each)
 
     def run(self, until: Callable[[], bool], most_steps: int) -> None:
         """Give turns until ``until`` is true.

@@ -11,7 +11,7 @@ import re
 import shutil
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -28,12 +28,16 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.outcome import require_equal
 from tests.simulation.place import SimulatedPlace
 from tests.simulation.programs import case_of
+from tests.simulation.publishers import SimulatedPublishers, is_publisher
 from tests.simulation.repairs import Repairs
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.sinks import Sinks
 from tests.simulation.storage import PageCache, spoil
 from tests.simulation.stores import Stores
 from tests.simulation.substitutes import Event, on_disk, substitutes
 from weir.pipelines.spark.errors import CommitOutOfSpaceError, OffsetsLostError, RunError
+from weir.pipelines.spark.progress import RunSummary
+from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S
 from weir.state.changelog.compaction import Compaction
 from weir.state.errors import FencedError, StateError
 from weir.state.types import TopicPartition
@@ -65,6 +69,7 @@ class World:
         self.scheduler = Scheduler(self.rng)
         self.scheduler.on_point = self._on_point
         self.faults = Faults.drawn(self.rng)
+        self.sinks = Sinks(self.scheduler)
         self._left = 0
         """How many faults may still happen to the newest driver."""
         self.stores = Stores(self.scheduler)
@@ -74,12 +79,15 @@ class World:
                 self.program,
                 commit_interval=timedelta(milliseconds=self.rng.choice([1, 100, 1_000, 10_000])),
                 max_skew=self.rng.choice([None, None, timedelta(milliseconds=10)]),
+                beside=self.sinks.add,
+                **self.sinks.settings,
             ),
             brokers,
             folder,
             max_records=self.rng.choice([2, 4, 8, 1_000]),
             snapshot_rows=self.rng.choice([0, 0, 5]),
             slots_count=self.rng.choice([1, 1, 2]),
+            outbox_max_bytes=self.sinks.most_waiting_bytes,
             scheduler=self.scheduler,
             stores=self.stores,
         )
@@ -100,7 +108,7 @@ class World:
     def history(self) -> list[str]:
         """Everything that has happened, a line each."""
         head = [f"seed {self.seed}", *(f"s{place} {step}" for place, step in enumerate(self.program.steps))]
-        head += [f"topics {self.program.topics}", str(self.faults)]
+        head += [f"topics {self.program.topics}", str(self.faults), str(self.sinks)]
         return [self.without_chance(line) for line in (*head, *self.scheduler.history)]
 
     def without_chance(self, text: str) -> str:
@@ -117,11 +125,14 @@ class World:
                 self.stores.substituted(),
                 self.invariants.watching(),
                 self.repairs.watching(),
+                self.sinks.watching(self.place, self.invariants),
             ):
                 self._run()
                 self.invariants.require_whole()
                 self.stores.close_all()
-                require_equal(of_model(self.program, self.data), self.program, self.place)
+                wanted = of_model(self.program, self.data)
+                require_equal(wanted, self.program, self.place)
+                self.sinks.require_whole(wanted)
                 self.repairs.require_restored()
                 if self.boots == 1:  # else the disk may have forgotten that they were removed
                     self.backfills.require_removed()
@@ -144,6 +155,8 @@ class World:
             self.repairs.is_on = True
             self._operators.append(self.scheduler.spawn("check", self.repairs.live))
         self._outside += self._operators
+        if self.sinks.are_there:
+            self._outside.append(self.scheduler.spawn("person", self.sinks.decide))
         beside += self._outside
         for _ in range(self.faults.drivers):
             self._left = self.faults.most
@@ -153,6 +166,8 @@ class World:
             self._until(partial(self._may_go_on, driver, steps, overlaps=overlaps))
             self._between()
         self._left = 0
+        if self.sinks.most_waiting_bytes is not None:  # else nobody waits for them
+            self.sinks.outside.heal()
         others = [process for process in self._outside if process not in self._operators]
         self._until(lambda: bool(self.brokers.wrong) or not _are_alive(others))
         if self.brokers.wrong:
@@ -167,8 +182,9 @@ class World:
             if driver.error is None and driver.result.reason == "caught_up":
                 self._until(lambda: not self._others())
                 self._require_no_error(beside)
-                return
-        raise WorldError("no driver has caught up although faults have ceased")
+                if not self.sinks.left():
+                    return
+        raise WorldError(f"no driver has caught up although faults have ceased; {self.sinks.left()}")
 
     def _may_go_on(self, driver: Process, steps: int, *, overlaps: bool) -> bool:
         """Whether the next driver may begin: this one has ended, or it is taken for dead."""
@@ -179,7 +195,9 @@ class World:
         return [process for process in self.scheduler.processes if process.is_alive]
 
     def _until(self, is_so: Callable[[], bool]) -> None:
-        self.scheduler.run(is_so, MOST_STEPS)
+        self.scheduler.run(lambda: self.invariants.broken is not None or is_so(), MOST_STEPS)
+        if self.invariants.broken is not None:
+            raise self.invariants.broken
         for driver in self._drivers:
             self._judge(driver)
 
@@ -213,7 +231,11 @@ class World:
         lasts_s = self.rng.uniform(0.05, 2.0)
 
         def live() -> object:
-            driver = self.place.driver()
+            with closing(self.sinks.publishers(self.place)) as publishers:
+                return run(publishers)
+
+        def run(publishers: SimulatedPublishers) -> RunSummary:
+            driver = self.place.driver(publishing=publishers)
             process = self.scheduler.current
             if process is not None:
                 process.generation, process.driver = driver.generation, driver
@@ -221,10 +243,15 @@ class World:
             wrong = self.brokers.wrong if self.brokers.is_another else ""
             if is_live:
                 self.scheduler.spawn(f"stop d{number}", lambda: (self.scheduler.sleep(lasts_s), stop.set()))
+            publishers.start(driver.generation)
             summary = driver.run(stop, until_caught_up=not is_live)  # type: ignore[arg-type]
             self.scheduler.note(f"{summary.reason}, {summary.records_in} records, epoch {summary.epoch}")
             if wrong and summary.reason == "caught_up":
                 raise WorldError(f"a run has caught up although {wrong}")
+            if is_last:
+                self.sinks.outside.heal()
+                publishers.settle()
+            publishers.close(CAUGHT_UP_LIMIT_S if summary.reason == "caught_up" else STOP_LIMIT_S)
             return summary
 
         self._drivers.append(self.scheduler.spawn(f"d{number}", live))
@@ -333,8 +360,9 @@ class World:
             return
         self._left -= 1
         self.scheduler.note(f"{label} fails: {error}")
-        driver.is_excused |= driver.has_failed or not is_survived(label, error)
-        driver.has_failed = True
+        if not is_publisher(process):  # whose failures no driver may notice
+            driver.is_excused |= driver.has_failed or not is_survived(label, error)
+            driver.has_failed = True
         raise error
 
     def _on_point(self, process: Process, label: str) -> None:
@@ -348,6 +376,8 @@ class World:
             if is_worker and self.rng.random() < 0.5:
                 self.scheduler.kill(process)
                 self._replace(process)
+            elif is_publisher(process) and self.rng.random() < 0.7:
+                self.scheduler.kill(process.thread_of or process)
             else:
                 self._kill_driver(driver)
         elif (chance := chance - faults.kills) < faults.blackouts:
@@ -420,6 +450,6 @@ class World:
     def _at_work(self) -> bool:
         """Whether anybody may have a store open."""
         return any(
-            process.is_alive and (process.started_by or process in self._drivers)
+            process.is_alive and (process.started_by or process in self._drivers) and not is_publisher(process)
             for process in self.scheduler.processes
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -93,7 +94,10 @@ from weir import (
 )
 
 
-def application(program: Program, **settings: Any) -> Application:
+def application(
+    program: Program, beside: Callable[[int, Any], None] = lambda place, output: None, **settings: Any
+) -> Application:
+    """``beside`` gets each output: the place of its step, and the stream or table that it writes."""
     builder = StreamsBuilder()
     options = dict(key=String("key"), value=Json(Value))
     tables = {topic: builder.global_table(topic, **options, store=topic) for topic in program.global_topics}
@@ -101,6 +105,8 @@ def application(program: Program, **settings: Any) -> Application:
     for place, step in enumerate(program.steps):
         parents = [built[parent] for parent in program.parents(place)]
         built.append(_built(builder, program, tables, place, step, parents))
+        if isinstance(step, Sink):
+            beside(place, *parents)
     return Application("order", builder, **settings)
 
 

@@ -1,5 +1,6 @@
 """Sinks of one's own get batches at least once and in order, each over a connection of its own."""
 
+import errno
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -342,3 +343,42 @@ def test_pauses_double_with_jitter_up_to_the_longest_and_are_longer_if_asked(tmp
     for wish_s, expected_s in ((45.0, 45.0), (math.inf, 3600.0)):
         sends._fail(SinkError("no", wait_s=wish_s), Event())
         assert waited[-1] == expected_s
+
+
+def test_a_disk_that_is_full_while_a_batch_is_put_aside_is_waited_for(tmp_path, monkeypatch):
+    sink, aside, full = Kept(), Refused(tmp_path, SINK, APP), [OSError(errno.ENOSPC, "No space left on device")]
+    sink.failures = [RefusedError("send"), RefusedError("send")]
+    add = aside.add
+
+    def adding(*rows):
+        if full:
+            raise full.pop()
+        add(*rows)
+
+    monkeypatch.setattr(aside, "add", adding)
+    orders = Orders(tmp_path, own_node(sink))
+    orders.commit(BATCH + 1)
+    drain(orders.publisher(refused=aside))
+    assert aside.count() == BATCH
+    assert sent(sink) == orders.sent[BATCH:]
+
+
+def test_a_publisher_that_cannot_see_whether_its_driver_is_the_newest_goes_on(tmp_path):
+    sink, others, away = Kept(), [1], [TimeoutError("no answer")]
+    orders = Orders(tmp_path, own_node(sink))
+    orders.commit(1)
+
+    def on_step(name):
+        if name == "rows read" and others:
+            others.pop()
+            MarkFile(orders.outbox().folder)
+
+    def is_newest():
+        if away:
+            raise away.pop()
+        return True
+
+    drain(orders.publisher(on_step=on_step, is_newest=is_newest))
+    assert not others
+    assert not away
+    assert sent(sink) == orders.sent
