@@ -548,8 +548,12 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     },
     "pipelines/backfill/ranges.py cut_of": {
         "run MODULE:APP": BACKFILLS + "a_program_with_another_topic_is_run_before_its_days_are_computed",
+    },
+    "pipelines/backfill/ranges.py settled": {
         "stop x --drain": DRAINED,
         "status x": DRAINED,
+        "run OLD_MODULE:APP --until-caught-up": CHANGED
+        + "rows_on_their_way_are_processed_before_everything_is_swapped_in",
     },
     "pipelines/backfill/swap.py prepare": {
         "backfill swap MODULE:APP x --publish": BACKFILLS
@@ -577,7 +581,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "backfill with a program without it": GLOBAL_TABLE,
         "backfill run x --everything": GLOBAL_TABLE,
     },
-    "pipelines/backfill/everything.py _require_same_place": {
+    "pipelines/backfill/everything.py require_all_arrived": {
         "run OLD_MODULE:APP --until-caught-up": CHANGED
         + "rows_on_their_way_are_processed_before_everything_is_swapped_in",
     },

@@ -17,11 +17,11 @@ from weir.pipelines.backfill.errors import (
 from weir.pipelines.backfill.files import TIME_COLUMN, SourceFiles, check_files
 from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
 from weir.pipelines.backfill.ranges import (
-    committed,
     cut_of,
     kafka_ranges,
     partitions_of,
     require_beginnings,
+    settled,
     whole_ranges,
 )
 from weir.pipelines.backfill.shadow import EVERYTHING, Backfill, Days, Shadow, new_id
@@ -135,7 +135,8 @@ def begin_everything(
     Raises:
         GlobalTablesError: The application has global tables.
         UnloggedStoreError: A store has no changelog.
-        NoCutError: The application has committed nothing, or a topic does not exist.
+        NoCutError: The application has committed nothing, or rows are under way at its newest commit; or a topic does
+            not exist.
         TopicReplacedError: A topic is no longer the one that the application has read.
         BeginningLostError: A topic has lost its first records.
         TableSchemaError: A table's columns differ from those that the program writes.
@@ -145,7 +146,7 @@ def begin_everything(
         for store in sub_topology.stores:
             if not store.is_logged:
                 raise UnloggedStoreError(application.id, store.name)
-    cut = committed(application, newest_commit(warehouse, application.id))
+    cut = settled(application, newest_commit(warehouse, application.id))
     for spec in application_tables(application.over(cut).topology):
         evolution(warehouse / application.id, spec)
     ranges = whole_ranges(application, cluster, cut)

@@ -176,18 +176,25 @@ def _require_same_place(application: Application, shadow: Shadow, live: CommitRe
                 f"{there.get((topic, partition), 0)}; swap it again, or run the backfill again if the application was "
                 "reset",
             )
-    for who, record, way_out in (
-        (
-            "the application",
-            live,
-            "run its old program with `weir run OLD_MODULE:APP --until-caught-up`, then swap again",
-        ),
-        ("the backfill", made, "swap it again"),
-    ):
-        if record.pending_blobs:
-            raise SwapRefusedError(
-                application.id, shadow.id, f"rows between sub-topologies of {who} are still under way; {way_out}"
-            )
+    require_all_arrived(application, shadow, live)
+    if made.pending_blobs:
+        raise SwapRefusedError(
+            application.id,
+            shadow.id,
+            "rows between sub-topologies of the backfill are still under way; swap it again",
+        )
+
+
+def require_all_arrived(application: Application, shadow: Shadow, live: CommitRecord) -> None:
+    """Raise ``SwapRefusedError`` if rows are under way between the application's sub-topologies at its newest commit:
+    where they come among others depends on records that it has not read, and the backfill may not read either."""
+    if live.pending_blobs:
+        raise SwapRefusedError(
+            application.id,
+            shadow.id,
+            "rows between sub-topologies of the application are still under way; run its old program with `weir run "
+            "OLD_MODULE:APP --until-caught-up`, then swap again",
+        )
 
 
 def _offsets(application: Application, record: CommitRecord) -> dict[TopicPartition, int]:

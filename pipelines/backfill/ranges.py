@@ -20,18 +20,30 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
     Raises:
         NoCutError: There is none, it does not know a topic, or it has rows under way between sub-topologies.
     """
-    newest = committed(application, newest)
+    newest = settled(application, newest)
     known = {topic for task in newest.tasks.values() for topic in task.positions}
     if new := sorted(set(application.topology.topics()) - known):
         raise NoCutError(
             application.id,
             f"its newest commit does not know topic {new[0]!r}; run this program first with `weir run MODULE:APP`",
         )
+    return newest
+
+
+def settled(application: Application, newest: CommitRecord | None) -> CommitRecord:
+    """The live application's newest commit, with which no rows are under way: where they come among others depends on
+    records that it has not read (PROTOCOL 31), so what is read up to it would not give the same.
+
+    Raises:
+        NoCutError: There is none, or it has rows under way between sub-topologies.
+    """
+    newest = committed(application, newest)
     if newest.pending_blobs:
         raise NoCutError(
             application.id,
             "rows between its tasks are still under way at its newest commit; wait until none are, which "
-            f"`weir status {application.id}` shows, or stop it with `weir stop {application.id} --drain`, and run the "
+            f"`weir status {application.id}` shows, stop it with `weir stop {application.id} --drain`, or, if it has "
+            "stopped, run the program that ran last with `weir run OLD_MODULE:APP --until-caught-up`; then run the "
             "backfill again",
         )
     return newest

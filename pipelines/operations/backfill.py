@@ -20,7 +20,7 @@ from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
 from weir.pipelines.backfill.differences import MAX_CHANGE, Review, TableDifference, accept, require_small
-from weir.pipelines.backfill.everything import commit_of, is_behind, swap_everything
+from weir.pipelines.backfill.everything import commit_of, is_behind, require_all_arrived, swap_everything
 from weir.pipelines.backfill.files import TIME_COLUMN
 from weir.pipelines.backfill.ranges import committed, whole_ranges
 from weir.pipelines.backfill.shadow import EVERYTHING, Completion, Days, Shadow
@@ -217,10 +217,11 @@ def _catch_up(
     """Let a complete backfill of everything catch up with what the application has read since.
 
     Raises:
-        UnknownBackfillError, SwapRefusedError: It is incomplete, or of another program.
+        UnknownBackfillError, SwapRefusedError: It is incomplete, or of another program, or rows are under way.
         OperationError: A signal ended it.
     """
     live = committed(program, newest_commit(folder_at(settings.warehouse), program.id))
+    require_all_arrived(program, shadow, live)
     if not is_behind(program, live, commit_of(program, shadow)):
         return
     with _surroundings(settings, program.id, console) as (stop, bootstrap_servers, settings):

@@ -20,8 +20,8 @@ from tests.simulation.scheduler import Process
 from tests.simulation.shadows import Cluster, run_shadow
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.begin import begin_everything, begin_from_kafka
-from weir.pipelines.backfill.errors import BeginningLostError, HistoryLostError, NoCutError
-from weir.pipelines.backfill.everything import commit_of, is_behind, swap_everything
+from weir.pipelines.backfill.errors import BeginningLostError, GlobalTablesError, HistoryLostError, NoCutError
+from weir.pipelines.backfill.everything import commit_of, is_behind, require_all_arrived, swap_everything
 from weir.pipelines.backfill.outputs import day_outputs
 from weir.pipelines.backfill.ranges import whole_ranges
 from weir.pipelines.backfill.shadow import EVERYTHING, Days, Shadow, shadows
@@ -111,7 +111,7 @@ class Backfills:
             return True
         if isinstance(error, BeginningLostError | HistoryLostError | TaskFailedError):
             return any(self._brokers.oldest.values())
-        return isinstance(error, NoCutError | SwapRefusedError | FencedError)
+        return isinstance(error, GlobalTablesError | NoCutError | SwapRefusedError | FencedError)
 
     def _is_swapped_in(self) -> bool:
         """Whether one of several tries has swapped in the complete backfill."""
@@ -149,6 +149,7 @@ class Backfills:
         assert live is not None
         if self._is_noted():
             return True
+        require_all_arrived(program, shadow, live)
         if is_behind(program, live, commit_of(program, shadow)):
             run_shadow(place, self._brokers, shadow, whole_ranges(program, Cluster(self._brokers), live))
         epoch = swap_everything(place.warehouse, program, shadow, self._scheduler.point)

@@ -149,7 +149,7 @@ class World:
             self._outside.append(self.scheduler.spawn("requests", self._ask))
         if self.rng.random() < 0.2:
             self._outside.append(self.scheduler.spawn("brokers", self._go_wrong))
-        elif self.rng.random() < 0.3:
+        elif not self.sinks.are_there and self.rng.random() < 0.4:  # to which a swap tells nothing
             self._operators.append(self.scheduler.spawn("backfills", self.backfills.live))
         if not self.place.snapshot_rows and self.rng.random() < 0.3:
             self.repairs.is_on = True

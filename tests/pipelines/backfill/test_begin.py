@@ -34,7 +34,7 @@ from weir.pipelines.backfill.errors import (
     TopicReplacedError,
 )
 from weir.pipelines.backfill.outputs import DayOutput, day_outputs
-from weir.pipelines.backfill.ranges import cut_of, kafka_ranges, whole_ranges
+from weir.pipelines.backfill.ranges import cut_of, kafka_ranges, settled, whole_ranges
 from weir.pipelines.backfill.shadow import ABANDONED_AFTER_S, Completion, Days, shadows
 from weir.pipelines.cli.app import app as weir
 from weir.pipelines.operations.compaction import compact_application
@@ -144,11 +144,12 @@ def test_a_backfill_needs_a_commit_of_this_program_without_rows_under_way(tmp_pa
     with pytest.raises(NoCutError, match="not committed anything; run it first"):
         begin_from_kafka(program, tmp_path, tmp_path, Cluster(topics), DAYS)
     blob = BlobRef(source="a", target="b", edge="e", state=StateId(1, 7), path="p", rows=1, size_bytes=1)
-    with pytest.raises(
-        NoCutError,
-        match=r"under way.*wait until none are, which `weir status clicking` shows.*`weir stop clicking --drain`",
-    ):
-        cut_of(program, cut(pending_blobs=(blob,)))
+    for cut_here in (cut_of, settled):  # of days, and of everything
+        with pytest.raises(
+            NoCutError,
+            match=r"under way.*wait until none are, which `weir status clicking` shows.*`weir stop clicking --drain`",
+        ):
+            cut_here(program, cut(pending_blobs=(blob,)))
     with pytest.raises(NoCutError, match="does not know topic 'clicks'; run this program first"):
         cut_of(program, CommitRecord(kind="commit", generation=1, epoch=7, at_ms=0, fingerprint="f"))
 

@@ -268,16 +268,19 @@ def waiting(terminal, monkeypatch) -> Answer:
     """What a run says to a program without the repartition over which rows are on their way."""
     rows = terminal.topics.rows
     rows["clicks", 0], rows["clicks", 1] = clicks(0, 600)[::10], clicks(0, 600)
-    old = terminal.has("old", by_page())
-    with terminal.typing_beside("stop clicks") as codes:
-        done = terminal.weir(f"run {old} --set max_epoch_records=20")
-    assert (done.code, codes) == (0, [0]), done.text
-    assert newest_commit(terminal.warehouse, "clicks").pending_blobs
+    stop_with_rows_under_way(terminal, terminal.has("old", by_page()))
     other = terminal.has("other", passed())
     refused, planned = terminal.run(other, "--accept-state-loss"), terminal.weir(f"plan {other}")
     assert (refused.code, planned.code) == (1, 3), planned.text
     assert refused.commands == planned.commands
     return refused
+
+
+def stop_with_rows_under_way(terminal: Terminal, program: str) -> None:
+    with terminal.typing_beside("stop clicks") as codes:
+        done = terminal.weir(f"run {program} --set max_epoch_records=20")
+    assert (done.code, codes) == (0, [0]), done.text
+    assert newest_commit(terminal.warehouse, "clicks").pending_blobs
 
 
 def pages_written(terminal: Terminal) -> dict[str, int]:
@@ -338,8 +341,16 @@ def test_rows_on_their_way_are_processed_before_a_return_to_kafka_streams(termin
 
 
 def test_rows_on_their_way_are_processed_before_everything_is_swapped_in(terminal, waiting):
+    """Before the backfill begins, and again before it is swapped in."""
+    rows = terminal.topics.rows
+    refused = terminal.weir("backfill run programs:other --everything")
+    assert (refused.code, "are still under way" in refused.text) == (1, True), refused.text
+    assert terminal.take("run MODULE:APP --until-caught-up", refused, MODULE="programs:old").code == 0
     made = terminal.weir("backfill run programs:other --everything")
     (swap,) = (each.replace("MODULE:APP", "programs:other") for each in made.commands)
+    rows["clicks", 0] += clicks(600, 600)[::10]
+    rows["clicks", 1] += clicks(600, 600)
+    stop_with_rows_under_way(terminal, "programs:old")
     refused = terminal.weir(swap, "--yes")
     assert (refused.code, "are still under way" in refused.text) == (1, True), refused.text
     assert terminal.take("run MODULE:APP --until-caught-up", refused, MODULE="programs:old").code == 0
