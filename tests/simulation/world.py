@@ -132,7 +132,7 @@ class World:
                 self.stores.close_all()
                 wanted = of_model(self.program, self.data)
                 require_equal(wanted, self.program, self.place)
-                self.sinks.require_whole(wanted)
+                self.sinks.require_whole(wanted, self.program)
                 self.repairs.require_restored()
                 if self.boots == 1:  # else the disk may have forgotten that they were removed
                     self.backfills.require_removed()
