@@ -12,11 +12,11 @@ import fcntl
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -32,7 +32,9 @@ DRIVER_MEMORY = "700m"
 TASK_TRIES = 4
 ON_S3 = "s3://"
 """How the URIs of object stores begin that a session can read."""
-JAVA_END_LIMIT_S = 10.0
+JAVA_END_LIMIT_S = 4.0
+"""How long a context may take to stop, with its Java process; then that is killed. A run that is told to stop has ten
+seconds for everything."""
 _SOCKETS_PREFIX = "weir-sockets-"
 _LOCK = "owner.lock"
 _LONGEST_BASE_BYTES = 40
@@ -141,32 +143,31 @@ def _s3_properties() -> dict[str, str]:
 
 def stop_context(context: SparkContext) -> None:
     """Stop a context with its Java process and Python workers, so that another can be started."""
-    context.stop()
-    _end_java()
+    _end_java(context.stop)
 
 
 def stop_session(session: SparkSession) -> None:
     """Stop a session with its context, like ``stop_context``."""
-    try:
-        session.stop()
-    except (Py4JError, OSError):  # its Java process has ended already
-        SparkContext._active_spark_context = None
-    _end_java()
+    _end_java(session.stop)
 
 
-def _end_java() -> None:
-    """End the Java process that PySpark keeps for the next session: it has the old session's options."""
-    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
-    if gateway is None:
+def _end_java(stop: Callable[[], None] = lambda: None) -> None:
+    """End the Java process that PySpark keeps for the next session: it has the old session's options. First ``stop``
+    what runs in it."""
+    if (gateway := SparkContext._gateway) is None:
         return
     process = gateway.proc
-    gateway.shutdown()
-    process.stdin.close()
+    limit = threading.Timer(JAVA_END_LIMIT_S, process.kill)
+    limit.start()
     try:
-        process.wait(JAVA_END_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+        with suppress(Py4JError, OSError):  # it has ended already, or is killed meanwhile
+            stop()
+        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+        gateway.shutdown()
+        process.stdin.close()
         process.wait()
+    finally:
+        limit.cancel()
 
 
 def _context(

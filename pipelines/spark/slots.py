@@ -52,7 +52,7 @@ _BELOW = ("at ", "Driver stacktrace", "SQLSTATE")
 """How the lines begin that stand below the reason in a message of Spark's."""
 WORK_LIMIT_S = 0.5
 """How long a slot may still be at work at the end of the run; then its worker is killed."""
-END_LIMIT_S = 5.0
+END_LIMIT_S = 3.0
 """How long that may take; then it ends with the Spark context."""
 
 

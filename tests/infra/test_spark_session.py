@@ -100,6 +100,52 @@ def test_java_and_workers_end_with_a_driver_that_is_killed_in_mid_job(tmp_path):
     assert output == ""
 
 
+FROZEN_JAVA = textwrap.dedent("""
+    import os, signal, sys, threading, time
+    from pathlib import Path
+    import psutil
+    from weir.infra.settings import Settings
+    from weir.infra.spark import session
+
+    session.JAVA_END_LIMIT_S = 1.0
+    folder = Path(sys.argv[1])
+    settings = Settings(dir=folder / "weir", slots=1)
+
+    def holds(_, rows, busy=str(folder / "busy")):
+        import ctypes
+        list(rows)
+        open(busy, "w").close()
+        ctypes.PyDLL(None).sleep(600)
+        yield 0
+
+    def answers(_, rows):
+        yield sum(rows)
+
+    context = session.slot_context(settings, "frozen")
+    job = context.parallelize(range(2), 1).mapPartitionsWithIndex(holds)
+    threading.Thread(target=job.collect, daemon=True).start()
+    while not (folder / "busy").exists():
+        time.sleep(0.05)
+    below = psutil.Process().children(recursive=True)
+    os.kill(context._gateway.proc.pid, signal.SIGSTOP)
+    began_s = time.monotonic()
+    session.stop_context(context)
+    print(time.monotonic() - began_s)
+    print(len(psutil.wait_procs(below, timeout=10)[1]))
+    context = session.slot_context(settings, "another")
+    print(*context.parallelize([20, 22], 1).mapPartitionsWithIndex(answers).collect())
+    session.stop_context(context)
+""")
+
+
+def test_a_java_process_that_does_not_end_is_killed_with_its_workers_and_another_can_be_started(tmp_path):
+    run = subprocess.run([sys.executable, "-c", FROZEN_JAVA, str(tmp_path)], capture_output=True, text=True, timeout=90)
+    assert run.returncode == 0, run.stderr
+    seconds, alive, answer = run.stdout.split()[-3:]
+    assert 1.0 <= float(seconds) < 10.0
+    assert (alive, answer) == ("0", "42")
+
+
 SQL_READER = textwrap.dedent("""
     import sys
     from weir.infra.settings import Settings
