@@ -435,7 +435,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "stop x": COMMANDS + "a_lease_that_is_held_ends_with_a_stop",
         "run MODULE:APP --take-over": COMMANDS + "a_lease_that_is_held_is_taken_over",
     },
-    "infra/control/database.py ControlDatabase._ensure_tables": {
+    "infra/control/database.py ControlDatabase._are_tables_there": {
         "point control_url at a new one": "tests/infra/test_control_database.py::"
         "test_another_format_version_is_refused_with_the_way_out",
         "drop its weir_ tables": "tests/infra/test_control_database.py::"

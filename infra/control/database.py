@@ -18,7 +18,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, QueuePool, Row, create_engine, delete, event, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    QueuePool,
+    Row,
+    create_engine,
+    delete,
+    event,
+    func,
+    inspect,
+    select,
+    update,
+)
 from sqlalchemy import insert as plain_insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
@@ -502,19 +514,35 @@ class ControlDatabase:
         if self._file is not None:
             self._engine.dispose()  # a file that was deleted or replaced
             self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._engine.connect() as connection:
+            are_there = self._are_tables_there(connection)
+        if not are_there:  # only then wait for whoever writes, who may be frozen
+            self._create_tables()
+        self._tables_in = self._file.stat().st_ino if self._file is not None else 1
+
+    def _create_tables(self) -> None:
         with self._engine.connect().execution_options(weir_writes=True) as connection, connection.begin():
             if self._file is None:  # when two create tables at once, PostgreSQL fails one, despite IF NOT EXISTS
                 connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
-            Base.metadata.create_all(connection)
-            version = connection.execute(select(Format.version)).scalar_one_or_none()
-            if version is None:
-                connection.execute(plain_insert(Format).values(version=FORMAT_VERSION))
-            elif version != FORMAT_VERSION:
-                raise ControlDatabaseError(
-                    f"control database {self._shown_url} has format version {version}, but this Weir reads "
-                    f"{FORMAT_VERSION}; point control_url at a new one, or drop its weir_ tables (history is lost)"
-                )
-        self._tables_in = self._file.stat().st_ino if self._file is not None else 1
+            if not self._are_tables_there(connection):
+                Base.metadata.create_all(connection)
+                if connection.execute(select(Format.version)).first() is None:
+                    connection.execute(plain_insert(Format).values(version=FORMAT_VERSION))
+
+    def _are_tables_there(self, connection: Connection) -> bool:
+        """Whether all are.
+
+        Raises:
+            ControlDatabaseError: They are of another format.
+        """
+        found = set(inspect(connection).get_table_names())
+        version = connection.scalar(select(Format.version)) if Format.__tablename__ in found else None
+        if version not in (None, FORMAT_VERSION):
+            raise ControlDatabaseError(
+                f"control database {self._shown_url} has format version {version}, but this Weir reads "
+                f"{FORMAT_VERSION}; point control_url at a new one, or drop its weir_ tables (history is lost)"
+            )
+        return version is not None and found.issuperset(Base.metadata.tables)
 
     def _translated(self, error: SQLAlchemyError | sqlite3.Error | OSError) -> ControlDatabaseError:
         cause = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()

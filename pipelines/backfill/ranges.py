@@ -31,8 +31,8 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
 
 
 def settled(application: Application, newest: CommitRecord | None) -> CommitRecord:
-    """The live application's newest commit, with which no rows are under way: where they come among others depends on
-    records that it has not read (PROTOCOL 31), so what is read up to it would not give the same.
+    """The live application's newest commit, at which no rows are under way: where those come among others depends on
+    records that it has not read (PROTOCOL 31), so reading up to it would not give the same results.
 
     Raises:
         NoCutError: There is none, or it has rows under way between sub-topologies.

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from weir.infra.control import ControlDatabase
+from weir.infra.control import ControlDatabase, ControlDatabaseError
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.operations.doubts import InDoubtError, doubts
@@ -82,7 +82,7 @@ def _confirmed(settings: Settings, application: Application, task: str) -> Agree
     try:
         return _compare(settings, application, task)
     except StateDifferenceError as first:
-        if ControlDatabase(settings.control_database_url).has_ended(application.id):
+        if _has_ended(settings, application.id):
             raise
         if first.state is None:
             time.sleep(LOOK_AGAIN_S)
@@ -90,6 +90,14 @@ def _confirmed(settings: Settings, application: Application, task: str) -> Agree
         if first.state not in (None, agreement.state):
             raise
         return agreement
+
+
+def _has_ended(settings: Settings, application: str) -> bool:
+    """Whether no driver is left; unless the control database says so, one may be."""
+    try:
+        return ControlDatabase(settings.control_database_url).has_ended(application)
+    except ControlDatabaseError:
+        return False
 
 
 def _kept(error: StateDifferenceError, found_by: str) -> StateDifferenceError:

@@ -18,7 +18,7 @@ from weir.pipelines.operators.epoch import Epoch, has_key, has_value
 from weir.pipelines.operators.functions import Records
 from weir.pipelines.operators.process import CHILD, Process
 from weir.pipelines.operators.stateless import with_tombstones
-from weir.pipelines.processors.forwarding import RESERVED, Cause, ForwardedRows
+from weir.pipelines.processors.forwarding import PLACE, RESERVED, Cause, ForwardedRows
 from weir.pipelines.processors.processor import Punctuation
 from weir.pipelines.processors.running import STREAM, Out, Running
 from weir.pipelines.serdes.headers import HEADERS, HEADERS_TYPE
@@ -59,7 +59,7 @@ class ProcessBatches(Process):
         times = epoch.advance(self.clock, rows.get_column("_ts")).to_numpy()
         headers = [HEADERS] if HEADERS in rows.columns else []
         rows = picked(rows, (*self.key.names, *self.value.columns, *RESERVED, *headers))
-        places = picked(rows, ("_partition", "_offset"))
+        places = picked(rows, PLACE)
         ends = _ends_of_records(places)
         calls = np.unique(ends[self._timer_calls(times, before_ms)])
         first, next_call = 0, 0
@@ -92,7 +92,7 @@ class ProcessBatches(Process):
         return np.flatnonzero(np.diff(reached, prepend=before))
 
     def _process(self, rows: pl.DataFrame, cause: Cause, running: Running) -> None:
-        running.cause(cause)
+        running.cause(cause, rows)
         with self._guarded("process_batch", partial(self._told, rows)):
             if (given := running.processor.process_batch(rows)) is not None:
                 running.forward_rows(given)

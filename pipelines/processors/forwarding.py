@@ -13,6 +13,8 @@ from weir.state.frames import framed, repeated
 
 RESERVED = pl.Schema({"_ts": pl.Int64(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_deleted": pl.Boolean()})
 """The columns that rows have beside those of key and value."""
+PLACE = ("_partition", "_offset")
+"""Those of them that say which record a row is from."""
 
 
 class Cause(NamedTuple):
@@ -42,11 +44,14 @@ class ForwardedRows(NamedTuple):
     child: int | None
 
 
-def forwarded_rows(given: Any, columns: pl.Schema, cause: Cause, *, has_headers: bool = False) -> pl.DataFrame:
+def forwarded_rows(
+    given: Any, columns: pl.Schema, cause: Cause, batch: pl.DataFrame | None = None, *, has_headers: bool = False
+) -> pl.DataFrame:
     """The rows that a batch processor gives: the key and value ``columns``, then those of ``RESERVED``.
 
-    Rows without a place have that of ``cause``; rows without ``_deleted`` are no tombstones. With ``has_headers``,
-    ``_headers`` comes last, empty where it is not given.
+    Rows without a place have those of the ``batch`` that it was given, if they are as many and have the same times, and
+    else that of ``cause``; rows without ``_deleted`` are no tombstones. With ``has_headers``, ``_headers`` comes last,
+    empty where it is not given.
 
     Raises:
         TypeError: It is no frame, or lacks a column, or one has another type.
@@ -65,6 +70,8 @@ def forwarded_rows(given: Any, columns: pl.Schema, cause: Cause, *, has_headers:
     defaults = {"_partition": cause.partition, "_offset": cause.offset, "_deleted": False}
     schema = pl.Schema({**columns, **RESERVED})
     rows: pl.DataFrame = with_headers(given) if has_headers else given
+    if batch is not None and not {*PLACE} & {*rows.columns} and rows.get_column("_ts").equals(batch.get_column("_ts")):
+        rows = rows.with_columns_seq(batch.get_column(name) for name in PLACE)
     if has_headers:
         schema[HEADERS] = HEADERS_TYPE
     return framed(

@@ -183,7 +183,7 @@ class BatchProcessor(_Base[KOut, VOut], Generic[KIn, VIn, KOut, VOut]):
     A batch is what has arrived, and where it is cut does not show if ``process_batch`` gives what a loop over its rows
     would give. What stream time makes due comes in between: a batch ends with the record that makes a punctuation due,
     and the punctuation follows. Timers by stream time are called after the record that takes it to the next multiple
-    of ``timer_resolution``, or past it. Of a record that has become several rows, the last one counts.
+    of ``timer_resolution``, or past it; if it has become several rows, after the last of them.
 
     Examples:
         >>> class Length(BatchProcessor[str, str, str, int]):
@@ -205,8 +205,9 @@ class BatchProcessor(_Base[KOut, VOut], Generic[KIn, VIn, KOut, VOut]):
         of their place, ``_partition`` and ``_offset``.
 
         Returns what to forward, None for nothing: the columns of the declared key and value, and ``_ts``; others are
-        ignored. Rows that keep ``_deleted`` and the columns of their place stay tombstones and keep their place;
-        without these columns they are values in the place of the batch's last record.
+        ignored. Rows that keep ``_deleted`` and the columns of their place stay tombstones and keep their place.
+        Without ``_deleted`` they are values. Without a place they have those of the batch, if they are as many and have
+        the same times, and else that of its last record: a later processor takes them for rows of that one record.
         """
         raise NotImplementedError
 

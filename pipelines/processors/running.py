@@ -109,7 +109,7 @@ class Running:
         self.clocks, self.now_ms, self.out, self._metadata_of = clocks, now_ms, out, metadata_of
         self.wants_commit = False
         self.is_called = True
-        self._cause = Cause(-1, -1, clocks.get(self.shape.node, now_ms))
+        self.cause(Cause(-1, -1, clocks.get(self.shape.node, now_ms)))
         for store in self.stores.values():
             store.enter(session, StoreTime(clocks=clocks, now_ms=now_ms))
         self._timers = {kind: TimerStore(spec, session) for kind, spec in self.shape.timers.items()}
@@ -168,7 +168,7 @@ class Running:
             raise TypeError("forward_rows is for batch processors; call forward(record)")
         if not self.shape.has_headers and isinstance(rows, pl.DataFrame) and HEADERS in rows.columns:
             raise TypeError(NO_SOURCE_OF_HEADERS)
-        found = forwarded_rows(rows, self._columns(), self._cause, has_headers=self.shape.has_headers)
+        found = forwarded_rows(rows, self._columns(), self._cause, self._batch, has_headers=self.shape.has_headers)
         self.out.append(ForwardedRows(found, self._child(child)))
 
     def schedule(self, interval: timedelta, punctuation: Punctuation, call: Callable[[datetime], object]) -> _Schedule:
@@ -218,9 +218,9 @@ class Running:
 
     # what the operator calls
 
-    def cause(self, cause: Cause) -> None:
-        """What the processor is called for from now on."""
-        self._cause = cause
+    def cause(self, cause: Cause, batch: pl.DataFrame | None = None) -> None:
+        """What the processor is called for from now on, and the rows that it is given, if it takes batches."""
+        self._cause, self._batch = cause, batch
 
     def next_ms(self, punctuation: Punctuation) -> int | None:
         """When, by this clock, the processor is to be called next; None if never."""

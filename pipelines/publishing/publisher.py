@@ -167,8 +167,7 @@ class Publisher:
             except SinkError as error:
                 self._fail(error, stop)
             except Exception as error:
-                log.exception("sink %r", self._sink)
-                self._fail(SinkError(f"{type(error).__name__}: {error}"), stop)
+                self._fail_of_itself(error, stop)
 
     def _publish_once(self, stop: Event, drain: Event) -> bool:
         """Publish over one connection; False if another one is to go on."""
@@ -180,9 +179,19 @@ class Publisher:
             if not self._goes_on_after(error):
                 self._fail(SinkError(self._refusal(error)), stop, awaits="skip")
         except SinkFencedError as error:
-            if not self._is_newest():
+            if self._is_replaced(stop):
                 raise
             self._fail(error, stop)
+        return False
+
+    def _is_replaced(self, stop: Event) -> bool:
+        """Whether the publisher of a newer driver has taken over. Until the warehouse tells, this one does not connect
+        again, which would take the sink from the other."""
+        while not stop.is_set():
+            try:
+                return not self._is_newest()
+            except Exception as error:
+                self._fail_of_itself(error, stop)
         return False
 
     def _publish(self, connection: Connection, stop: Event, drain: Event) -> None:
@@ -296,6 +305,11 @@ class Publisher:
     def _place(self, first: pl.DataFrame, through: Mark, rows: int, reason: str) -> RefusedPlace:
         key = self._shown_key(first)
         return RefusedPlace(epoch=through.epoch, first_row=through.rows - rows, rows=rows, key=key, reason=reason)
+
+    def _fail_of_itself(self, error: Exception, stop: Event) -> None:
+        """After an error that is not the outside system's."""
+        log.exception("sink %r", self._sink)
+        self._fail(SinkError(f"{type(error).__name__}: {error}"), stop)
 
     def _fail(self, error: SinkError, stop: Event, awaits: Action | None = None) -> None:
         halves = {"multiplier": FIRST_WAIT_S / 2, "max": LONGEST_WAIT_S / 2}

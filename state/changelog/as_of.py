@@ -27,7 +27,7 @@ def state_as_of(app_folder: Place, store: StoreSpec, epoch: int) -> pl.DataFrame
     """
     spec = changelog_spec(store)
     folder = app_folder / spec.name
-    files = file_actions(table_at(folder))
+    files = file_actions(table_at(folder), ranges=["_epoch"])
     columns = pl.Schema({name: dtype for name, dtype in stored_schema(spec).items() if name not in spec.partition_by})
     schema = pl.Schema({name: spec.schema[name] for name in ("task", *columns)})
     parts = [pl.DataFrame(schema=schema)]
@@ -35,8 +35,9 @@ def state_as_of(app_folder: Place, store: StoreSpec, epoch: int) -> pl.DataFrame
         merged = files.filter(pl.col("min._epoch") <= epoch, pl.col("max._epoch") > epoch)
         if merged.height:
             raise HistoryGoneError(spec.name, epoch, int(merged["max._epoch"].max()))  # type: ignore[arg-type]
-        for path, task in files.filter(pl.col("max._epoch") <= epoch).select("path", "partition.task").iter_rows():
-            rows = read_files(folder, [path], columns)
+        known = files.filter((pl.col("max._epoch") <= epoch).fill_null(True))
+        for path, task in known.select("path", "partition.task").iter_rows():
+            rows = read_files(folder, [path], columns).filter(pl.col("_epoch") <= epoch)
             parts.append(rows.select(pl.lit(task).alias("task"), *columns).cast(schema))
     partition = pl.col("task").str.split("_").list.last()
     return (

@@ -51,8 +51,8 @@ class TaskChangelog:
         if not files.is_empty():
             files = files.filter(
                 partition_of_rows() == task_id.rpartition("_")[2],
-                pl.col("min._epoch") <= through,
-                pl.col("max._epoch") > above,
+                (pl.col("min._epoch") <= through).fill_null(True),
+                (pl.col("max._epoch") > above).fill_null(True),
             ).sort("min._epoch", "max._epoch")
         return cls(
             spec=spec,

@@ -160,11 +160,10 @@ class Upserts:
         since = self._table.version & _EPOCH_BITS
         if not self._table.version or tombstone_horizon(updates) > since or self._was_swapped(since, version):
             return None
-        files = file_actions(updates)
+        files = file_actions(updates, ranges=["_epoch"])
         if files.is_empty():
             return None
-        if "max._epoch" in files.columns:
-            files = files.filter((pl.col("max._epoch") > since).fill_null(True))
+        files = files.filter((pl.col("max._epoch") > since).fill_null(True))
         columns = pl.scan_delta(updates).collect_schema()
         held = pl.DataFrame(schema=columns)
         if files.is_empty():

@@ -4,7 +4,8 @@ Before they write, Delta's libraries load every live file and list the whole log
 0.4 ms more per 100 entries (docs/adr/0003). An append of files with a transaction needs none of that, only the next
 free number of the log and what others have written since. Opening a log needs the newest columns, properties and
 transaction, and no files; delta-rs opens those with a checkpoint. Reading tables, checkpoints and the log's clean-up
-stay with it, too; which commits to append is up to ``weir.state.commit.protocol``.
+stay with it, too, but for the files that starts and restores look for (``live_files``); which commits to append is up
+to ``weir.state.commit.protocol``.
 """
 
 from __future__ import annotations

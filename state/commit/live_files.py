@@ -1,7 +1,7 @@
 """The files that a table's log names, as a start and a restore look for them: by our own code, as logs are opened.
 
-Delta's libraries take some ten times as long, and on an object store ask for more. They are left the logs in which a
-checkpoint stands for entries, and tables with features that this does not know.
+Delta's libraries take some ten times as long, and on an object store ask for more. They read the logs in which a
+checkpoint stands for entries, and those of tables with features that this does not know.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def live_files(
     """The table's files as of now, and its properties.
 
     Columns, as ``file_actions`` has them, and perhaps others: ``path``, ``size_bytes``, ``num_records``, ``min.*`` and
-    ``max.*`` of ``ranges``, columns of numbers or texts, and ``partition.*`` of ``partitions``, columns of texts. A
-    table without files may lack all.
+    ``max.*`` of ``ranges``, columns of numbers or texts, and ``partition.*`` of ``partitions``, columns of texts, which
+    a table without files may lack.
 
     Raises:
         TableNotFoundError: There is none.
@@ -73,7 +73,7 @@ def live_files(
         return found
     with naming_damage(folder):
         table = table_at(folder)
-        return file_actions(table), table.metadata().configuration
+        return file_actions(table, ranges=ranges), table.metadata().configuration
 
 
 def _from_first(

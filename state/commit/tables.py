@@ -212,12 +212,17 @@ def version_text(version: int) -> str:
     return str(StateId(version >> 32, version & 0xFFFF_FFFF))
 
 
-def file_actions(table: DeltaTable) -> pl.DataFrame:
-    """One row per file: ``path``, ``size_bytes``, ``num_records``, ``partition.*``, ``min.*``, ``max.*``."""
+def file_actions(table: DeltaTable, *, ranges: Sequence[str] = ()) -> pl.DataFrame:
+    """One row per file: ``path``, ``size_bytes``, ``num_records``, ``partition.*``, ``min.*``, ``max.*``.
+
+    Least and greatest values are null where another writer left them out: Spark has those of the first 32 columns.
+    Columns that no file has are missing, but those of ``ranges``.
+    """
     actions = pl.Series(table.get_add_actions(flatten=True)).struct.unnest()
     if actions["path"].str.contains("%", literal=True).any():
         actions = actions.with_columns(pl.Series("path", [unquote(path) for path in actions["path"]]))
-    return actions
+    wanted = (f"{end}.{name}" for name in ranges for end in ("min", "max"))
+    return actions.with_columns(pl.lit(None).alias(name) for name in wanted if name not in actions.columns)
 
 
 def scan_table(table: DeltaTable) -> pl.LazyFrame:

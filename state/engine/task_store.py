@@ -404,14 +404,19 @@ class TaskStore:
         ``clean`` syncs it first, so that it is trusted even after the machine restarts, unless a newer generation has
         settled the store, whose writes nobody would sync (PROTOCOL 19).
         """
-        if clean:
-            with self._databases.changing() as txn:  # nobody writes meanwhile
-                if self._databases.read_meta(txn).generation <= self._settled_by:
-                    self._databases.environment.sync(True)
-                    write_identity(self.folder, clean_txn=self._databases.environment.info()["last_txnid"])
-        self._databases.close()
-        release(self.folder)
-        self._backing.close()
+        try:
+            if clean:
+                self._mark_clean()
+        finally:
+            self._databases.close()
+            release(self.folder)
+            self._backing.close()
+
+    def _mark_clean(self) -> None:
+        with self._databases.changing() as txn:  # nobody writes meanwhile
+            if self._databases.read_meta(txn).generation <= self._settled_by:
+                self._databases.environment.sync(True)
+                write_identity(self.folder, clean_txn=self._databases.environment.info()["last_txnid"])
 
     def _settle(
         self,

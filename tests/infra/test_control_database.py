@@ -354,6 +354,18 @@ def test_a_database_deleted_under_a_running_driver_is_recreated_with_its_lease(t
     assert (status.is_running, status.state, status.generation, status.owner) == (True, "running", 3, "weir run")
 
 
+def test_what_a_frozen_process_has_locked_can_be_read(tmp_path):
+    file = tmp_path / "control.sqlite"
+    DriverControl(f"sqlite:///{file}", "app", owner="weir run").heartbeat("running", 3)
+    frozen = sqlite3.connect(file, isolation_level=None)
+    frozen.execute("BEGIN IMMEDIATE")
+    database = ControlDatabase(f"sqlite:///{file}", busy_timeout_s=0.0)
+    assert database.application_status("app").state == "running"
+    with pytest.raises(ControlDatabaseError, match="database is locked"):
+        database.request("app", "commit", by="someone")
+    frozen.close()
+
+
 def test_a_locked_database_delays_the_driver_only_briefly_and_loses_no_answer(tmp_path, caplog):
     url = f"sqlite:///{tmp_path / 'control.sqlite'}"
     control, other = DriverControl(url, "app", owner="weir run"), ControlDatabase(url)

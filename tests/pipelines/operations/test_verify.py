@@ -19,6 +19,7 @@ from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app
 from weir.pipelines.operations import registry
 from weir.pipelines.operations import verify as module
+from weir.pipelines.operations.doubts import doubts
 from weir.pipelines.operations.verify import verify_application
 from weir.state.changelog.verify import StateDifferenceError
 from weir.state.commit.protocol import newest_commit
@@ -155,6 +156,12 @@ def test_a_changed_row_is_named_with_both_its_values(shop):
     assert "=8" in found.wanted
     assert "=8" not in found.found
     assert "`weir restore sales 0_1 --from-changelog`" in str(found)
+
+
+def test_a_difference_is_kept_though_the_control_database_does_not_answer(shop):
+    shop.change("sums", key("shop-3"), row())
+    (shop.folder / "control.sqlite").mkdir()
+    assert str(shop.differs()) == doubts(Settings(dir=shop.folder), "sales")[0].difference
 
 
 def test_a_missing_row_is_named(shop):

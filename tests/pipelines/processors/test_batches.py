@@ -11,7 +11,7 @@ import pytest
 
 from tests.pipelines.processors.runs import written
 from tests.pipelines.spark.inline import Place, Topics
-from weir import Application, BatchProcessor, Int64, Punctuation, StreamsBuilder, String
+from weir import Application, BatchProcessor, Int64, Processor, Punctuation, Record, StreamsBuilder, String
 from weir.testing import TopologyTestDriver
 
 SECOND = timedelta(seconds=1)
@@ -129,6 +129,38 @@ class Ticks(BatchProcessor[str, int, str, int]):
 
     def on_timers(self, rows):
         return rows.with_columns(value=pl.lit(-2))
+
+
+class Placeless(BatchProcessor[str, int, str, int]):
+    """Its rows, without the columns of their place."""
+
+    def process_batch(self, rows):
+        return rows.select("user", pl.col("n").alias("value"), "_ts")
+
+
+class Ticked(Processor[str, int, str, int]):
+    """Its records, and -1 with each second."""
+
+    def init(self, context):
+        self.context = context
+        context.schedule(SECOND, Punctuation.STREAM_TIME, lambda now: context.forward(Record("all", -1, now)))
+
+    def process(self, record):
+        self.context.forward(record)
+
+
+@pytest.mark.parametrize("is_one_epoch", [False, True])
+@pytest.mark.parametrize(
+    ("after", "wanted"), [(Ticks, [1, -1, 5, -1, -2, -2, 7, -1, -2]), (Ticked, [1, -1, 5, -1, 7, -1])]
+)
+def test_rows_given_one_for_one_without_their_places_are_rows_of_their_records(is_one_epoch, after, wanted):
+    builder, numbers = stream()
+    numbers.process(Placeless, name="placeless").process(after, name="after").to_delta("out")
+    with TopologyTestDriver(Application("placeless", builder)) as driver:
+        topic = driver.create_input_topic("numbers", start=NINE, auto_advance=SECOND)
+        with driver.one_epoch() if is_one_epoch else nullcontext():
+            topic.pipe_key_value_list([("ann", 1), ("bob", 5), ("ann", 7)])
+        assert driver.create_output_table("out").read_values_to_list() == wanted
 
 
 def and_the_next(n: int) -> list[int]:

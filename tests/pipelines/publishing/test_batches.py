@@ -381,4 +381,5 @@ def test_a_publisher_that_cannot_see_whether_its_driver_is_the_newest_goes_on(tm
     drain(orders.publisher(on_step=on_step, is_newest=is_newest))
     assert not others
     assert not away
+    assert sink.calls.count("open") == 2, "it does not connect again before it can see that"
     assert sent(sink) == orders.sent

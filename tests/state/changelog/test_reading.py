@@ -8,10 +8,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 
+from weir.state.changelog.as_of import state_as_of
 from weir.state.changelog.reading import TaskChangelog, encoded
 from weir.state.changelog.rows import changelog_spec
 from weir.state.commit.files import write_file
+from weir.state.commit.live_files import live_files
 from weir.state.commit.tables import AppendTable
 from weir.state.types import StoreKind, StoreSpec
 
@@ -111,3 +114,22 @@ def test_rows_of_several_epochs_in_one_file_are_told_apart(tmp_path):
     table.append(1, [write_file(tmp_path, changelog_spec(spec), rows, {"task": "t_0", "segment": "0"})])
     found = TaskChangelog.of(tmp_path, spec, "t_0", through=8).newest_rows()
     assert found.select("k", "value").rows() == [("a", 1), ("b", 4)]
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_files_of_a_writer_who_has_left_out_their_epochs_are_read(tmp_path, has_checkpoint):
+    """Spark tells least and greatest values of the first 32 columns, so an OPTIMIZE of a wide store's changelog tells
+    no epochs."""
+    spec = SPECS[0]
+    written(tmp_path, spec, random.Random(4))
+    wanted = TaskChangelog.of(tmp_path, spec, "t_0", above=10, through=30).newest_rows()
+    as_of = state_as_of(tmp_path, spec, 30)
+    table = DeltaTable(tmp_path / changelog_spec(spec).name)
+    table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
+    table.optimize.compact()
+    if has_checkpoint:
+        table.create_checkpoint()
+    files, _ = live_files(tmp_path / changelog_spec(spec).name, ranges=["_epoch"])
+    assert None in set(files["max._epoch"])
+    assert TaskChangelog.of(tmp_path, spec, "t_0", above=10, through=30).newest_rows().equals(wanted)
+    assert state_as_of(tmp_path, spec, 30).equals(as_of)
