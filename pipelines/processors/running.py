@@ -97,6 +97,7 @@ class Running:
         }
         self.processor: Any = None
         self.is_called = False
+        self._batch: pl.DataFrame | None = None
 
     @cached_property
     def _keys(self) -> PlainRows:
@@ -125,7 +126,7 @@ class Running:
     def leave(self) -> dict[str, int]:
         """The epoch goes on without the processor: until the next one it has nothing but its own attributes. Returns
         how many puts each of its stores has dropped as expired."""
-        self.is_called = False
+        self.is_called, self._batch = False, None
         return {name: store.leave() for name, store in self.stores.items()}
 
     # what a processor calls

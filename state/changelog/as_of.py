@@ -9,7 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from weir.state.changelog.rows import changelog_spec
-from weir.state.commit.files import read_files, stored_schema
+from weir.state.commit.files import read_files, stored_schema, with_epochs
 from weir.state.commit.tables import file_actions
 from weir.state.errors import HistoryGoneError
 from weir.state.storage.places import Place, table_at
@@ -27,7 +27,7 @@ def state_as_of(app_folder: Place, store: StoreSpec, epoch: int) -> pl.DataFrame
     """
     spec = changelog_spec(store)
     folder = app_folder / spec.name
-    files = file_actions(table_at(folder), ranges=["_epoch"])
+    files = with_epochs(folder, file_actions(table_at(folder), ranges=["_epoch"]))
     columns = pl.Schema({name: dtype for name, dtype in stored_schema(spec).items() if name not in spec.partition_by})
     schema = pl.Schema({name: spec.schema[name] for name in ("task", *columns)})
     parts = [pl.DataFrame(schema=schema)]
@@ -35,9 +35,8 @@ def state_as_of(app_folder: Place, store: StoreSpec, epoch: int) -> pl.DataFrame
         merged = files.filter(pl.col("min._epoch") <= epoch, pl.col("max._epoch") > epoch)
         if merged.height:
             raise HistoryGoneError(spec.name, epoch, int(merged["max._epoch"].max()))  # type: ignore[arg-type]
-        known = files.filter((pl.col("max._epoch") <= epoch).fill_null(True))
-        for path, task in known.select("path", "partition.task").iter_rows():
-            rows = read_files(folder, [path], columns).filter(pl.col("_epoch") <= epoch)
+        for path, task in files.filter(pl.col("max._epoch") <= epoch).select("path", "partition.task").iter_rows():
+            rows = read_files(folder, [path], columns)
             parts.append(rows.select(pl.lit(task).alias("task"), *columns).cast(schema))
     partition = pl.col("task").str.split("_").list.last()
     return (

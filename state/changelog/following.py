@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from weir.state.changelog.rows import changelog_spec
-from weir.state.commit.files import read_files, stored_schema
+from weir.state.commit.files import read_files, stored_schema, with_epochs
 from weir.state.commit.tables import file_actions, tombstone_horizon
 from weir.state.errors import DeletionsGoneError, TableReplacedError
 from weir.state.storage.places import Place, is_table, table_at
@@ -59,16 +59,15 @@ class Follower:
         horizon = tombstone_horizon(table)
         if 0 < begin <= horizon:
             raise DeletionsGoneError(self._store.name, self._table.name, begin, horizon)
-        files = file_actions(table, ranges=["_epoch"])
-        files = files.filter((pl.col("max._epoch") >= begin).fill_null(True)).sort("min._epoch", "max._epoch")
+        files = with_epochs(folder, file_actions(table, ranges=["_epoch"]))
+        files = files.filter(pl.col("max._epoch") >= begin).sort("min._epoch", "max._epoch")
         if not files.is_empty():
             stored = stored_schema(self._table).items()
             columns = pl.Schema({name: dtype for name, dtype in stored if name not in self._table.partition_by})
-            through = begin - 1
             for path in files["path"]:
                 rows = read_files(folder, [path], columns)
                 rows = rows.filter(pl.col("_epoch") >= begin).sort("_epoch", maintain_order=True)
-                through = max([through, *rows["_epoch"].tail(1)])
                 self._store.put_rows(rows.unique(self._table.keys, keep="last", maintain_order=True).drop("_epoch"))
+            through = int(files["max._epoch"].max())  # type: ignore[arg-type]
             self._keeper.commit({known: {PARTITION: through + 1}, of_table: {PARTITION: through + 1}})
         self._seen = of_table, table.version()

@@ -14,7 +14,7 @@ import polars as pl
 from weir.state.changelog.rows import changelog_spec, partition_of_rows
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.evolution import TOMBSTONE_HORIZON
-from weir.state.commit.files import read_files, stored_schema
+from weir.state.commit.files import read_files, stored_schema, with_epochs
 from weir.state.commit.live_files import live_files
 from weir.state.engine.task_store import MAX_KEY_BYTES
 from weir.state.storage.places import Place
@@ -49,11 +49,12 @@ class TaskChangelog:
         folder = app_folder / changelog_spec(spec).name
         files, properties = live_files(folder, ranges=["_epoch"], partitions=["task"])
         if not files.is_empty():
-            files = files.filter(
-                partition_of_rows() == task_id.rpartition("_")[2],
-                (pl.col("min._epoch") <= through).fill_null(True),
-                (pl.col("max._epoch") > above).fill_null(True),
-            ).sort("min._epoch", "max._epoch")
+            files = files.filter(partition_of_rows() == task_id.rpartition("_")[2])
+            if files["max._epoch"].null_count():
+                with naming_damage(folder, files["path"]):
+                    files = with_epochs(folder, files)
+            files = files.filter(pl.col("min._epoch") <= through, pl.col("max._epoch") > above)
+            files = files.sort("min._epoch", "max._epoch")
         return cls(
             spec=spec,
             folder=folder,

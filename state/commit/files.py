@@ -47,6 +47,20 @@ def read_files(place: Place, names: Iterable[str], schema: pl.Schema) -> pl.Data
     return scan_files(place, names, schema).collect()
 
 
+def with_epochs(place: Place, files: pl.DataFrame) -> pl.DataFrame:
+    """``files`` with their least and greatest epochs, ``min._epoch`` and ``max._epoch``: those that another writer left
+    out are read from the files."""
+    unknown = files.filter(pl.col("max._epoch").is_null())["path"]
+    if unknown.is_empty():
+        return files
+    epochs = [read_files(place, [path], pl.Schema({"_epoch": pl.Int64()}))["_epoch"] for path in unknown]
+    found = pl.DataFrame(
+        {"path": unknown, "min._epoch": [each.min() for each in epochs], "max._epoch": [each.max() for each in epochs]},
+        schema={"path": pl.String(), "min._epoch": pl.Int64(), "max._epoch": pl.Int64()},
+    )
+    return files.with_columns(pl.col("min._epoch", "max._epoch").cast(pl.Int64)).update(found, on="path")
+
+
 def scan_files(place: Place, names: Iterable[str], schema: pl.Schema) -> pl.LazyFrame:
     """The same, for a query that needs only some of it."""
     if not (uris := _uris(place, names)):

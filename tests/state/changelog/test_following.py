@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from tests.state.changelog import epochs as epochs_module
 from tests.state.changelog.epochs import SPECS, TOTALS, run_epoch
 from weir.state.changelog.following import PARTITION, Follower
 from weir.state.changelog.rows import changelog_spec
@@ -203,3 +204,20 @@ def test_an_offset_from_before_tables_were_told_apart_goes_on(history, tmp_path,
     commit()
     Follower(app, TOTALS, store, tmp_path).follow()
     assert store.committed_offset(f"{TABLE}@", PARTITION) == (4 if managed else None)
+
+
+def test_segments_whose_epochs_another_writer_left_out_are_followed_in_order(tmp_path, history, monkeypatch):
+    monkeypatch.setattr(epochs_module, "SEGMENT_EPOCHS", 2)
+    app, commit = history
+    for _ in range(7):
+        commit()
+    table = DeltaTable(app / TABLE)
+    table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
+    table.optimize.compact()
+    assert len(table.file_uris()) == 4
+    store = Totals(tmp_path, managed=True)
+    Follower(app, TOTALS, store, tmp_path).follow()
+    assert store.rows() == standing(app)
+    commit()
+    Follower(app, TOTALS, store, tmp_path).follow()
+    assert store.rows() == standing(app)

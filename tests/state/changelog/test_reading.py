@@ -16,6 +16,7 @@ from weir.state.changelog.rows import changelog_spec
 from weir.state.commit.files import write_file
 from weir.state.commit.live_files import live_files
 from weir.state.commit.tables import AppendTable
+from weir.state.errors import HistoryGoneError
 from weir.state.types import StoreKind, StoreSpec
 
 TIME = pl.Datetime("ms", "UTC")
@@ -123,7 +124,7 @@ def test_files_of_a_writer_who_has_left_out_their_epochs_are_read(tmp_path, has_
     spec = SPECS[0]
     written(tmp_path, spec, random.Random(4))
     wanted = TaskChangelog.of(tmp_path, spec, "t_0", above=10, through=30).newest_rows()
-    as_of = state_as_of(tmp_path, spec, 30)
+    as_of = state_as_of(tmp_path, spec, 40)
     table = DeltaTable(tmp_path / changelog_spec(spec).name)
     table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
     table.optimize.compact()
@@ -132,4 +133,6 @@ def test_files_of_a_writer_who_has_left_out_their_epochs_are_read(tmp_path, has_
     files, _ = live_files(tmp_path / changelog_spec(spec).name, ranges=["_epoch"])
     assert None in set(files["max._epoch"])
     assert TaskChangelog.of(tmp_path, spec, "t_0", above=10, through=30).newest_rows().equals(wanted)
-    assert state_as_of(tmp_path, spec, 30).equals(as_of)
+    assert state_as_of(tmp_path, spec, 40).equals(as_of)
+    with pytest.raises(HistoryGoneError, match="ask for epoch 40"):
+        state_as_of(tmp_path, spec, 30)
