@@ -33,8 +33,9 @@ class ThreadedSlots(PlansUnderWay):
         self._make = runner
         self._threads = [ThreadPoolExecutor(1) for _ in range(spec.slots)]
         self._runners = {slot: self._runner(slot) for slot in range(spec.slots)}
-        self._replies: dict[int, queue.SimpleQueue[Renewal | str | None]] = {}
+        self._replies = [queue.SimpleQueue[Renewal | None]() for _ in range(spec.slots)]
         self._at_work: dict[int, Given] = {}
+        self._is_gone = False
 
     def begin(self, plans: Sequence[TaskPlan]) -> None:
         """Without budgets, whose clock all threads would share."""
@@ -48,11 +49,15 @@ class ThreadedSlots(PlansUnderWay):
         return found
 
     def driver_dies(self) -> None:
-        """Whatever still runs here hears of no driver any more."""
-        for replies in self._replies.values():
-            replies.put("gone")
+        """Whatever still runs here hears of no driver any more, and has ended when this returns: stores may be closed.
+
+        A store that is closed under the transaction of another thread would leave its lock with that thread for ever.
+        """
+        self._is_gone = True
+        for replies in self._replies:
+            replies.put(None)
         for thread in self._threads:
-            thread.shutdown(wait=False)
+            thread.shutdown()
 
     def _begin(self, slot: int, given: Given) -> None:
         self._threads[slot].submit(self._carry_out, slot, given)
@@ -61,7 +66,7 @@ class ThreadedSlots(PlansUnderWay):
         def renewal(plan: TaskPlan) -> Renewal | None:
             self._at_work[slot].heard(Asks(plan.task), self._replies[slot].put)
             answer = self._replies[slot].get()
-            if answer == "gone":
+            if self._is_gone:
                 raise DriverGoneError
             if answer is None:
                 raise NotWantedError
@@ -71,7 +76,6 @@ class ThreadedSlots(PlansUnderWay):
 
     def _carry_out(self, slot: int, given: Given) -> None:
         self._at_work[slot] = given
-        self._replies.setdefault(slot, queue.SimpleQueue())
         while True:
             given.sent()
             try:
