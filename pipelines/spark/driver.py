@@ -69,7 +69,7 @@ REQUESTS_EVERY_S = LOOK_S
 """
 TOPICS_EVERY_S = 5.0
 """How often brokers are asked for topics and partitions that were not there when the run began, and whether those that
-were are still the same."""
+were are still the same; and how often a run that commits nothing looks whether a newer driver has taken over."""
 SINK_TELLS = 2
 """How often it must be told how the sinks are doing before a request for one is answered: the first that comes may have
 been written before what the request is about."""
@@ -247,10 +247,12 @@ class Driver:
             self._answer_requests()
             if not until_caught_up and self._is_time_to_look():
                 self._refresh_ends(stop)
-            if not until_caught_up and time.monotonic() - self._clock.topics > TOPICS_EVERY_S:
+            if time.monotonic() - self._clock.topics > TOPICS_EVERY_S:
                 self._clock.topics = time.monotonic()
-                self._ask(stop, self._topics.require_readable)
-                if grown := self._ask(stop, self._topics.grown):
+                self._coordinator.check_claim()
+                if not until_caught_up:
+                    self._ask(stop, self._topics.require_readable)
+                if not until_caught_up and (grown := self._ask(stop, self._topics.grown)):
                     log.info("%s: the run goes on with another generation", grown)
                     return self._finish(NEW_TOPICS, stop)
             self._restores.take_up()

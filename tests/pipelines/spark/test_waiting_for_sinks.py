@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import Event, Thread
 
@@ -15,6 +16,7 @@ from weir import Application, Sink, StreamsBuilder, String
 from weir.pipelines.publishing import publisher
 from weir.pipelines.publishing.connect import connect
 from weir.pipelines.publishing.publisher import Publisher
+from weir.pipelines.spark import driver
 from weir.pipelines.spark.errors import RunError
 from weir.state.commit.outbox import Outbox
 
@@ -77,22 +79,32 @@ class Run:
 
     def __init__(self, place: Place) -> None:
         self.reports = []
-        self._ended = []
-        self._driver = place.driver(on_progress=self.reports.append)
+        made = place.driver(on_progress=self.reports.append)
         place.publishing.start()
         self._stop = Event()
-        self._thread = Thread(target=lambda: self._ended.append(self._driver.run(self._stop)), daemon=True)
-        self._thread.start()
+        thread = ThreadPoolExecutor(1)
+        self._ended = thread.submit(made.run, self._stop)
+        thread.shutdown(wait=False)
 
     def state(self) -> str:
         return self.reports[-1].state if self.reports else ""
 
+    def is_at_rest(self, why: str) -> bool:
+        """Whether nothing is read, for this reason, and all that was is committed."""
+        if not self.reports:
+            return False
+        newest, state = self.reports[-1], {"held": "waiting", "paused": "paused", "idle": "running"}[why]
+        is_read = why != "idle" or newest.records_in == ROWS
+        return newest.state == state and newest.committed_epoch == newest.epoch > 0 and is_read
+
     def stop(self):
         self._stop.set()
         began = time.monotonic()
-        self._thread.join(60)
-        (summary,) = self._ended
+        summary = self._ended.result(60)
         return summary, time.monotonic() - began
+
+    def error(self):
+        return self._ended.exception(20)
 
 
 @pytest.fixture
@@ -164,3 +176,16 @@ def test_a_run_that_is_held_by_a_sink_stops_at_once_and_the_next_one_delivers(pl
     wait_for(lambda: len(shelf.orders) == ROWS, "the next run delivers all")
     assert shelf.orders == expected(place)
     again.stop()
+
+
+@pytest.mark.parametrize("why", ["held", "paused", "idle"])
+def test_a_run_that_commits_nothing_learns_that_a_newer_driver_has_taken_over(place, shelf, why, monkeypatch):
+    monkeypatch.setattr(driver, "TOPICS_EVERY_S", 0.05)
+    if why != "held":
+        shelf.back.set()
+    run = Run(place)
+    if why == "paused":
+        place.desk.ask("pause")
+    wait_for(lambda: run.is_at_rest(why), "there is nothing to commit", 20)
+    place.driver()
+    assert "newer driver has taken over" in str(run.error())
