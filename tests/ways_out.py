@@ -620,6 +620,7 @@ NO_WAYS_OUT = {
     "pipelines/publishing/sql_table.py SinkTableError",
     "state/errors.py TableReplacedError",
     "infra/jars.py JarsError",
+    "infra/spark/session.py SparkStartError",
     "infra/kafka/broker.py BrokerStartError",
     "pipelines/backfill/errors.py NoCutError",
     "pipelines/errors.py TopologyError",

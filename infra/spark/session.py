@@ -19,8 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -70,6 +72,21 @@ rootLogger.appenderRef.file.ref = file
 """
 
 
+class SparkStartError(Exception):
+    """Spark's Java process has ended before it was ready."""
+
+    def __init__(self, log: Path, last_line: str) -> None:
+        super().__init__(log, last_line)
+        self.log, self.last_line = log, last_line
+
+    def __str__(self) -> str:
+        said = f"its last words: {self.last_line!r}" if self.last_line else "it said nothing"
+        return (
+            f"Spark did not start: its Java process ended before it was ready ({said}; {self.log} has all of them); "
+            "start again once the cause is gone"
+        )
+
+
 def slot_context(settings: Settings, application_id: str, *, java_options: Sequence[str] = ()) -> SparkContext:
     """The context that runs an application's epochs: one thread per slot; each task is tried four times.
 
@@ -80,6 +97,7 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
 
     Raises:
         MissingJavaError: No Java.
+        SparkStartError: Java has ended before it was ready.
     """
     return _context(
         settings,
@@ -105,6 +123,7 @@ def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence
 
     Raises:
         JarsError, MissingJavaError: Set-up is incomplete; the text names the command.
+        SparkStartError: Java has ended before it was ready.
     """
     is_on_s3 = str(settings.warehouse).startswith(ON_S3)
     return SparkSession(
@@ -229,16 +248,25 @@ def _context(
             ]
         )
     )
-    with open(settings.logs / "spark.out", "ab") as output:
-        # In a separate session: Ctrl-C in the terminal is for the driver to handle, in its own time.
-        gateway = launch_gateway(
-            _without_secrets(conf), {"stdout": output, "stderr": output, "start_new_session": True}
-        )
+    gateway = _gateway(_without_secrets(conf), settings.logs / "spark.out")
     interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(gateway=gateway, conf=conf)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)  # PySpark installs its own, which cancels the running epoch
     return context
+
+
+def _gateway(conf: SparkConf, log: Path) -> JavaGateway:
+    """Start the Java process, in a session of its own: Ctrl-C in the terminal is for the driver to handle, in its own
+    time."""
+    with open(log, "ab+") as output:
+        begin = output.tell()
+        try:
+            return launch_gateway(conf, {"stdout": output, "stderr": output, "start_new_session": True})
+        except PySparkRuntimeError as error:
+            output.seek(begin)
+            said = output.read().decode("utf-8", "replace").split("\n")
+            raise SparkStartError(log, next((line for line in reversed(said) if line.strip()), "")) from error
 
 
 def _without_secrets(conf: SparkConf) -> SparkConf:

@@ -129,9 +129,9 @@ class BankRun:
             return found if found is not None and psutil.pid_exists(found) else None
         if victim == "driver":
             return self.driver.pid
+        name = "java" if victim == "spark" else "python"  # and no shell, which starts Spark
         children = psutil.Process(self.driver.pid).children(recursive=True)
-        is_java = [(child, child.name() == "java") for child in children]
-        found = [child.pid for child, java in is_java if java == (victim == "spark")]
+        found = [child.pid for child in children if child.name().startswith(name)]
         return rng.choice(found) if found else None
 
     def _broker_pid(self) -> int | None:

@@ -100,6 +100,31 @@ def test_java_and_workers_end_with_a_driver_that_is_killed_in_mid_job(tmp_path):
     assert output == ""
 
 
+STARTED_TWICE = textwrap.dedent("""
+    import sys
+    from weir.infra.settings import Settings
+    from weir.infra.spark.session import SparkStartError, slot_context, stop_context
+
+    settings = Settings(dir=sys.argv[1], slots=1)
+    try:
+        slot_context(settings.model_copy(update=dict(spark={"spark.driver.memory": "1k"})), "small")
+    except SparkStartError as error:
+        print(error)
+    stop_context(slot_context(settings, "large"))
+    print("started")
+""")
+
+
+def test_a_java_that_ends_at_once_is_quoted_and_spark_starts_once_the_cause_is_gone(tmp_path):
+    ran = subprocess.run([sys.executable, "-c", STARTED_TWICE, str(tmp_path)], capture_output=True, text=True)
+    refused, started = ran.stdout.splitlines()
+    assert refused.startswith("Spark did not start: its Java process ended before it was ready (its last words: '")
+    assert "heap" in refused
+    assert str(tmp_path / "logs" / "spark.out") in refused
+    assert "heap" in (tmp_path / "logs" / "spark.out").read_text()
+    assert started == "started"
+
+
 FROZEN_JAVA = textwrap.dedent("""
     import os, signal, sys, threading, time
     from pathlib import Path
