@@ -93,6 +93,15 @@ class Slots(Protocol):
         """The receipt of ``task`` is not wanted any more, and it must not write."""
         ...
 
+    @property
+    def count(self) -> int:
+        """How many slots there are."""
+        ...
+
+    def move(self, task: TaskId, slot: int) -> None:
+        """From now on ``task`` runs in ``slot``. What its old slot is still doing for it must be forgotten."""
+        ...
+
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]: ...
 
 

@@ -31,6 +31,7 @@ from weir.pipelines.spark.worker import (
     Failure,
     SettleRequest,
     WorkerSettings,
+    run_departures,
     run_plans,
     run_settles,
     run_warm_up,
@@ -131,9 +132,13 @@ class SlotPool(PlansUnderWay):
         """Have ``slot`` do ``work`` once it has done what it was asked before."""
         return self._slots[slot].ask(work, items)
 
+    def move(self, task: TaskId, slot: int) -> None:
+        """As in the base class; the worker of the old slot closes what it has open for ``task`` when it gets to it."""
+        self.ask(self.slot_of[task], run_departures, [task])
+        super().move(task, slot)
+
     @property
     def count(self) -> int:
-        """How many slots there are."""
         return len(self._slots)
 
     def close(self) -> None:

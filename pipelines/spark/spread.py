@@ -1,4 +1,4 @@
-"""Which slot each task runs in."""
+"""Which slot each task runs in: from the beginning, and after a restore that moves it."""
 
 from __future__ import annotations
 
@@ -25,3 +25,18 @@ def spread(tasks: Iterable[TaskId], slots: int, costs: Mapping[TaskId, float]) -
             loads[slot] += costs.get(task, 0.0)
             found[task] = slot
     return found
+
+
+def freest(task: TaskId, slot_of: Mapping[TaskId, int], slots: int, costs: Mapping[TaskId, float]) -> int:
+    """The slot whose tasks cost least, other than that of ``task`` if there is another one; of several, the one with
+    the fewest tasks.
+
+    >>> freest(TaskId(0, 0), {TaskId(0, 0): 0, TaskId(0, 1): 1, TaskId(0, 2): 2}, 3, {TaskId(0, 1): 0.5})
+    2
+    """
+    loads = {slot: (0.0, 0) for slot in range(slots) if slot != slot_of[task]}
+    for other, slot in slot_of.items():
+        if slot in loads:
+            cost, tasks = loads[slot]
+            loads[slot] = cost + costs.get(other, 0.0), tasks + 1
+    return min(loads, key=lambda slot: (*loads[slot], slot), default=slot_of[task])

@@ -47,6 +47,10 @@ class ThreadedSlots(PlansUnderWay):
             found += InlineSlots(self._runners[self.slot_of[request.task]]).settle([request])
         return found
 
+    @property
+    def count(self) -> int:
+        return len(self._threads)
+
     def driver_dies(self) -> None:
         """Whatever still runs here hears of no driver any more."""
         for replies in self._replies.values():
