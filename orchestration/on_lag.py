@@ -66,8 +66,10 @@ class Measured:
     busy_ratio: Mapping[str, float] = field(default_factory=dict)
     """By task, the share of the time in which it keeps its slot busy."""
     slots: int = 0
+    cores: int = 0
+    """Of the driver's host, those that it may use."""
     free_cores: float = 0.0
-    """Of the driver's host, those on which nothing runs."""
+    """Those among them on which nothing runs."""
 
     @classmethod
     def of(cls, status: ApplicationStatus, commit_interval_s: float) -> Measured:
@@ -86,6 +88,7 @@ class Measured:
             applied_per_s=of_tasks["applied-records-per-s"],
             busy_ratio=of_tasks["busy-ratio"],
             slots=round(of_run.get("slots", 0)),
+            cores=round(of_run.get("cores", 0)),
             free_cores=of_run.get("free-cores", 0.0),
         )
 
@@ -219,7 +222,7 @@ def _costly_commits(measured: Measured, on_lag: OnLag, name: str) -> Cause | Non
 def _busy_slots(measured: Measured, name: str) -> Cause | None:
     if not measured.are_slots_busy:
         return None
-    wanted = min(len(measured.tasks), measured.slots + int(measured.free_cores))
+    wanted = min(len(measured.tasks), measured.cores, measured.slots + int(measured.free_cores))
     return Cause(
         sentence=f"all {measured.slots} slots are busy, and {measured.free_cores:,.1f} cores are free",
         action=None

@@ -555,6 +555,8 @@ class Driver:
                 return msgspec.json.encode(begin_replay(coordinator, ids)).decode()
             case "pace":
                 return self._change_interval(request)
+            case "slots":
+                return self._add_slots(request)
             case "snapshot":
                 return f"publishing snapshots of {self._snapshots.begin_all()} of {len(coordinator.tasks)} tasks"
             case _:
@@ -569,6 +571,15 @@ class Driver:
         self._set_interval(wanted.interval_ms / 1000)
         own_s = self._coordinator.application.commit_interval.total_seconds()
         return f"commits every {wanted.interval_ms / 1000:g} s instead of every {own_s:g} s, for {wanted.for_s:,} s"
+
+    def _add_slots(self, request: RequestRow) -> str:
+        before, wanted = self._coordinator.slots.count, request.arguments.get("slots", "")
+        if not wanted.isdecimal():
+            raise RunError(f"{wanted!r} is not a number of slots")
+        if int(wanted) <= before:
+            return f"there are {before} slots already"
+        moved = self._coordinator.add_slots(int(wanted))
+        return f"{wanted} slots instead of {before}; moved: {', '.join(map(str, moved)) or 'no task'}"
 
     def _set_interval(self, interval_s: float) -> None:
         self._interval_s = interval_s

@@ -98,8 +98,20 @@ class Slots(Protocol):
         """How many slots there are."""
         ...
 
-    def move(self, task: TaskId, slot: int) -> None:
-        """From now on ``task`` runs in ``slot``. What its old slot is still doing for it must be forgotten."""
+    def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
+        """From now on ``task`` runs in ``slot``; its old slot closes what it has open for it.
+
+        ``with_store`` returns once that is done, since the task goes on with the same store; it must have answered
+        everything. Otherwise it gets another one, and what its old slot is still doing for it must be forgotten.
+        """
+        ...
+
+    def grow(self, count: int) -> None:
+        """Have ``count`` slots.
+
+        Raises:
+            RunError: There can be no more; those that were there go on.
+        """
         ...
 
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]: ...

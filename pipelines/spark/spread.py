@@ -40,3 +40,26 @@ def freest(task: TaskId, slot_of: Mapping[TaskId, int], slots: int, costs: Mappi
             cost, tasks = loads[slot]
             loads[slot] = cost + costs.get(other, 0.0), tasks + 1
     return min(loads, key=lambda slot: (*loads[slot], slot), default=slot_of[task])
+
+
+def relieved(slot_of: Mapping[TaskId, int], slots: int, costs: Mapping[TaskId, float]) -> dict[TaskId, int]:
+    """Which tasks move into slots that have none: of the slot whose tasks cost most, every second one by cost, for one
+    empty slot after another. A slot's only task stays.
+
+    >>> relieved({TaskId(0, 0): 0, TaskId(0, 1): 0, TaskId(0, 2): 1}, 3, {TaskId(0, 0): 0.5, TaskId(0, 1): 0.4})
+    {TaskId(sub_topology=0, partition=1): 2}
+    """
+    held: dict[int, list[TaskId]] = {slot: [] for slot in range(slots)}
+    for task in sorted(slot_of, key=lambda task: (-costs.get(task, 0.0), task.sub_topology, task.partition)):
+        held[slot_of[task]].append(task)
+    found = dict[TaskId, int]()
+    for empty in [slot for slot in range(slots) if not held[slot]]:
+        shared = [slot for slot in held if len(held[slot]) > 1]
+        if not shared:
+            break
+        fullest = max(
+            shared, key=lambda slot: (sum(costs.get(task, 0.0) for task in held[slot]), len(held[slot]), -slot)
+        )
+        held[fullest], held[empty] = held[fullest][::2], held[fullest][1::2]
+        found |= dict.fromkeys(held[empty], empty)
+    return found

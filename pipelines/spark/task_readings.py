@@ -29,6 +29,8 @@ def _of(tasks: Collection[Task], ends: Mapping[TopicPartition, int]) -> Iterator
 
 
 def slot_readings(slots: int) -> Iterator[Reading]:
-    """How many slots there are, and how many cores of this host had nothing to run over the last minute."""
+    """How many slots and cores there are, and how many of these had nothing to run over the last minute."""
+    cores = len(os.sched_getaffinity(0))
     yield Reading(group=THREAD, name="slots", value=slots)
-    yield Reading(group=THREAD, name="free-cores", value=max(0.0, len(os.sched_getaffinity(0)) - os.getloadavg()[0]))
+    yield Reading(group=THREAD, name="cores", value=cores)
+    yield Reading(group=THREAD, name="free-cores", value=max(0.0, cores - os.getloadavg()[0]))

@@ -131,9 +131,9 @@ class RunMetrics:
         """Note that an accepted epoch has kept the slot of a task busy for so long."""
         self._sensors[TASK, task, "", _BUSY].record(seconds)
 
-    def busy_ratio(self, task: str) -> float:
-        """The share of the last minute that epochs of the task have taken in its slot."""
-        return self._sensors[TASK, task, "", _BUSY].rate
+    def busy_s(self, task: str) -> float:
+        """How much of the last minute epochs of the task have taken in its slot."""
+        return self._sensors[TASK, task, "", _BUSY].sum
 
     def restoring(self, task: str, rows: int, remaining: int) -> None:
         """Note that a running restore has loaded ``rows`` and has about ``remaining`` to go."""

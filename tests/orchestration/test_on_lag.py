@@ -30,7 +30,13 @@ SLOW = {"tasks": tasks(90_000, 20_000, 100, 0), "applied_per_s": rates(1_000, 9_
 """Task 0_0 lags 4.5 times as far as the next, and the median of the others writes ten times as many records."""
 COSTLY = {"commit_ms": 120.0, "commits_per_s": 4.0, "interval_s": 0.2}
 """Commits take 0.48 of the time."""
-BUSY = {"tasks": tasks(500, 400, 300, 200), "slots": 2, "busy_ratio": rates(0.5, 0.4, 0.4, 0.5), "free_cores": 1.4}
+BUSY = {
+    "tasks": tasks(500, 400, 300, 200),
+    "slots": 2,
+    "busy_ratio": rates(0.5, 0.4, 0.4, 0.5),
+    "cores": 8,
+    "free_cores": 1.4,
+}
 """Slot 0 has tasks 0 and 2 and is busy for 0.9 of the time, as slot 1 is."""
 
 RESTORE = ("restore", {"task": "0_0", "source": "snapshot", "slot": "freest"}, "0_0")
@@ -57,6 +63,7 @@ PACE = "pace"
         (BUSY, ("slots", {"slots": "3"}, "")),
         (BUSY | {"free_cores": 9.0}, ("slots", {"slots": "4"}, "")),
         (BUSY | {"free_cores": 0.9}, None),
+        (BUSY | {"cores": 2}, None),
         (BUSY | {"busy_ratio": rates(0.5, 0.4, 0.4, 0.3)}, None),
         (BUSY | {"tasks": tasks(500, 500), "busy_ratio": rates(1.0, 1.0)}, None),
         (SLOW | {"tasks": tasks(90_000, 0, 0, 0, statuses={0: "in doubt"})}, None),
@@ -115,6 +122,7 @@ def test_measures_are_those_that_the_driver_has_reported():
         metric=metric(commit_ms_avg=50.0, commits_per_s=6.0),
         readings=(
             reading("slots", 2),
+            reading("cores", 6),
             reading("free-cores", 3.5),
             reading("commit-interval-avg", 160.0),
             reading("busy-ratio", 0.9, task="0_0"),
@@ -130,6 +138,7 @@ def test_measures_are_those_that_the_driver_has_reported():
         applied_per_s={"0_1": 1234.0},
         busy_ratio={"0_0": 0.9},
         slots=2,
+        cores=6,
         free_cores=3.5,
     )
     assert found.commit_share == pytest.approx(0.3)

@@ -60,10 +60,20 @@ class SimulatedSlots(PlansUnderWay):
     def count(self) -> int:
         return self._slots_count
 
-    def move(self, task: TaskId, slot: int) -> None:
-        """The worker of the old slot closes what it has open for the task when it works again."""
-        self._departures.setdefault(self.slot_of[task], []).append(task)
-        super().move(task, slot)
+    def grow(self, count: int) -> None:
+        self._slots_count = max(count, self._slots_count)
+
+    def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
+        """The worker of the old slot closes what it has open for the task now, or when it works again."""
+        if with_store:
+            self._leave(self._worker(self.slot_of[task]), task)
+        else:
+            self._departures.setdefault(self.slot_of[task], []).append(task)
+        super().move(task, slot, with_store=with_store)
+
+    def _leave(self, worker: Worker, task: TaskId) -> None:
+        with self._stores.using(worker.stores):
+            worker.runner.leave(task)
 
     def replaced(self, worker: Process) -> None:
         """Spark has given up ``worker``, dead or not: if it was the newest of its slot, another one takes its place."""
@@ -114,8 +124,7 @@ class SimulatedSlots(PlansUnderWay):
 
         worker.runner._renewal = renewal
         for task in self._departures.pop(slot, ()):
-            with self._stores.using(worker.stores):
-                worker.runner.leave(task)
+            self._leave(worker, task)
         for plan in given.plans[len(given.receipts) :]:
             try:
                 with self._stores.using(worker.stores):

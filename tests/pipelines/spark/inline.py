@@ -141,8 +141,11 @@ class InlineSlots:
     def forget(self, task: TaskId) -> None:
         self.begun = [plan for plan in self.begun if plan.task != task]
 
-    def move(self, task: TaskId, slot: int) -> None:
+    def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
         pass
+
+    def grow(self, count: int) -> None:
+        self.count = count
 
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
         begun, self.begun = self.begun, []

@@ -121,3 +121,35 @@ def test_with_one_slot_a_task_is_restored_where_it_is(place, gate):
     assert place.desk.answers[asked] == (f"task {MOVED} is restoring in slot 0", False)
     clicks, total = EXPECTED["user-1-0"]
     assert totals(place) == EXPECTED | {"user-1-0": (clicks + 1, total + 7)}
+
+
+def test_tasks_move_with_their_stores_into_slots_that_are_added(place, gate):
+    gate.opened.set()
+    place.slot_count = 1
+    run, stop = place.begin(until_caught_up=False)
+    wait_for(lambda: place.positions("clicks") == [RECORDS] * 2, "all is committed")
+    slots = place.used[-1]
+    assert (slots.slot_of[MOVED], slots.slot_of[OTHER]) == (0, 0)
+    asked = [place.desk.ask("slots", slots=wanted) for wanted in ("2", "2", "many")]
+    wait_for(lambda: set(asked) <= place.desk.answers.keys(), "they are answered")
+    assert [place.desk.answers[number] for number in asked] == [
+        (f"2 slots instead of 1; moved: {min(_moved(slots))}", False),
+        ("there are 2 slots already", False),
+        ("'many' is not a number of slots", True),
+    ]
+    for partition in range(2):
+        row = b"user-%d-0" % partition, msgspec.json.encode(Click(7, partition)), 1_000 * RECORDS
+        place.topics.rows["clicks", partition].append(row)
+    wait_for(lambda: place.positions("clicks") == [RECORDS + 1] * 2, "the rest is committed")
+    stop.set()
+    run.result(60)
+    assert place.restores.done == []
+    more = {
+        f"user-{partition}-0": (EXPECTED[f"user-{partition}-0"][0] + 1, EXPECTED[f"user-{partition}-0"][1] + 7)
+        for partition in range(2)
+    }
+    assert totals(place) == EXPECTED | more
+
+
+def _moved(slots) -> list[TaskId]:
+    return [task for task, slot in slots.slot_of.items() if slot == 1]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Int64, StreamsBuilder, String
-from weir.pipelines.spark.spread import freest, spread
+from weir.pipelines.spark.spread import freest, relieved, spread
 from weir.state.types import TaskId
 
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
@@ -114,3 +114,19 @@ def test_the_freest_slot_is_another_one_whose_tasks_cost_least(slots, costs, slo
     """Without costs, the one with the fewest tasks."""
     slot_of = FOUR if slots > 1 else dict.fromkeys(FOUR, 0)
     assert freest(TaskId(0, 0), slot_of, slots, costs) == slot
+
+
+@pytest.mark.parametrize(
+    ("held", "slots", "costs", "moves"),
+    [
+        ([0, 0, 0, 0], 2, [4, 3, 2, 1], {1: 1, 3: 1}),
+        ([0, 0, 0, 0], 3, [4, 3, 2, 1], {1: 1, 2: 2, 3: 1}),
+        ([0, 0, 1, 1], 3, [1, 1, 2, 2], {3: 2}),
+        ([0, 1], 4, [9, 9], {}),
+        ([0, 0, 1], 2, [9, 9, 0], {}),
+    ],
+)
+def test_tasks_of_the_fullest_slots_move_into_empty_ones(held, slots, costs, moves):
+    tasks = [TaskId(0, number) for number in range(len(held))]
+    found = relieved(dict(zip(tasks, held, strict=True)), slots, dict(zip(tasks, costs, strict=True)))
+    assert {task.partition: slot for task, slot in found.items()} == moves

@@ -51,6 +51,11 @@ class ThreadedSlots(PlansUnderWay):
     def count(self) -> int:
         return len(self._threads)
 
+    def grow(self, count: int) -> None:
+        for slot in range(self.count, count):
+            self._threads.append(ThreadPoolExecutor(1))
+            self._runners[slot] = self._runner(slot)
+
     def driver_dies(self) -> None:
         """Whatever still runs here hears of no driver any more."""
         for replies in self._replies.values():
