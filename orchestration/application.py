@@ -27,12 +27,14 @@ from weir.orchestration.jobs.migration import migration_job
 from weir.orchestration.jobs.rebuild import rebuild_job
 from weir.orchestration.jobs.requests import request_jobs
 from weir.orchestration.jobs.restore import restore_job
+from weir.orchestration.on_lag import OnLag
 from weir.orchestration.resources import WeirResource, driver_pipes
 from weir.orchestration.schedules.maintenance import audit_schedule, compaction_schedule
 from weir.orchestration.sensors.alerts import alerts_sensor
 from weir.orchestration.sensors.commits import commits_sensor
 from weir.orchestration.sensors.compaction import compaction_sensor
 from weir.orchestration.sensors.health import health_sensor
+from weir.orchestration.sensors.lag import lag_sensor
 from weir.orchestration.sensors.repair import repair_sensor
 from weir.orchestration.sensors.reports import reports_sensor
 from weir.orchestration.sensors.restart import restart_sensor
@@ -48,6 +50,7 @@ SENSORS = (
     "commits",
     "compaction_due",
     "health",
+    "lag",
     "repair",
     "reports",
     "retention",
@@ -64,6 +67,7 @@ def supervise(
     *,
     topics: Mapping[str, dg.AssetsDefinition] | None = None,
     thresholds: Thresholds | None = None,
+    on_lag: OnLag | None = None,
     first_day: date = FIRST_DAY,
     end_day: date | None = None,
     owners: Sequence[str] = (),
@@ -78,6 +82,7 @@ def supervise(
         topics: Your own assets, each with one key, for source topics that something here fills. Every other topic is an
             external asset ``kafka/<topic>``, shared by all applications that read it.
         thresholds: The limits at which sensors act and checks fail.
+        on_lag: What the sensor ``weir_lag`` may do when the application lags, and at which measures.
         first_day: The first day of event time that a backfill may ask for.
         end_day: The day after the last; today if not given.
         owners: Shown with the assets: e-mail addresses, or ``team:name``.
@@ -93,6 +98,7 @@ def supervise(
         application=application,
         reference=reference or _reference(application),
         thresholds=thresholds or Thresholds(),
+        on_lag=on_lag or OnLag(),
         owners=owners,
         topic_assets=list(own.values()),
         topics={
@@ -140,6 +146,7 @@ def definitions(*applications: Application | Supervised, weir: WeirResource | No
                 commits_sensor(supervised),
                 reports_sensor(supervised),
                 health_sensor(supervised),
+                lag_sensor(supervised),
                 uncommitted_sensor(supervised),
                 restart_sensor(supervised, ingests),
                 retention_sensor(supervised),

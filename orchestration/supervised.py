@@ -10,6 +10,7 @@ from functools import cached_property
 
 import dagster as dg
 
+from weir.orchestration.on_lag import OnLag
 from weir.orchestration.thresholds import Thresholds
 from weir.pipelines.application import Application
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
@@ -43,6 +44,7 @@ class Supervised:
     owners: Sequence[str] = ()
     """Of its assets: e-mail addresses, or ``team:name``."""
     thresholds: Thresholds = field(default_factory=Thresholds)
+    on_lag: OnLag = field(default_factory=OnLag)
 
     @property
     def id(self) -> str:

@@ -2,10 +2,11 @@
 of them is looked after."""
 
 from weir.orchestration.application import definitions, supervise
+from weir.orchestration.on_lag import OnLag
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.thresholds import Thresholds
 
-__all__ = ["Thresholds", "WeirResource", "definitions", "supervise"]
+__all__ = ["OnLag", "Thresholds", "WeirResource", "definitions", "supervise"]
 
 for _name in __all__:
     globals()[_name].__module__ = "weir.dagster"

@@ -349,6 +349,35 @@ class ControlDatabase:
             )
         return None if row is None else RequestRow(**row)
 
+    def requests_by(self, application: str, prefix: str, since_ms: int) -> list[RequestRow]:
+        """Requests since then, answered or not, of those whose names begin with ``prefix``; the newest first."""
+        with self._reading() as connection:
+            found = connection.execute(
+                select(Request.__table__)
+                .where(
+                    Request.application == application,
+                    Request.requested_by.startswith(prefix, autoescape=True),
+                    Request.requested_at_ms >= since_ms,
+                )
+                .order_by(Request.id.desc())
+            )
+            return [RequestRow(**row) for row in found.mappings()]
+
+    def reading_before(self, application: str, at_ms: int) -> MetricRow | None:
+        """The newest reading up to then; None if there was none in the hour that is kept."""
+        with self._reading() as connection:
+            row = (
+                connection.execute(
+                    select(Metric.__table__)
+                    .where(Metric.application == application, Metric.at_ms <= at_ms)
+                    .order_by(Metric.at_ms.desc(), Metric.id.desc())
+                    .limit(1)
+                )
+                .mappings()
+                .first()
+            )
+        return None if row is None else MetricRow(**{field.name: row[field.name] for field in fields(MetricRow)})
+
     def last_hour(self, application: str) -> list[MinuteRow]:
         """The readings of the last hour, one row per minute that has any, oldest first."""
         minute = (Metric.at_ms // 60_000).label("minute")

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-RequestKind = Literal["commit", "restore", "pause", "resume", "snapshot", "swap", "sink", "replay", "stop"]
+RequestKind = Literal[
+    "commit", "restore", "pause", "resume", "snapshot", "swap", "sink", "replay", "pace", "slots", "stop"
+]
+FREEST_SLOT = "freest"
+"""The argument ``slot`` of a restore after which the task continues in the slot that has least to do."""
 AT_REST = "weir backfill"
 """The owner of a lease that is held for a single commit while no driver runs: such a life is not a driver's."""
 

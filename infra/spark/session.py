@@ -91,19 +91,21 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
     """The context that runs an application's epochs: one thread per slot; each task is tried four times.
 
     As many threads again are for restores and snapshots, which run beside the epochs in separate FAIR pools and never
-    occupy a slot (PROTOCOL 27). The Java process takes about a second and a half to start; each Python
-    process has one, so stop it (``stop_context``) before starting the next. Nothing of Spark SQL is loaded in Java,
-    which would cost another second at the start and one at the end.
+    occupy a slot (PROTOCOL 27); where there are fewer slots than cores, there is also one for each that may be added.
+    The Java process takes about a second and a half to start; each Python process has one, so stop it
+    (``stop_context``) before starting the next. Nothing of Spark SQL is loaded in Java, which would cost another second
+    at the start and one at the end.
 
     Raises:
         MissingJavaError: No Java.
         SparkStartError: Java has ended before it was ready.
     """
+    cores = len(os.sched_getaffinity(0))
     return _context(
         settings,
         f"weir-{application_id}",
         {
-            "spark.master": f"local[{2 * settings.slots},{TASK_TRIES}]",
+            "spark.master": f"local[{settings.slots + max(settings.slots, cores)},{TASK_TRIES}]",
             "spark.scheduler.mode": "FAIR",
             "spark.speculation": "false",
             # Workers and Java talk by files of the sockets' folder instead of ports, which took 76 ms a job, not 32.

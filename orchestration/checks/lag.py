@@ -5,7 +5,8 @@ A sensor reports it within seconds (``weir.orchestration.sensors.reports``); the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import dagster as dg
 
@@ -15,7 +16,9 @@ from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.actions import ActionTaken, actions_of
 from weir.pipelines.operations.positions import committed_lag, committed_positions
+from weir.pipelines.operations.text import utc_text
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.storage.places import folder_at
@@ -23,6 +26,8 @@ from weir.state.types import Positions
 
 LAG_CHECK = "lag"
 SHOWN_PARTITIONS = 50
+SHOWN_ACTIONS = 20
+ACTION_COLUMNS = ("at", "sensor", "measured", "did", "brought")
 
 
 def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
@@ -37,17 +42,24 @@ def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
     def lag(weir: WeirResource) -> dg.AssetCheckResult:
         """Compare the offsets that were read with the topics' ends."""
         settings = weir.settings()
-        status = ControlDatabase(settings.control_database_url).application_status(supervised.id)
+        database = ControlDatabase(settings.control_database_url)
+        status = database.application_status(supervised.id)
         with broker_for(settings) as (bootstrap_servers, settings):
-            return lag_result(supervised, settings, status, KafkaAdmin(bootstrap_servers, settings.kafka))
+            admin = KafkaAdmin(bootstrap_servers, settings.kafka)
+            return lag_result(supervised, settings, status, admin, actions_of(database, supervised.id))
 
     return lag
 
 
 def lag_result(
-    supervised: Supervised, settings: Settings, status: ApplicationStatus | None, admin: KafkaAdmin
+    supervised: Supervised,
+    settings: Settings,
+    status: ApplicationStatus | None,
+    admin: KafkaAdmin,
+    actions: Sequence[ActionTaken] = (),
 ) -> dg.AssetCheckResult:
-    """A warning if too much waits, if nothing was committed yet, or if no broker answers."""
+    """A warning if too much waits, if nothing was committed yet, or if no broker answers; with what sensors have done
+    about it over the last hour."""
     newest = newest_commit(folder_at(settings.warehouse), supervised.id)
     max_records = supervised.thresholds.lag_max_records
     try:
@@ -64,7 +76,27 @@ def lag_result(
             "max_records": max_records,
             "committed_epoch": newest.epoch if newest else 0,
             "lag_by_partition": _greatest(lags),
+            **({"actions": action_table(actions)} if actions else {}),
         },
+    )
+
+
+def action_table(actions: Sequence[ActionTaken]) -> dg.TableMetadataValue:
+    """What sensors measured, had done, and what it brought."""
+    return dg.MetadataValue.table(
+        [
+            dg.TableRecord(
+                {
+                    "at": utc_text(datetime.fromtimestamp(action.at_ms / 1000, UTC)),
+                    "sensor": action.by,
+                    "measured": action.measured,
+                    "did": action.did or "asked",
+                    "brought": action.brought,
+                }
+            )
+            for action in actions[:SHOWN_ACTIONS]
+        ],
+        dg.TableSchema(columns=[dg.TableColumn(name, "text") for name in ACTION_COLUMNS]),
     )
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 import dagster as dg
 import msgspec
 
-from weir.infra.control import ApplicationStatus, MinuteRow
+from weir.infra.control import ApplicationStatus, ControlDatabase, MinuteRow
 from weir.orchestration.checks.sinks import sink_trouble
 from weir.orchestration.sensors.observations import report_changes
 from weir.orchestration.sensors.watching import Found, Look, watch
@@ -48,13 +48,7 @@ def health(look: Look) -> Found:
     status, at_ms = look.database.application_status(look.id), round(time.time() * 1000)
     if status is not None and status.is_running and status.metric is not None:
         at_ms = status.metric.at_ms
-        lags = look.database.lags(
-            look.id,
-            until_ms=at_ms,
-            steps=LAG_STEPS + 1,
-            step_ms=round(thresholds.lag_grows_max_s * 1000 / LAG_STEPS),
-        )
-        found = conditions(status, look.database.last_hour(look.id), lags, thresholds)
+        found = repairs(status) | lag_conditions(look.database, status, thresholds)
         for sink in msgspec.convert(list(status.sinks), list[SinkState]):
             if trouble := sink_trouble(sink, look.id, thresholds.sink_lag_max_s, time.time()):
                 found[f"sink {sink.sink}"] = f"sink {sink.sink}: {trouble}"
@@ -63,21 +57,35 @@ def health(look: Look) -> Found:
     return report_changes(look.supervised.ingest, found, look.cursor, at_ms=at_ms, cooldown_s=thresholds.cooldown_s)
 
 
-def conditions(
-    status: ApplicationStatus, minutes: Sequence[MinuteRow], lags: Sequence[int], thresholds: Thresholds
-) -> dict[str, str]:
-    """What is wrong with a running driver, a sentence each by name; ``lags`` are the greatest of the newest steps."""
-    found = {
+def repairs(status: ApplicationStatus) -> dict[str, str]:
+    """The tasks of a running driver that are restoring or in doubt, a sentence each by name."""
+    return {
         f"task {task.task} restores": f"task {task.task} is restoring: {task.reason}"
         for task in status.tasks
         if task.status == "restoring"
-    }
-    found |= {
+    } | {
         f"task {task.task} in doubt": f"task {task.task} is in doubt and processes nothing: {task.reason}"
         for task in status.tasks
         if task.status == "in doubt"
     }
-    lag = status.metric.lag if status.metric else 0
+
+
+def lag_conditions(database: ControlDatabase, status: ApplicationStatus, thresholds: Thresholds) -> dict[str, str]:
+    """In which ways a running driver lags beyond its limits, a sentence each by name."""
+    if status.metric is None:
+        return {}
+    lags = database.lags(
+        status.application,
+        until_ms=status.metric.at_ms,
+        steps=LAG_STEPS + 1,
+        step_ms=round(thresholds.lag_grows_max_s * 1000 / LAG_STEPS),
+    )
+    return too_much_lag(status.metric.lag, database.last_hour(status.application), lags, thresholds)
+
+
+def too_much_lag(lag: int, minutes: Sequence[MinuteRow], lags: Sequence[int], thresholds: Thresholds) -> dict[str, str]:
+    """The same from what was read: ``lag`` in records, ``lags`` the greatest of the newest steps."""
+    found = dict[str, str]()
     if lag > thresholds.lag_max_records:
         found["lag in records"] = f"{lag:,} records are waiting, more than {thresholds.lag_max_records:,}"
     pace = max((minute.records_per_s for minute in minutes), default=0.0)

@@ -18,6 +18,7 @@ from weir.orchestration.checks.lag import LAG_CHECK, lag_result, unknown_lag
 from weir.orchestration.checks.running import RUNNING_CHECK, running_result
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.actions import actions_of
 
 LOOK_EVERY_S = 10
 REPEAT_S = 300.0
@@ -82,6 +83,7 @@ def _lag(look: Look) -> dg.AssetCheckResult | None:
     bootstrap_servers, settings = found
     try:
         admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
-        return lag_result(look.supervised, settings, look.database.application_status(look.id), admin)
+        status = look.database.application_status(look.id)
+        return lag_result(look.supervised, settings, status, admin, actions_of(look.database, look.id))
     except Exception as error:  # whatever it is, the other check is to be reported
         return unknown_lag(look.supervised, error)

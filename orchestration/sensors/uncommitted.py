@@ -11,9 +11,10 @@ from weir.infra.control.rows import RequestRow
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import size_text
+from weir.pipelines.operations.actions import BY_SENSORS, action_of
 
 LOOK_EVERY_S = 10
-BY = "dagster sensor weir_uncommitted"
+BY = f"{BY_SENSORS}weir_uncommitted"
 
 
 def uncommitted_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
@@ -33,7 +34,7 @@ def uncommitted(look: Look) -> Found:
     last = look.database.latest_request(look.id, "commit", BY)
     if last is not None and last.state == "pending":
         return Found(said=f"request {last.id} is waiting for the driver: {last.reason}")
-    answers = [] if last is None or look.cursor == str(last.id) else [_answer(look.supervised.ingest, last)]
+    answers = [] if last is None or look.cursor == str(last.id) else [_answer(look, last)]
     text = "no driver is running"
     status = look.database.application_status(look.id)
     if status is not None and status.is_running:
@@ -48,9 +49,11 @@ def uncommitted(look: Look) -> Found:
     return Found(said=text, events=answers, cursor=str(last.id) if answers and last else None)
 
 
-def _answer(asset: dg.AssetKey, request: RequestRow) -> dg.AssetObservation:
+def _answer(look: Look, request: RequestRow) -> dg.AssetObservation:
+    brought = action_of(look.database, request)
+    lags = {"lag_before": brought.lag_before, "lag_after": brought.lag_after}
     return dg.AssetObservation(
-        asset,
+        look.supervised.ingest,
         description=request.result,
         metadata={
             "request": request.id,
@@ -60,5 +63,7 @@ def _answer(asset: dg.AssetKey, request: RequestRow) -> dg.AssetObservation:
             "reason": request.reason,
             "requested_at": dg.MetadataValue.timestamp(request.requested_at_ms / 1000),
             "answered_after_ms": (request.finished_at_ms or request.requested_at_ms) - request.requested_at_ms,
+            "brought": brought.brought,
+            **{name: lag for name, lag in lags.items() if lag is not None},
         },
     )

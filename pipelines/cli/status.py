@@ -131,6 +131,13 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
     if entry.get("rows_between_tasks"):
         console.print(f"  committed rows that wait between tasks: {entry['rows_between_tasks']:,}", soft_wrap=True)
     _print_sinks(entry)
+    for action in entry["actions"]:
+        console.print(
+            f"  {action['by']} at {utc_text(action['at'])}: {action['measured']}; {action['did'] or 'asked'}; "
+            f"{action['brought']}",
+            markup=False,
+            soft_wrap=True,
+        )
     for restore in entry.get("restores", ()):
         console.print(f"  restore under way: task {restore['task']}: {restore['reason']}", markup=False, soft_wrap=True)
     if entry.get("stores"):

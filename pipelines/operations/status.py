@@ -16,6 +16,7 @@ from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.errors import ApplicationLoadError, TopologyError, naming
 from weir.pipelines.expectations import expectation_counts
+from weir.pipelines.operations.actions import actions_of
 from weir.pipelines.operations.doubts import doubts
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.positions import committed_positions, committed_totals
@@ -84,6 +85,10 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "quarantine": asdict(quarantine_status(settings, application)),
         "tasks": [asdict(task) for task in life.tasks] if life else [],
         "sinks": list(life.sinks) if life else [],
+        "actions": [
+            {**asdict(action), "at": _time(action.at_ms), "brought": action.brought}
+            for action in actions_of(database, application)
+        ],
         "metrics": list(life.readings) if life else [],
     }
 

@@ -42,6 +42,11 @@ class Beat:
         self._epoch_s = 0.0
         """What an epoch is expected to take that reads what has come since the last look."""
 
+    def change(self, interval_s: float) -> None:
+        """From now on commits are so far apart, counted from the last one."""
+        self.due_s += interval_s - self._interval_s
+        self._interval_s = interval_s
+
     @property
     def quiet_s(self) -> float:
         """How long ago the newest records were read."""

@@ -27,6 +27,7 @@ from weir.pipelines.spark.parts import Slots, Source
 from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
 from weir.pipelines.spark.restore_jobs import Restored
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
+from weir.pipelines.spark.spread import freest, relieved
 from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.spark.uncommitted import UncommittedLimits, uncommitted_bytes
@@ -424,6 +425,35 @@ class Coordinator:
             self.slots.forget(task)
         self.tasks[task].lost(reason)
 
+    def move_to_freest(self, task_id: TaskId) -> None:
+        """Have a task whose state is lost or in doubt continue in the slot whose tasks have worked least over the last
+        minute, other than its own if there is another one."""
+        slot_of = {task.id: task.slot for task in self.tasks.values()}
+        costs = {task: self.metrics.busy_s(str(task)) for task in self.tasks}
+        slot = freest(task_id, slot_of, self.slots.count, costs)
+        if slot != slot_of[task_id]:
+            self.slots.move(task_id, slot)
+            self.tasks[task_id].slot = slot
+
+    def add_slots(self, count: int) -> list[TaskId]:
+        """Have ``count`` slots, and tasks move with their stores into those that have none; returns these tasks.
+
+        Raises:
+            RunError: There can be no more; nothing was changed.
+        """
+        self.slots.grow(count)
+        resting = {
+            task.id: task.slot
+            for task in self.tasks.values()
+            if task.state is TaskState.RUNNING and self.slots.is_free(task.id)
+        }
+        costs = {task: self.metrics.busy_s(str(task)) for task in resting}
+        moves = relieved(resting, count, costs)
+        for task, slot in moves.items():
+            self.slots.move(task, slot, with_store=True)
+            self.tasks[task].slot = slot
+        return sorted(moves)
+
     def take_doubted(self) -> dict[TaskId, str]:
         """Take tasks out of the epochs whose stores a check has found to differ since; returns what it has found.
 
@@ -770,6 +800,7 @@ class Coordinator:
                 if receipt.waiting is not None:
                     log.warning("task %s waits %s ms and %s", task.id, receipt.waiting.wait_ms, task.retrying)
                 self.metrics.epoch(str(task.id), receipt.metrics, receipt.counts)
+                self.metrics.worked(str(task.id), receipt.seconds)
                 log_late(str(task.id), receipt.metrics.late, receipt.counts.get("late_records", 0))
                 self.metrics.freshness.took(receipt.arrived)
                 result.wants_commit |= receipt.wants_commit

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -44,7 +44,7 @@ from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.signs import Sign
 from weir.pipelines.spark.snapshots import Snapshots
 from weir.pipelines.spark.task import BEFORE_ALL_MS, Task, TaskState
-from weir.pipelines.spark.task_readings import task_readings
+from weir.pipelines.spark.task_readings import slot_readings, task_readings
 from weir.pipelines.spark.topic_watch import TopicWatch
 from weir.pipelines.tasks.plan import ReceiptStatus
 from weir.state.commit.protocol import Committer
@@ -163,6 +163,13 @@ class _Clock:
     """The first request, or the stop, of those that are not answered yet."""
 
 
+class OtherInterval(msgspec.Struct, frozen=True):
+    """Commits that somebody wants to be further apart for a while."""
+
+    interval_ms: Annotated[int, msgspec.Meta(gt=0)]
+    for_s: Annotated[int, msgspec.Meta(ge=0)]
+
+
 class Driver:
     """Runs one generation of an application until it is told to stop or has caught up."""
 
@@ -185,10 +192,15 @@ class Driver:
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
         self._pace = Pace(
-            self._interval_s, spec.slot_of, max_records=spec.limits.max_records, max_bytes=spec.limits.max_bytes
+            self._interval_s,
+            lambda task: coordinator.tasks[task].slot,
+            max_records=spec.limits.max_records,
+            max_bytes=spec.limits.max_bytes,
         )
         self._priorities = spec.priorities
         self._wait_for_records = spec.wait_for_records
+        self._other_interval_until_s = math.inf
+        """Until when commits are as far apart as somebody has asked for, by the monotonic clock."""
         self._beat = Beat(self._interval_s, is_told=spec.wait_for_records is not None)
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
@@ -422,6 +434,9 @@ class Driver:
 
     def _commit_if_due(self, *, wants_commit: bool = False) -> None:
         coordinator = self._coordinator
+        if time.monotonic() >= self._other_interval_until_s:
+            self._other_interval_until_s = math.inf
+            self._set_interval(coordinator.application.commit_interval.total_seconds())
         if not coordinator.has_uncommitted:
             return
         if self._beat.is_commit_due(self._pace.seconds if self._lag() > 0 else 0.0):
@@ -540,10 +555,38 @@ class Driver:
             case "replay":
                 ids = msgspec.json.decode(request.arguments.get("ids", "[]"), type=list[str])
                 return msgspec.json.encode(begin_replay(coordinator, ids)).decode()
+            case "pace":
+                return self._change_interval(request)
+            case "slots":
+                return self._add_slots(request)
             case "snapshot":
                 return f"publishing snapshots of {self._snapshots.begin_all()} of {len(coordinator.tasks)} tasks"
             case _:
                 raise RunError(f"cannot answer a request of the kind {request.kind!r}")
+
+    def _change_interval(self, request: RequestRow) -> str:
+        try:
+            wanted = msgspec.convert(request.arguments, OtherInterval, strict=False)
+        except msgspec.ValidationError as error:
+            raise RunError(f"cannot commit at another interval: {error}") from None
+        self._other_interval_until_s = time.monotonic() + wanted.for_s
+        self._set_interval(wanted.interval_ms / 1000)
+        own_s = self._coordinator.application.commit_interval.total_seconds()
+        return f"commits every {wanted.interval_ms / 1000:g} s instead of every {own_s:g} s, for {wanted.for_s:,} s"
+
+    def _add_slots(self, request: RequestRow) -> str:
+        before, wanted = self._coordinator.slots.count, request.arguments.get("slots", "")
+        if not wanted.isdecimal():
+            raise RunError(f"{wanted!r} is not a number of slots")
+        if int(wanted) <= before:
+            return f"there are {before} slots already"
+        moved = self._coordinator.add_slots(int(wanted))
+        return f"{wanted} slots instead of {before}; moved: {', '.join(map(str, moved)) or 'no task'}"
+
+    def _set_interval(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._beat.change(interval_s)
+        self._pace.change(interval_s)
 
     def _refresh_ends(self, stop: Event) -> None:
         self._beat.looked()
@@ -748,6 +791,7 @@ class Driver:
             readings=[
                 *coordinator.metrics.readings(),
                 *task_readings(coordinator.tasks.values(), self._ends),
+                *slot_readings(coordinator.slots.count),
                 *sink_readings(sinks, time.time()),
             ],
             sinks=sinks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -66,32 +66,38 @@ class Pace:
     def __init__(
         self,
         commit_interval_s: float,
-        slot_of: Mapping[TaskId, int],
+        slot_of: Callable[[TaskId], int],
         now_s: Callable[[], float] = time.monotonic,
         *,
         max_records: int,
         max_bytes: int,
     ) -> None:
-        """``slot_of``: the slot of each task. ``max_records``, ``max_bytes``: what all tasks together may read in an
-        epoch."""
+        """``slot_of``: the slot that a task is in now. ``max_records``, ``max_bytes``: what all tasks together may read
+        in an epoch."""
 
         self.records_in = 0
         """Records read in this run."""
         self.seconds = 0.0
         """How long the newest epoch took, with or without input."""
-        self._interval_s, self._slot_of, self._now_s = commit_interval_s, slot_of, now_s
+        self._slot_of, self._now_s = slot_of, now_s
         self._max_records, self._max_bytes = max_records, max_bytes
-        slots = 1 + max(slot_of.values(), default=0)
-        self._target_s = min(LONGEST_S, max(SHORTEST_S, COMMIT_SHARE * commit_interval_s))
+        self.change(commit_interval_s)
         self._records: dict[TaskId, int] = {}
         """What each task may take, once it has taken all that it might."""
         self._costs_s: dict[TaskId, float] = {}
         """What a record of each task takes, by its newest epoch with many."""
-        self._beside_s = [0.0] * slots
-        """What the newest epoch took beside the work of tasks that were behind, by slot."""
+        self._driving_s = 0.0
+        """What the newest epoch took beside the work of the slot that worked longest."""
+        self._beside_s: Mapping[int, float] = {}
+        """What tasks that were not behind took of it, by slot."""
         self._shares: Mapping[TaskId, Share] = {}
         self._epochs: deque[tuple[float, int, float]] = deque()
         """When the newest epochs with input ended, their records and seconds."""
+
+    def change(self, commit_interval_s: float) -> None:
+        """From now on commits are so far apart."""
+        self._interval_s = commit_interval_s
+        self._target_s = min(LONGEST_S, max(SHORTEST_S, COMMIT_SHARE * commit_interval_s))
 
     @property
     def records_per_s(self) -> float:
@@ -110,10 +116,13 @@ class Pace:
         """
         behind = {task: lag for task, lag in lags.items() if lag}
         budgets = dict.fromkeys(lags, self._target_s / 2)
-        for slot, beside_s in enumerate(self._beside_s):
-            tasks = [task for task in behind if self._slot_of[task] == slot]
+        of_slots: dict[int, list[TaskId]] = {}
+        for task in behind:
+            of_slots.setdefault(self._slot_of(task), []).append(task)
+        for slot, tasks in of_slots.items():
+            left_s = self._target_s - self._driving_s - self._beside_s.get(slot, 0.0)
             budgets |= divided(
-                max(LEAST_BUDGET * self._target_s, self._target_s - beside_s),
+                max(LEAST_BUDGET * self._target_s, left_s),
                 {task: behind[task] * self._costs_s.get(task, math.inf) for task in tasks},
                 {task: priorities.get(task, 1) for task in tasks},
             )
@@ -140,16 +149,17 @@ class Pace:
         Not ``is_whole`` if a task was left with its plan or is late: what the rest took is then unknown.
         """
         self.seconds = seconds
-        working_s, behind_s = [0.0] * len(self._beside_s), [0.0] * len(self._beside_s)
+        working_s, beside_s = defaultdict[int, float](float), defaultdict[int, float](float)
         for task, each in tasks.items():
-            slot, share = self._slot_of[task], self._shares.get(task)
+            slot, share = self._slot_of(task), self._shares.get(task)
             working_s[slot] += each.seconds
             if share is not None and share.is_behind:
-                behind_s[slot] += each.seconds
                 self._learn(task, each, share)
+            else:
+                beside_s[slot] += each.seconds
         if is_whole:
-            driving_s = max(0.0, seconds - max(working_s))
-            self._beside_s = [driving_s + work - read for work, read in zip(working_s, behind_s, strict=True)]
+            self._driving_s = max(0.0, seconds - max(working_s.values(), default=0.0))
+            self._beside_s = beside_s
         if records := sum(each.records for each in tasks.values()):
             self.records_in += records
             self._epochs.append((self._now_s(), records, seconds))

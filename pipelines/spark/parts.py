@@ -93,6 +93,27 @@ class Slots(Protocol):
         """The receipt of ``task`` is not wanted any more, and it must not write."""
         ...
 
+    @property
+    def count(self) -> int:
+        """How many slots there are."""
+        ...
+
+    def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
+        """From now on ``task`` runs in ``slot``; its old slot closes what it has open for it.
+
+        ``with_store`` returns once that is done, since the task goes on with the same store; it must have answered
+        everything. Otherwise it gets another one, and what its old slot is still doing for it must be forgotten.
+        """
+        ...
+
+    def grow(self, count: int) -> None:
+        """Have ``count`` slots.
+
+        Raises:
+            RunError: There can be no more; those that were there go on.
+        """
+        ...
+
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]: ...
 
 

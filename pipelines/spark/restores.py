@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from weir.infra.control.rows import RequestRow
+from weir.infra.control.rows import FREEST_SLOT, RequestRow
 from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.pipelines.spark.beat import LOOK_S
 from weir.pipelines.spark.coordinator import Coordinator
@@ -147,7 +147,7 @@ class Restores:
         self._begin({receipt.task: receipt.error for receipt in receipts})
 
     def answer(self, request: RequestRow) -> str:
-        """Restore the task that ``request`` names, and say so.
+        """Restore the task that ``request`` names, and say so; in the freest slot, if it says so.
 
         Raises:
             RunError: There is no such task, or nothing to restore it from.
@@ -158,22 +158,26 @@ class Restores:
         task = next((task for task in coordinator.tasks.values() if wanted in (str(task.id), name_of(task.id))), None)
         if task is None:
             raise RunError(f"there is no task {wanted!r}; the tasks are {', '.join(map(str, coordinator.tasks))}")
+        to_freest = request.arguments.get("slot") == FREEST_SLOT
         if task.state is TaskState.RESTORING:
             return f"task {wanted} is restoring already"
+        if task.state is TaskState.IN_DOUBT and to_freest:
+            coordinator.move_to_freest(task.id)
         if task.state is TaskState.IN_DOUBT and task.id in self._waiting:
             self._start([self._waiting[task.id]])
-            return f"task {wanted} is restoring"
+            return f"task {wanted} is restoring in slot {task.slot}"
         if task.state is TaskState.IN_DOUBT or coordinator.difference_of(task) is not None:
             self._look_after = 0.0  # the next look restores it, from its changelog alone
-            return f"task {wanted} is restoring"
+            return f"task {wanted} is restoring in slot {task.slot}"
         if task.committed is None and not coordinator.has_uncommitted:
             raise RunError(f"task {wanted} has no committed state to restore from yet")
         why = f": {request.reason}" if request.reason else ""
         self._begin(
             {task.id: f"requested by {request.requested_by}{why}"},
             from_snapshots=request.arguments.get("source") != "changelog",
+            to_freest=to_freest,
         )
-        return f"task {wanted} is restoring"
+        return f"task {wanted} is restoring in slot {task.slot}"
 
     def take_up(self) -> None:
         """Let tasks continue whose restores have finished; begin those that have waited, and those of tasks in doubt.
@@ -306,8 +310,9 @@ class Restores:
                 )
                 raise RangeLostError(self._coordinator.application.id, str(task), store.name, reason)
 
-    def _begin(self, reasons: Mapping[TaskId, str], *, from_snapshots: bool = True) -> None:
-        """Commit what was accepted, then begin to restore each task as of that commit (PROTOCOL 20).
+    def _begin(self, reasons: Mapping[TaskId, str], *, from_snapshots: bool = True, to_freest: bool = False) -> None:
+        """Commit what was accepted, then begin to restore each task as of that commit (PROTOCOL 20); ``to_freest``
+        moves it to another slot (PROTOCOL 27).
 
         A restore moves a folder that a newer driver may be using, so a driver that was overtaken must not begin one.
         """
@@ -323,13 +328,19 @@ class Restores:
             self._has_records(task_id, coordinator.tasks[task_id].to_commit())
         for task_id, reason in reasons.items():
             coordinator.lost(task_id, reason)
+            if to_freest:
+                coordinator.move_to_freest(task_id)
         requests = []
         for task_id, reason in reasons.items():
             task, instance = coordinator.tasks[task_id], new_instance()
             if not from_snapshots:
                 task.distrust_snapshot()
             log.warning(
-                "task %s: %s; it restores into instance %s while the other tasks continue", task_id, reason, instance
+                "task %s: %s; it restores into instance %s in slot %s while the other tasks continue",
+                task_id,
+                reason,
+                instance,
+                task.slot,
             )
             requests.append(
                 RestoreRequest(

@@ -31,6 +31,7 @@ from weir.pipelines.spark.worker import (
     Failure,
     SettleRequest,
     WorkerSettings,
+    run_departures,
     run_plans,
     run_settles,
     run_warm_up,
@@ -95,17 +96,13 @@ class SlotPool(PlansUnderWay):
         self, spark_context: SparkContext, slots: int, settings: WorkerSettings, slot_of: Mapping[TaskId, int]
     ) -> None:
         super().__init__(slot_of)
-        key = secrets.token_bytes(32)
-        self._listener = Listener((LOOPBACK, 0), backlog=slots, authkey=key)
-        self._slots = []
-        for slot in range(slots):
-            # Spark keys its pools of workers by environment: each slot has a worker of its own, also after a restart.
-            spark_context.environment[SLOT_VARIABLE] = str(slot)
-            task = spark_context.parallelize([slot], 1).mapPartitions(
-                partial(serve, settings, slot, self._listener.address, key)
-            )
-            task._jrdd  # binds the environment of this moment  # noqa: B018
-            self._slots.append(_Slot(slot, task))
+        self._context, self._settings, self._key = spark_context, settings, secrets.token_bytes(32)
+        self._most = max(slots, spark_context.defaultParallelism - slots)
+        """How many slots the context has threads for, beside those of restores and snapshots."""
+        self._listener = Listener((LOOPBACK, 0), backlog=self._most, authkey=self._key)
+        self._slots = list[_Slot]()
+        for _ in range(slots):
+            self._add_slot()
         self._accepting = threading.Thread(target=self._accept, name="slots", daemon=True)
         self._accepting.start()
         try:
@@ -119,6 +116,36 @@ class SlotPool(PlansUnderWay):
             self.close()
             raise
 
+    def grow(self, count: int) -> None:
+        """Have ``count`` slots, once the workers of the new ones are ready. Call it from the driver's thread.
+
+        Raises:
+            RunError: The context has no threads for so many; or a worker does not start, and there are no more slots.
+        """
+        if count > self._most:
+            raise RunError(f"there can be at most {self._most} slots on the cores of this host")
+        before = self.count
+        for _ in range(before, count):
+            self._add_slot()
+        try:
+            for started in [self.ask(slot, run_warm_up, []) for slot in range(before, count)]:
+                started.result()
+        except BaseException:
+            failed, self._slots[before:] = self._slots[before:], []
+            for slot in failed:
+                slot.close()
+            raise
+
+    def _add_slot(self) -> None:
+        slot = self.count
+        # Spark keys its pools of workers by environment: each slot has a worker of its own, also after a restart.
+        self._context.environment[SLOT_VARIABLE] = str(slot)
+        task = self._context.parallelize([slot], 1).mapPartitions(
+            partial(serve, self._settings, slot, self._listener.address, self._key)
+        )
+        task._jrdd  # binds the environment of this moment  # noqa: B018
+        self._slots.append(_Slot(slot, task))
+
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
         """Whether each task held its committed state, in which case its undo log is gone now.
 
@@ -131,9 +158,14 @@ class SlotPool(PlansUnderWay):
         """Have ``slot`` do ``work`` once it has done what it was asked before."""
         return self._slots[slot].ask(work, items)
 
+    def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
+        left = self.ask(self.slot_of[task], run_departures, [task])
+        if with_store:
+            left.result()
+        super().move(task, slot, with_store=with_store)
+
     @property
     def count(self) -> int:
-        """How many slots there are."""
         return len(self._slots)
 
     def close(self) -> None:
@@ -167,7 +199,11 @@ class SlotPool(PlansUnderWay):
         while True:
             try:
                 connection = self._listener.accept()
-                self._slots[connection.recv()].connected(connection)
+                number = connection.recv()
+                if number < len(self._slots):
+                    self._slots[number].connected(connection)
+                else:  # of a slot that could not be added
+                    connection.close()
             except (AuthenticationError, EOFError, ConnectionError):
                 if any(slot.is_closed for slot in self._slots):
                     return

@@ -1,4 +1,4 @@
-"""Which slot each task runs in."""
+"""Which slot each task runs in: from the beginning, and after a restore that moves it."""
 
 from __future__ import annotations
 
@@ -24,4 +24,42 @@ def spread(tasks: Iterable[TaskId], slots: int, costs: Mapping[TaskId, float]) -
             free.remove(slot)
             loads[slot] += costs.get(task, 0.0)
             found[task] = slot
+    return found
+
+
+def freest(task: TaskId, slot_of: Mapping[TaskId, int], slots: int, costs: Mapping[TaskId, float]) -> int:
+    """The slot whose tasks cost least, other than that of ``task`` if there is another one; of several, the one with
+    the fewest tasks.
+
+    >>> freest(TaskId(0, 0), {TaskId(0, 0): 0, TaskId(0, 1): 1, TaskId(0, 2): 2}, 3, {TaskId(0, 1): 0.5})
+    2
+    """
+    loads = {slot: (0.0, 0) for slot in range(slots) if slot != slot_of[task]}
+    for other, slot in slot_of.items():
+        if slot in loads:
+            cost, tasks = loads[slot]
+            loads[slot] = cost + costs.get(other, 0.0), tasks + 1
+    return min(loads, key=lambda slot: (*loads[slot], slot), default=slot_of[task])
+
+
+def relieved(slot_of: Mapping[TaskId, int], slots: int, costs: Mapping[TaskId, float]) -> dict[TaskId, int]:
+    """Which tasks move into slots that have none: of the slot whose tasks cost most, every second one by cost, for one
+    empty slot after another. A slot's only task stays.
+
+    >>> relieved({TaskId(0, 0): 0, TaskId(0, 1): 0, TaskId(0, 2): 1}, 3, {TaskId(0, 0): 0.5, TaskId(0, 1): 0.4})
+    {TaskId(sub_topology=0, partition=1): 2}
+    """
+    held: dict[int, list[TaskId]] = {slot: [] for slot in range(slots)}
+    for task in sorted(slot_of, key=lambda task: (-costs.get(task, 0.0), task.sub_topology, task.partition)):
+        held[slot_of[task]].append(task)
+    found = dict[TaskId, int]()
+    for empty in [slot for slot in range(slots) if not held[slot]]:
+        shared = [slot for slot in held if len(held[slot]) > 1]
+        if not shared:
+            break
+        fullest = max(
+            shared, key=lambda slot: (sum(costs.get(task, 0.0) for task in held[slot]), len(held[slot]), -slot)
+        )
+        held[fullest], held[empty] = held[fullest][::2], held[fullest][1::2]
+        found |= dict.fromkeys(held[empty], empty)
     return found

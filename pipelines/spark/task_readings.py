@@ -1,7 +1,9 @@
-"""What the driver knows of its tasks, as readings: lag, and what is uncommitted, of each task and in total."""
+"""What the driver knows of its tasks, as readings: lag, and what is uncommitted, of each task and in total; and of the
+slots that they are in."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 
 from weir.pipelines.spark.planner import total_lag
@@ -24,3 +26,11 @@ def _of(tasks: Collection[Task], ends: Mapping[TopicPartition, int]) -> Iterator
     yield "records-lag", total_lag(tasks, ends)
     yield "uncommitted-bytes", uncommitted_bytes(tasks)
     yield "rollback-estimate-ms", max(rollback_us_of_slots(tasks).values(), default=0) / 1000
+
+
+def slot_readings(slots: int) -> Iterator[Reading]:
+    """How many slots and cores there are, and how many of these had nothing to run over the last minute."""
+    cores = len(os.sched_getaffinity(0))
+    yield Reading(group=THREAD, name="slots", value=slots)
+    yield Reading(group=THREAD, name="cores", value=cores)
+    yield Reading(group=THREAD, name="free-cores", value=max(0.0, cores - os.getloadavg()[0]))

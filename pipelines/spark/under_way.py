@@ -114,7 +114,7 @@ class PlansUnderWay(ABC):
     """Slots with what they have been given; one is given more only once it has answered everything."""
 
     def __init__(self, slot_of: Mapping[TaskId, int]) -> None:
-        self.slot_of = slot_of
+        self.slot_of = dict(slot_of)
         self.while_waiting: Callable[[Sequence[Sign]], None] = lambda signs: None
         """Called now and then while answers take long, with what is known of the workers."""
         self.is_patient: Callable[[], bool] = lambda: True
@@ -177,6 +177,19 @@ class PlansUnderWay(ABC):
         """The receipt of ``task`` is not wanted any more, and it must not write."""
         if (given := self._given.get(self.slot_of[task])) is not None:
             given.forgotten.add(task)
+
+    def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
+        """From now on ``task`` runs in ``slot``; its old slot closes what it has open for it.
+
+        ``with_store`` returns once that is done, since the task goes on with the same store; it must have answered
+        everything. Otherwise it gets another one, and what its old slot is still doing for it must be forgotten.
+        """
+        self.slot_of[task] = slot
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many slots there are."""
 
     @abstractmethod
     def _begin(self, slot: int, given: Given) -> None:

@@ -135,6 +135,13 @@ class Worker:
             close=request.close,
         )
 
+    def leave(self, task: TaskId) -> None:
+        """Close the store and the consumers of ``task``, which runs in another slot from now on."""
+        self.epochs.leave(task)
+        for topic in self.topics[task.sub_topology]:
+            if (reader := self.readers.pop((topic, task.partition), None)) is not None:
+                reader.close()
+
     def rest(self) -> bool:
         """Have consumers that are at the end of their partitions ask for no more until they are needed; whether all
         do."""
@@ -183,6 +190,13 @@ def run_plans(settings: WorkerSettings, plans: Sequence[TaskPlan]) -> Iterator[R
 def run_settles(settings: WorkerSettings, requests: Sequence[SettleRequest]) -> Iterator[tuple[TaskId, bool]]:
     """One slot's share of a settling job."""
     return map(worker_for(settings).settle, requests)
+
+
+def run_departures(settings: WorkerSettings, tasks: Sequence[TaskId]) -> Iterator[TaskId]:
+    """Have a slot close what it has open for tasks that have moved to another one."""
+    for task in tasks:
+        worker_for(settings).leave(task)
+        yield task
 
 
 def serve(

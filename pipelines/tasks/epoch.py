@@ -301,6 +301,12 @@ class EpochRunner:
             return False
         return settled is Settlement.READY
 
+    def leave(self, task: TaskId) -> None:
+        """Close what is open for a task that runs elsewhere from now on."""
+        self.wait_for_readers()
+        self._instances.pop(task, None)
+        TaskStoreCache.discard_all(self._task_folder(task))
+
     def wait_for_readers(self) -> None:
         """Return once nothing is read ahead, so that others may use the readers."""
         if self._ahead is not None:

@@ -37,6 +37,7 @@ THREAD, TASK, NODE, STATE, UPDATER, EXPECTATION = (
 )
 _PART = {NODE: "processor-node-id", STATE: "store-id", EXPECTATION: "expectation"}
 """What the tag is called that says which part of a task a metric of a group is about."""
+_BUSY, _APPLY = "busy", "apply-latency"
 _OVERTIME, _BUFFER = "intermediate-result-suppression-overtime", "suppression-buffer-"
 _LATENESS = "record-lateness"
 
@@ -126,6 +127,14 @@ class RunMetrics:
                 for call, values in took.items():
                     self._sensors[STATE, task, store, f"{call}-latency"].record_all(values)
 
+    def worked(self, task: str, seconds: float) -> None:
+        """Note that an accepted epoch has kept the slot of a task busy for so long."""
+        self._sensors[TASK, task, "", _BUSY].record(seconds)
+
+    def busy_s(self, task: str) -> float:
+        """How much of the last minute epochs of the task have taken in its slot."""
+        return self._sensors[TASK, task, "", _BUSY].sum
+
     def restoring(self, task: str, rows: int, remaining: int) -> None:
         """Note that a running restore has loaded ``rows`` and has about ``remaining`` to go."""
         sensor = self._sensors[TASK, task, "", "restore"]
@@ -160,6 +169,10 @@ class RunMetrics:
                 for which, value in _shown(name, sensor)
             ]
         found += [
+            Reading(group=TASK, name="applied-records-per-s", tags={"task-id": task}, value=value)
+            for task, value in sorted(self._applied_per_s().items())
+        ]
+        found += [
             Reading(group=group, name=name, tags=_tags(group, task, part), value=value)
             for (group, task, part, name), value in sorted(self._gauges.items())
         ]
@@ -170,7 +183,7 @@ class RunMetrics:
         return found
 
     def _note_figures(self, task: str, figures: Figures) -> None:
-        self._sensors[TASK, task, "", "apply-latency"].record_all(figures.apply_ms)
+        self._sensors[TASK, task, "", _APPLY].record_all(figures.apply_ms)
         self._sensors[TASK, task, "", "settle-latency"].record_all(figures.commit_ms)
         for name, value in (
             ("map-size-bytes", figures.map_bytes),
@@ -190,6 +203,15 @@ class RunMetrics:
             self._gauges[STATE, task, store, "num-pages"] = figure.pages
             self._gauges[STATE, task, store, "depth"] = figure.depth
 
+    def _applied_per_s(self) -> dict[str, float]:
+        """By task, how many of its records one second of writing to its stores covers; of those that have written."""
+        found = {}
+        for (group, task, _, name), sensor in self._sensors.items():
+            records = self._sensors.get((TASK, task, "", "process"))
+            if group == TASK and name == _APPLY and records is not None and sensor.rate and records.rate:
+                found[task] = 1000 * records.rate / sensor.rate
+        return found
+
     def _sum(self, name: str, value: Callable[[Sensor], float]) -> float:
         return sum(
             value(sensor) for (group, _, _, found), sensor in self._sensors.items() if group == TASK and found == name
@@ -208,6 +230,8 @@ def _ones(values: Values) -> Values:
 def _shown(name: str, sensor: Sensor) -> Iterator[tuple[str, float]]:
     if name == _OVERTIME:
         yield from (("min", sensor.minimum), ("avg", sensor.average))
+    elif name == _BUSY:
+        yield "ratio", sensor.rate
     elif name.startswith(_BUFFER):
         yield from (("current", sensor.last), ("avg", sensor.average), ("max", sensor.maximum))
     elif name == _LATENESS or name.endswith("-latency"):

@@ -31,9 +31,14 @@ class Sensor:
         self._seconds.append((second, values))
 
     @property
+    def sum(self) -> float:
+        """The sum of the values."""
+        return sum(values.total for _, values in self._kept())
+
+    @property
     def rate(self) -> float:
         """The sum of the values per second."""
-        return sum(values.total for _, values in self._kept()) / self._covered_s
+        return self.sum / self._covered_s
 
     @property
     def count_rate(self) -> float:

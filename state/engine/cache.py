@@ -38,8 +38,7 @@ class TaskStoreCache:
         cached = cls._open.get(folder)
         if cached is not None and cached[1] == identity and cached[0].has_stores(stores, suppliers):
             return cached[0]
-        for other in [other for other in cls._open if other.parent == folder.parent]:
-            cls.discard(other)  # this instance, or one that a restore has replaced
+        cls.discard_all(folder.parent)  # this instance, or one that a restore has replaced
         store = TaskStore.open(folder, task_id, stores, suppliers)
         cls._open[folder] = (store, identity)
         return store
@@ -56,6 +55,12 @@ class TaskStoreCache:
         cached = cls._open.pop(folder, None)
         if cached is not None and cls._pid == os.getpid():
             cached[0].close()
+
+    @classmethod
+    def discard_all(cls, task_folder: Path) -> None:
+        """``discard`` for every instance of a task."""
+        for folder in [folder for folder in cls._open if folder.parent == task_folder]:
+            cls.discard(folder)
 
     @classmethod
     def close_all(cls, *, clean: bool = False) -> None:

@@ -40,10 +40,11 @@ class Worker:
 class SimulatedSlots(PlansUnderWay):
     """Slots whose workers are processes of the world."""
 
-    def __init__(
-        self, scheduler: Scheduler, stores: Stores, slot_of: Mapping[TaskId, int], runner: Callable[[], EpochRunner]
-    ) -> None:
-        super().__init__(slot_of)
+    def __init__(self, scheduler: Scheduler, stores: Stores, spec: RunSpec, runner: Callable[[], EpochRunner]) -> None:
+        super().__init__(spec.slot_of)
+        self._slots_count = spec.slots
+        self._departures: dict[int, list[TaskId]] = {}
+        """Tasks that have moved to other slots, by the slot that has yet to hear of it."""
         self._scheduler, self._stores, self._new_runner = scheduler, stores, runner
         self._driver = scheduler.current
         self._workers: dict[int, Worker] = {}
@@ -54,6 +55,25 @@ class SimulatedSlots(PlansUnderWay):
         return [
             (request.task, self._settled(self._worker(self.slot_of[request.task]), request)) for request in requests
         ]
+
+    @property
+    def count(self) -> int:
+        return self._slots_count
+
+    def grow(self, count: int) -> None:
+        self._slots_count = max(count, self._slots_count)
+
+    def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
+        """The worker of the old slot closes what it has open for the task now, or when it works again."""
+        if with_store:
+            self._leave(self._worker(self.slot_of[task]), task)
+        else:
+            self._departures.setdefault(self.slot_of[task], []).append(task)
+        super().move(task, slot, with_store=with_store)
+
+    def _leave(self, worker: Worker, task: TaskId) -> None:
+        with self._stores.using(worker.stores):
+            worker.runner.leave(task)
 
     def replaced(self, worker: Process) -> None:
         """Spark has given up ``worker``, dead or not: if it was the newest of its slot, another one takes its place."""
@@ -103,6 +123,8 @@ class SimulatedSlots(PlansUnderWay):
             return answers[0]
 
         worker.runner._renewal = renewal
+        for task in self._departures.pop(slot, ()):
+            self._leave(worker, task)
         for plan in given.plans[len(given.receipts) :]:
             try:
                 with self._stores.using(worker.stores):
@@ -202,9 +224,7 @@ class SimulatedPlace(Place):
         scheduler, on_step = self.scheduler, self.scheduler.point
         spec = self.spec(**accepts)
         application, settings = spec.application, replace(spec.task_settings, reads_ahead=False)
-        slots = SimulatedSlots(
-            scheduler, self.stores, spec.slot_of, lambda: self._runner(application, settings, on_step)
-        )
+        slots = SimulatedSlots(scheduler, self.stores, spec, lambda: self._runner(application, settings, on_step))
         self.slots_now.append(slots)
         executors = Executors(
             slots=slots,

@@ -35,6 +35,7 @@ from tests.simulation.sinks import Sinks
 from tests.simulation.storage import PageCache, spoil
 from tests.simulation.stores import Stores
 from tests.simulation.substitutes import Event, on_disk, substitutes
+from weir.infra.control.rows import FREEST_SLOT
 from weir.pipelines.spark.errors import CommitOutOfSpaceError, OffsetsLostError, RunError
 from weir.pipelines.spark.progress import RunSummary
 from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S
@@ -325,9 +326,13 @@ class World:
         tasks = [str(task) for task in self.place.spec().tasks]
         for _ in range(self.rng.randrange(1, 5)):
             self.scheduler.sleep(self.rng.uniform(0.0, 0.3))
-            kind = self.rng.choice(["commit", "restore", "restore", *(["snapshot"] if not self.repairs.is_on else [])])
+            kinds = ["commit", "restore", "restore", "slots", *(["snapshot"] if not self.repairs.is_on else [])]
+            kind = self.rng.choice(kinds)
             self.scheduler.note(f"asks for {kind}")
-            self.place.desk.ask(kind, **({"task": self.rng.choice(tasks)} if kind == "restore" else {}))
+            task = {"task": self.rng.choice(tasks)} if kind == "restore" else {}
+            slot = {"slot": FREEST_SLOT} if kind == "restore" and self.rng.random() < 0.5 else {}
+            slots = {"slots": self.rng.choice("23")} if kind == "slots" else {}
+            self.place.desk.ask(kind, **task, **slot, **slots)
 
     # What goes wrong
 

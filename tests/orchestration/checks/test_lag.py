@@ -13,6 +13,7 @@ from weir.infra.settings import Settings
 from weir.orchestration.application import supervise
 from weir.orchestration.checks.lag import lag_result
 from weir.orchestration.sensors.reports import reports_sensor
+from weir.pipelines.operations.actions import actions_of
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
@@ -80,6 +81,19 @@ def test_the_sensor_reports_it_although_nothing_runs(clicking, instance, tick):
     [record] = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
     assert not record.evaluation.passed
     assert record.evaluation.metadata["lag_by_partition"].value == {"clicks-0": 30, "clicks-1": 30}
+
+
+def test_what_sensors_have_done_about_it_is_in_the_metadata(clicking, settings, database, broker):
+    request = database.request("clicking", "pace", by="dagster sensor weir_lag", reason="commits take 40% of the time")
+    database.finish_request(request, "commits every 1 s")
+    found = lag_result(clicking, settings, None, KafkaAdmin(broker), actions_of(database, "clicking"))
+    [row] = found.metadata["actions"].records
+    assert {name: value for name, value in row.data.items() if name != "at"} == {
+        "sensor": "weir_lag",
+        "measured": "commits take 40% of the time",
+        "did": "commits every 1 s",
+        "brought": "not known yet",
+    }
 
 
 def test_a_broker_that_does_not_answer_leaves_the_lag_unknown(clicking, settings, database):

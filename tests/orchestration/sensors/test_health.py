@@ -7,7 +7,7 @@ import pytest
 
 from tests.orchestration.applications import FLIGHTS
 from tests.orchestration.readings import metric, minutes, observed, running, task
-from weir.orchestration.sensors.health import conditions, health_sensor
+from weir.orchestration.sensors.health import health_sensor, repairs, too_much_lag
 from weir.orchestration.thresholds import Thresholds
 
 LIMITS = Thresholds()
@@ -47,8 +47,9 @@ def test_a_condition_that_lasts_is_reported_again_after_the_cooldown(database, d
 
 def test_a_task_in_doubt_is_warned_of():
     doubtful = running(tasks=(task(status="in doubt", reason="key user='ann' differs"),))
-    found = conditions(doubtful, minutes([0]), [0], LIMITS)
-    assert found == {"task 0_0 in doubt": "task 0_0 is in doubt and processes nothing: key user='ann' differs"}
+    assert repairs(doubtful) == {
+        "task 0_0 in doubt": "task 0_0 is in doubt and processes nothing: key user='ann' differs"
+    }
 
 
 @pytest.mark.parametrize(
@@ -63,5 +64,5 @@ def test_a_task_in_doubt_is_warned_of():
     ],
 )
 def test_growing_lag_and_lag_in_seconds_are_distinguished(lags, pace, expected):
-    found = conditions(running(metric=metric(lag=lags[-1])), minutes([lags[-1]], pace=pace), lags, LIMITS)
+    found = too_much_lag(lags[-1], minutes([lags[-1]], pace=pace), lags, LIMITS)
     assert set(found) == expected

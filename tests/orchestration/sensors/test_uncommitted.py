@@ -5,7 +5,7 @@ from dataclasses import replace
 import dagster as dg
 
 from tests.orchestration.applications import FLIGHTS
-from tests.orchestration.readings import observed, remembered, task, wait_for_next_millisecond
+from tests.orchestration.readings import metric, observed, remembered, task, wait_for_next_millisecond
 from weir.orchestration.sensors.uncommitted import uncommitted_sensor
 from weir.orchestration.thresholds import Thresholds
 
@@ -20,6 +20,7 @@ def test_much_uncommitted_state_requests_one_commit_and_its_answer_is_shown_once
     tick(sensor)
     assert database.pending_requests("flights") == [], "exactly the limit does not exceed it"
     database.report_tasks("flights", [task(uncommitted_bytes=MUCH - 1), task(task="0_1", uncommitted_bytes=1)])
+    database.add_metric("flights", metric(lag=900))
     tick(sensor)
     [request] = database.pending_requests("flights")
     assert (request.kind, request.requested_by) == ("commit", "dagster sensor weir_uncommitted")
@@ -27,8 +28,12 @@ def test_much_uncommitted_state_requests_one_commit_and_its_answer_is_shown_once
     assert f"request {request.id} " in tick(sensor).skip_message
     assert len(database.pending_requests("flights")) == 1
     database.finish_request(request.id, "committed epoch 9")
+    wait_for_next_millisecond()
+    database.add_metric("flights", metric(lag=20))
     answer = tick(sensor)
     assert observed(answer) == ["committed epoch 9"]
+    [event] = answer.asset_events
+    assert event.metadata["brought"].value == "lag 900 before, 20 0 s after"
     assert isinstance(tick(sensor, answer.cursor), dg.SkipReason)
 
 

@@ -233,3 +233,23 @@ def test_what_expectations_counted(tmp_path):
     assert (
         f"expectation not_negative: {passed} passed, {failed} failed ({failed}.00%), {failed} of them dropped" in text
     )
+
+
+def test_what_sensors_have_asked_for_is_shown_with_what_it_brought(place, database):
+    report(database, 90_000, TaskStatusRow(task="0_0", slot=0, status="running"))
+    asked = database.request(
+        "sales", "pace", by="dagster sensor weir_lag", reason="commits take 40% of the time", arguments={}
+    )
+    database.request("sales", "commit", by="ann@host", reason="a person")
+    assert "commits take 40% of the time; asked; not known yet" in status("sales").output
+    database.finish_request(asked, "commits every 1 s")
+    database.add_metric("sales", MetricRow(lag=7, at_ms=time.time_ns() // 1_000_000 + 5_000, **METRIC))
+    shown = status("sales").output
+    assert re.search(
+        r"weir_lag at [-0-9]+ [:0-9]+ UTC: commits take 40% of the time; commits every 1 s; "
+        r"lag 90,000 before, 7 5 s after",
+        shown,
+    ), shown
+    assert "a person" not in shown
+    [action] = json.loads(status("sales", "--json").output)["actions"]
+    assert (action["kind"], action["lag_before"], action["lag_after"]) == ("pace", 90_000, 7)

@@ -120,6 +120,7 @@ class InlineSlots:
     runner: EpochRunner
     renewal: Callable[[TaskId], Renewal | None] = lambda task: None
     begun: list[TaskPlan] = field(default_factory=list)
+    count: int = 1
 
     @property
     def has_begun(self) -> bool:
@@ -139,6 +140,12 @@ class InlineSlots:
 
     def forget(self, task: TaskId) -> None:
         self.begun = [plan for plan in self.begun if plan.task != task]
+
+    def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
+        pass
+
+    def grow(self, count: int) -> None:
+        self.count = count
 
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
         begun, self.begun = self.begun, []

@@ -48,8 +48,27 @@ def test_a_restore_can_be_requested_and_an_unknown_task_is_named(place):
     good, bad = place.desk.ask("restore", task="0_0"), place.desk.ask("restore", task="7_7")
     place.topics.rows["sales", 0] += sales(20, 0)
     place.run()
-    assert place.desk.answers[good] == ("task 0_0 is restoring", False)
+    assert place.desk.answers[good] == ("task 0_0 is restoring in slot 0", False)
     assert place.desk.answers[bad] == ("there is no task '7_7'; the tasks are 0_0, 0_1", True)
+    assert totals(place) == expected(place)
+
+
+@pytest.mark.parametrize(("for_s", "is_shortly"), [("3600", False), ("0", True)])
+def test_commits_can_be_further_apart_for_a_while(place, for_s, is_shortly):
+    """The program commits after each epoch."""
+    undisturbed = place.run().commits
+    assert undisturbed > 3
+    place.topics.rows["sales", 0] += sales(100, 0)
+    place.topics.rows["sales", 1] += sales(100, 1)
+    asked = place.desk.ask("pace", interval_ms="3600000", for_s=for_s)
+    bad = place.desk.ask("pace", interval_ms="soon", for_s="1")
+    commits = place.run().commits
+    assert (commits > 3) is is_shortly
+    assert place.desk.answers[asked] == (
+        f"commits every 3600 s instead of every 0.001 s, for {int(for_s):,} s",
+        False,
+    )
+    assert place.desk.answers[bad][1], "it is refused, and the run goes on"
     assert totals(place) == expected(place)
 
 

@@ -299,7 +299,7 @@ def test_a_request_tries_a_restore_that_waits_at_once(shop, monkeypatch):
     monkeypatch.setattr(InlineRestores, "finished", failing_once)
     shop.desk.report = report
     assert shop.run_to_the_end() == ["caught_up"]
-    assert shop.desk.answers == {1: (f"task {VICTIM} is restoring", False)}
+    assert shop.desk.answers == {1: (f"task {VICTIM} is restoring in slot 0", False)}
     assert_restored(shop)
 
 

@@ -17,7 +17,7 @@ MANY = 10_000_000
 
 
 def paced(slot_of: dict[TaskId, int], *, interval_s: float = 1.0, max_records: int = MANY) -> Pace:
-    return Pace(interval_s, slot_of, max_records=max_records, max_bytes=8_000_000)
+    return Pace(interval_s, slot_of.__getitem__, max_records=max_records, max_bytes=8_000_000)
 
 
 def after(*epochs: tuple[int, float]) -> Pace:
@@ -131,7 +131,7 @@ def test_time_is_divided_so_that_none_wants_while_another_has_more_by_weight(tot
 
 def test_the_rate_covers_the_epochs_that_had_input_and_is_zero_without_any():
     now_s = 0.0
-    pace = Pace(1.0, {A: 0}, lambda: now_s, max_records=MANY, max_bytes=MANY)
+    pace = Pace(1.0, {A: 0}.__getitem__, lambda: now_s, max_records=MANY, max_bytes=MANY)
     assert pace.records_per_s == 0
     for count, seconds in ((150, 0.5), (300, 1.5), (0, 0.1), (0, 0.2)):
         now_s += seconds

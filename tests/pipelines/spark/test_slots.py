@@ -13,6 +13,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark import RDD
 
 from tests.pipelines.spark import slot_work
+from weir.pipelines.spark.errors import RunError
 from weir.pipelines.spark.signs import LONG_CALL_S, SIGN_EVERY_S
 from weir.pipelines.spark.slots import TRIES, SlotFailedError, SlotLostError, SlotPool, WorkerStartError
 from weir.pipelines.spark.worker import WorkerSettings
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def make(spark, tmp_path):
-    def make(reference: str = "weir.pipelines.examples.flights:app") -> SlotPool:
+    def make(reference: str = "weir.pipelines.examples.flights:app", slots: int = 2) -> SlotPool:
         settings = WorkerSettings(
             reference=reference,
             kafka={},
@@ -32,7 +33,7 @@ def make(spark, tmp_path):
                 application_folder=str(tmp_path / "app"), state_folder=str(tmp_path / "state"), partition_counts={}
             ),
         )
-        return SlotPool(spark, 2, settings, {})
+        return SlotPool(spark, slots, settings, {})
 
     return make
 
@@ -135,3 +136,15 @@ def test_after_the_end_no_worker_is_busy(make):
     assert [sum(worker.cpu_times()[:2]) for worker in workers if worker.is_running()] == before
     with closing(make()) as again:
         assert worker_of(again, 0) > 0
+
+
+def test_slots_are_added_while_the_others_go_on_up_to_what_the_context_has_threads_for(spark, make):
+    with closing(make(slots=1)) as pool:
+        before = worker_of(pool, 0)
+        pool.grow(2)
+        assert pool.count == 2
+        assert worker_of(pool, 0) == before
+        assert worker_of(pool, 1) != before
+        with pytest.raises(RunError, match="there can be at most 3 slots"):
+            pool.grow(4)
+        assert pool.count == 2

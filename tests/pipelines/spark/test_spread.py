@@ -8,12 +8,13 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Int64, StreamsBuilder, String
-from weir.pipelines.spark.spread import spread
+from weir.pipelines.spark.spread import freest, relieved, spread
 from weir.state.types import TaskId
 
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
@@ -93,3 +94,39 @@ def test_a_run_spreads_tasks_by_what_all_runs_before_have_measured(tmp_path):
             assert task.busy_s >= runs * records * wait_ms / 1000 * (partition in slow)
             place.topics.rows["calls", partition] += rows[partition]
         assert len(slots_of_the_slow()) == 2
+
+
+FOUR = {TaskId(0, 0): 0, TaskId(0, 1): 1, TaskId(1, 0): 2, TaskId(1, 1): 2}
+"""The slots of four tasks."""
+
+
+@pytest.mark.parametrize(
+    ("slots", "costs", "slot"),
+    [
+        (3, {}, 1),
+        (3, {TaskId(0, 1): 0.5, TaskId(1, 0): 0.2, TaskId(1, 1): 0.2}, 2),
+        (3, {TaskId(0, 1): 0.3, TaskId(1, 0): 0.2, TaskId(1, 1): 0.2}, 1),
+        (4, {}, 3),
+        (1, {}, 0),
+    ],
+)
+def test_the_freest_slot_is_another_one_whose_tasks_cost_least(slots, costs, slot):
+    """Without costs, the one with the fewest tasks."""
+    slot_of = FOUR if slots > 1 else dict.fromkeys(FOUR, 0)
+    assert freest(TaskId(0, 0), slot_of, slots, costs) == slot
+
+
+@pytest.mark.parametrize(
+    ("held", "slots", "costs", "moves"),
+    [
+        ([0, 0, 0, 0], 2, [4, 3, 2, 1], {1: 1, 3: 1}),
+        ([0, 0, 0, 0], 3, [4, 3, 2, 1], {1: 1, 2: 2, 3: 1}),
+        ([0, 0, 1, 1], 3, [1, 1, 2, 2], {3: 2}),
+        ([0, 1], 4, [9, 9], {}),
+        ([0, 0, 1], 2, [9, 9, 0], {}),
+    ],
+)
+def test_tasks_of_the_fullest_slots_move_into_empty_ones(held, slots, costs, moves):
+    tasks = [TaskId(0, number) for number in range(len(held))]
+    found = relieved(dict(zip(tasks, held, strict=True)), slots, dict(zip(tasks, costs, strict=True)))
+    assert {task.partition: slot for task, slot in found.items()} == moves

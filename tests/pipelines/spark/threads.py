@@ -48,6 +48,15 @@ class ThreadedSlots(PlansUnderWay):
             found += InlineSlots(self._runners[self.slot_of[request.task]]).settle([request])
         return found
 
+    @property
+    def count(self) -> int:
+        return len(self._threads)
+
+    def grow(self, count: int) -> None:
+        for slot in range(self.count, count):
+            self._threads.append(ThreadPoolExecutor(1))
+            self._runners[slot] = self._runner(slot)
+
     def driver_dies(self) -> None:
         """Whatever still runs here hears of no driver any more, and has ended when this returns: stores may be closed.
 

@@ -152,6 +152,7 @@ def test_readings_have_kafka_streams_names_and_tags():
         ),
         {"records_in": 100, "late_records": 4, "expired_records": 2, "null_keys": 1, "rows_out": 5},
     )
+    metrics.worked("0_1", 2.5)
     metrics.restoring("0_0", 500, 1500)
     found = {(reading.group, reading.name, *reading.tags.values()): reading.value for reading in metrics.readings()}
     thread, task, node, state = (f"stream-{name}-metrics" for name in ("thread", "task", "processor-node", "state"))
@@ -193,6 +194,8 @@ def test_readings_have_kafka_streams_names_and_tags():
         (state, "get-latency-max", "0_1", "held"): 7,
         (state, "range-latency-max", "0_1", "held"): 3,
         (task, "apply-latency-max", "0_1"): 3,
+        (task, "applied-records-per-s", "0_1"): 100 / 0.003,
+        (task, "busy-ratio", "0_1"): 0.25,
         (task, "settle-latency-avg", "0_1"): 2,
         (state, "apply-latency-avg", "0_1", "held"): 1,
         (state, "commit-rate", "0_1", "held"): 0.1,

@@ -1,0 +1,155 @@
+"""A task that is restored in another slot continues there, whatever its old slot is still doing (PROTOCOL 27).
+
+Results are compared with a plain loop over the records. Slots are threads; a call is held up until the test lets it go.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from datetime import timedelta
+
+import msgspec
+import polars as pl
+import pytest
+
+from tests.pipelines.spark.inline import Topics
+from tests.pipelines.spark.threads import ThreadedPlace
+from tests.waiting import wait_for
+from weir import Application, Count, Json, StreamsBuilder, String, Sum
+from weir.state.commit.tables import read_table
+from weir.state.types import TaskId
+
+RECORDS, USERS, HELD = 400, 7, 123
+MOVED, OTHER = TaskId(0, 0), TaskId(0, 1)
+EXPECTED = {
+    f"user-{partition}-{user}": (len(numbers), sum(numbers))
+    for partition in range(2)
+    for user in range(USERS)
+    if (numbers := range(user, RECORDS, USERS))
+}
+
+
+@dataclass(frozen=True)
+class Click:
+    number: int
+    partition: int
+
+
+class Gate:
+    """Holds up the first call for one record of partition 0."""
+
+    def __init__(self) -> None:
+        self.opened, self.is_in, self.calls = threading.Event(), threading.Event(), Counter[int]()
+
+
+GATE = Gate()
+
+
+@pytest.fixture(autouse=True)
+def gate():
+    global GATE
+    GATE = Gate()
+    yield GATE
+    GATE.opened.set()
+
+
+def called(click: Click) -> Click:
+    if click.partition == 0:
+        GATE.calls[click.number] += 1
+        if click.number == HELD and GATE.calls[HELD] == 1:
+            GATE.is_in.set()
+            assert GATE.opened.wait(100)
+    return click
+
+
+@pytest.fixture
+def place(tmp_path) -> ThreadedPlace:
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("user"), value=Json(Click)).map_values(called)
+    clicks.group_by_key().agg("clicks", clicks=Count(), total=Sum("number")).to_delta("totals")
+    rows = {
+        ("clicks", partition): [
+            (
+                b"user-%d-%d" % (partition, number % USERS),
+                msgspec.json.encode(Click(number, partition)),
+                1_000 * number,
+            )
+            for number in range(RECORDS)
+        ]
+        for partition in range(2)
+    }
+    application = Application("shop", builder, commit_interval=timedelta(milliseconds=20))
+    return ThreadedPlace(application, Topics(rows), tmp_path, max_records=10)
+
+
+def totals(there: ThreadedPlace) -> dict[str, tuple[int, int]]:
+    frame = pl.DataFrame(read_table(there.warehouse / "shop" / "totals")).sort("_epoch", "_seq", maintain_order=True)
+    return {user: (clicks, total) for user, clicks, total in frame.select("user", "clicks", "total").rows()}
+
+
+def test_a_task_goes_on_in_another_slot_while_its_old_slot_is_held_up(place, gate):
+    run, stop = place.begin(until_caught_up=False)
+    wait_for(gate.is_in.is_set, "the call is being made")
+    wait_for(lambda: place.positions("clicks")[1] == RECORDS, "the other partition is committed to its end")
+    assert place.positions("clicks")[0] <= HELD
+    slots = place.used[-1]
+    assert (slots.slot_of[MOVED], slots.slot_of[OTHER]) == (0, 1)
+    asked = place.desk.ask("restore", task=str(MOVED), slot="freest")
+    wait_for(lambda: place.positions("clicks") == [RECORDS] * 2, "all is committed")
+    assert not gate.opened.is_set(), "the first call is still held up"
+    assert place.desk.answers[asked] == (f"task {MOVED} is restoring in slot 1", False)
+    assert totals(place) == EXPECTED
+    before = place.commit_before()
+    gate.opened.set()
+    wait_for(lambda: 0 not in slots._given, "the old slot has answered")
+    stop.set()
+    run.result(60)
+    assert before.tasks[place.name_of(str(MOVED))].positions == {"clicks": {0: RECORDS}}
+    assert totals(place) == EXPECTED, "what the first call has led to counts for nothing"
+    assert gate.calls[HELD] == 2
+
+
+def test_with_one_slot_a_task_is_restored_where_it_is(place, gate):
+    gate.opened.set()
+    place.slot_count = 1
+    place.run()
+    place.topics.rows["clicks", 1].append((b"user-1-0", msgspec.json.encode(Click(7, 1)), 1_000 * RECORDS))
+    asked = place.desk.ask("restore", task=str(MOVED), slot="freest")
+    place.run()
+    assert place.desk.answers[asked] == (f"task {MOVED} is restoring in slot 0", False)
+    clicks, total = EXPECTED["user-1-0"]
+    assert totals(place) == EXPECTED | {"user-1-0": (clicks + 1, total + 7)}
+
+
+def test_tasks_move_with_their_stores_into_slots_that_are_added(place, gate):
+    gate.opened.set()
+    place.slot_count = 1
+    run, stop = place.begin(until_caught_up=False)
+    wait_for(lambda: place.positions("clicks") == [RECORDS] * 2, "all is committed")
+    slots = place.used[-1]
+    assert (slots.slot_of[MOVED], slots.slot_of[OTHER]) == (0, 0)
+    asked = [place.desk.ask("slots", slots=wanted) for wanted in ("2", "2", "many")]
+    wait_for(lambda: set(asked) <= place.desk.answers.keys(), "they are answered")
+    assert [place.desk.answers[number] for number in asked] == [
+        (f"2 slots instead of 1; moved: {min(_moved(slots))}", False),
+        ("there are 2 slots already", False),
+        ("'many' is not a number of slots", True),
+    ]
+    for partition in range(2):
+        row = b"user-%d-0" % partition, msgspec.json.encode(Click(7, partition)), 1_000 * RECORDS
+        place.topics.rows["clicks", partition].append(row)
+    wait_for(lambda: place.positions("clicks") == [RECORDS + 1] * 2, "the rest is committed")
+    stop.set()
+    run.result(60)
+    assert place.restores.done == []
+    more = {
+        f"user-{partition}-0": (EXPECTED[f"user-{partition}-0"][0] + 1, EXPECTED[f"user-{partition}-0"][1] + 7)
+        for partition in range(2)
+    }
+    assert totals(place) == EXPECTED | more
+
+
+def _moved(slots) -> list[TaskId]:
+    return [task for task, slot in slots.slot_of.items() if slot == 1]
