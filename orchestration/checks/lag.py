@@ -36,12 +36,16 @@ def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
     )
     def lag(weir: WeirResource) -> dg.AssetCheckResult:
         """Compare the offsets that were read with the topics' ends."""
-        settings = weir.settings()
-        status = ControlDatabase(settings.control_database_url).application_status(supervised.id)
-        with broker_for(settings) as (bootstrap_servers, settings):
-            return lag_result(supervised, settings, status, KafkaAdmin(bootstrap_servers, settings.kafka))
+        return current_lag(supervised, weir.settings())
 
     return lag
+
+
+def current_lag(supervised: Supervised, settings: Settings) -> dg.AssetCheckResult:
+    """``lag_result``, with a broker that is started if need be."""
+    status = ControlDatabase(settings.control_database_url).application_status(supervised.id)
+    with broker_for(settings) as (bootstrap_servers, settings):
+        return lag_result(supervised, settings, status, KafkaAdmin(bootstrap_servers, settings.kafka))
 
 
 def lag_result(
@@ -56,6 +60,8 @@ def lag_result(
         return unknown_lag(supervised, error)
     records = sum(lags.values())
     return dg.AssetCheckResult(
+        asset_key=supervised.ingest,
+        check_name=LAG_CHECK,
         passed=newest is not None and records <= max_records,
         severity=dg.AssetCheckSeverity.WARN,
         description=_sentence(records, newest, status),
@@ -71,6 +77,8 @@ def lag_result(
 def unknown_lag(supervised: Supervised, error: Exception) -> dg.AssetCheckResult:
     """A warning that says why nobody knows."""
     return dg.AssetCheckResult(
+        asset_key=supervised.ingest,
+        check_name=LAG_CHECK,
         passed=False,
         severity=dg.AssetCheckSeverity.WARN,
         description=f"the lag is unknown: {error}",
