@@ -20,10 +20,12 @@ from weir.orchestration.checks.quarantine import quarantine_check
 from weir.orchestration.checks.running import running_check
 from weir.orchestration.checks.sinks import sink_checks
 from weir.orchestration.checks.state import state_checks
-from weir.orchestration.jobs.asset_jobs import audit_job, catch_up_job, continuous_job, verify_job
+from weir.orchestration.jobs.backfills import backfills_job, discard_backfill_job, swap_backfill_job
+from weir.orchestration.jobs.checks import audit_job, verify_job
 from weir.orchestration.jobs.compaction import compaction_job
 from weir.orchestration.jobs.dead_letters import dead_letters_job, discard_job, replay_job
-from weir.orchestration.jobs.migration import migration_job
+from weir.orchestration.jobs.ingest import ingest_job
+from weir.orchestration.jobs.migration import migration_jobs
 from weir.orchestration.jobs.rebuild import rebuild_job
 from weir.orchestration.jobs.requests import request_jobs
 from weir.orchestration.jobs.restore import restore_job
@@ -58,7 +60,8 @@ SENSORS = (
     "succession",
     "uncommitted",
 )
-"""By name, without ``weir_``."""
+SCHEDULES = ("hourly_audit", "nightly_compaction")
+"""By name, without ``weir_``, like the sensors."""
 
 
 def supervise(
@@ -86,13 +89,15 @@ def supervise(
         first_day: The first day of event time that a backfill may ask for.
         end_day: The day after the last; today if not given.
         owners: Shown with the assets: e-mail addresses, or ``team:name``.
-        unwatched: Sensors that leave the application alone, such as ``succession``.
+        unwatched: Sensors and schedules that leave the application alone, such as ``succession``.
 
     Raises:
-        ValueError: No module has the application as an attribute, or no sensor has a name of ``unwatched``.
+        ValueError: No module has the application as an attribute, or no sensor or schedule has a name of
+            ``unwatched``.
     """
-    if unknown := set(unwatched) - set(SENSORS):
-        raise ValueError(f"no sensor is called {min(unknown)}; these are: {', '.join(SENSORS)}")
+    if unknown := set(unwatched) - {*SENSORS, *SCHEDULES}:
+        known = ", ".join((*SENSORS, *SCHEDULES))
+        raise ValueError(f"no sensor or schedule is called {min(unknown)}; these are: {known}")
     own = topics or {}
     return Supervised(
         application=application,
@@ -112,8 +117,9 @@ def supervise(
 
 def definitions(*applications: Application | Supervised, weir: WeirResource | None = None) -> dg.Definitions:
     """Everything for ``applications``: assets, checks, jobs, schedules, sensors, and the resources ``weir`` and
-    ``pipes``. One call holds all applications of a code location, because its sensors look after all of them; merge it
-    with definitions of your own (``dg.Definitions.merge``).
+    ``pipes``. One call holds all applications of a code location, because its sensors and jobs are for all of them;
+    merge it with definitions of your own (``dg.Definitions.merge``), but not with those of a second call, which Dagster
+    refuses.
 
     ``weir`` says where Weir works; without it, ``WEIR_*`` variables and ``weir.toml`` do.
 
@@ -130,18 +136,31 @@ def definitions(*applications: Application | Supervised, weir: WeirResource | No
         for topic, key in each.topics.items()
         if key == _external_key(topic)
     }
-    compactions, restores = [compaction_job(each) for each in supervised], [restore_job(each) for each in supervised]
-    ingests = [job(each) for each in supervised for job in (catch_up_job, continuous_job)]
+    ingests, audit = [ingest_job(each) for each in supervised], audit_job(supervised)
+    compaction, restore = compaction_job(supervised), restore_job(supervised)
     own = {each.id: _own(each) for each in supervised}
     checks = {id_: [key for made in each.asset_checks or () for key in made.check_keys] for id_, each in own.items()}
     return dg.Definitions.merge(
         *own.values(),
         dg.Definitions(
             assets=list(external.values()),
-            jobs=[*ingests, *compactions, *restores],
-            schedules=[
-                compaction_schedule(each, compaction) for each, compaction in zip(supervised, compactions, strict=True)
+            jobs=[
+                *ingests,
+                *request_jobs(supervised),
+                restore,
+                compaction,
+                audit,
+                verify_job(supervised),
+                dead_letters_job(supervised),
+                replay_job(supervised),
+                discard_job(supervised),
+                rebuild_job(supervised),
+                backfills_job(supervised),
+                swap_backfill_job(supervised),
+                discard_backfill_job(supervised),
+                *migration_jobs(supervised),
             ],
+            schedules=[compaction_schedule(supervised, compaction), audit_schedule(supervised, audit)],
             sensors=[
                 commits_sensor(supervised),
                 reports_sensor(supervised),
@@ -150,9 +169,9 @@ def definitions(*applications: Application | Supervised, weir: WeirResource | No
                 uncommitted_sensor(supervised),
                 restart_sensor(supervised, ingests),
                 retention_sensor(supervised),
-                compaction_sensor(supervised, compactions),
+                compaction_sensor(supervised, compaction),
                 stalled_sensor(supervised),
-                repair_sensor(supervised, restores),
+                repair_sensor(supervised, restore),
                 alerts_sensor(supervised, checks),
             ],
             resources={"weir": weir or WeirResource(), "pipes": driver_pipes()},
@@ -161,8 +180,7 @@ def definitions(*applications: Application | Supervised, weir: WeirResource | No
 
 
 def _own(supervised: Supervised) -> dg.Definitions:
-    """What belongs to one application alone."""
-    audit = audit_job(supervised)
+    """Its assets and their checks."""
     return dg.Definitions(
         assets=[*supervised.topic_assets, ingest_assets(supervised), *backfill_assets(supervised)],
         asset_checks=[
@@ -174,17 +192,6 @@ def _own(supervised: Supervised) -> dg.Definitions:
             *state_checks(supervised),
             *file_checks(supervised),
         ],
-        jobs=[
-            *request_jobs(supervised),
-            dead_letters_job(supervised),
-            replay_job(supervised),
-            discard_job(supervised),
-            verify_job(supervised),
-            audit,
-            rebuild_job(supervised),
-            migration_job(supervised),
-        ],
-        schedules=[audit_schedule(supervised, audit)],
     )
 
 

@@ -1,4 +1,4 @@
-"""An application as Dagster knows it: where its program is, and the names of its assets, jobs and sensors."""
+"""An application as Dagster knows it: where its program is, and the names of its assets, job and partitions."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ from weir.state.types import CHANGELOG_FOLDER, TableSpec
 FIRST_DAY = date(2020, 1, 1)
 TAG_CHARACTERS = 63
 """The most that Dagster allows in an asset's tag."""
+TASKS = dg.DynamicPartitionsDefinition(name="weir_tasks")
+"""One partition per task of all applications (``shop:0_3``); the commits sensor keeps them in step with commits."""
+BACKFILLS = dg.DynamicPartitionsDefinition(name="weir_backfills")
+"""One partition per backfill that is not swapped in (``shop:20260302-20260309-1a2b3c``); runs that make, list,
+swap or discard backfills keep them in step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +45,7 @@ class Supervised:
     end_day: date | None = None
     """The day after the last; None for today."""
     unwatched: Collection[str] = ()
-    """Sensors that leave the application alone, by name without ``weir_``."""
+    """Sensors and schedules that leave the application alone, by name without ``weir_``."""
     owners: Sequence[str] = ()
     """Of its assets: e-mail addresses, or ``team:name``."""
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -52,13 +57,23 @@ class Supervised:
 
     @cached_property
     def name(self) -> str:
-        """The id as it appears in the names of jobs, sensors and the asset group, which may not contain a dash."""
+        """The id as it appears in the names of ops, jobs and the asset group, which may not contain a dash."""
         return re.sub(r"\W", "_", self.id)
 
     @property
     def tags(self) -> dict[str, str]:
-        """On the application's assets, sensors, schedules and runs."""
-        return {"weir/application": self.id[:TAG_CHARACTERS]}
+        """On the application's assets and runs."""
+        return application_tags(self.id)
+
+    @property
+    def ingest_op(self) -> str:
+        """The name of the ingest's op, under which a run's configuration addresses it."""
+        return f"{self.name}_ingest"
+
+    @property
+    def ingest_job(self) -> str:
+        """The name of the job that runs the ingest."""
+        return f"{self.name}_run"
 
     @cached_property
     def ingest(self) -> dg.AssetKey:
@@ -93,7 +108,11 @@ class Supervised:
         """The asset of each sink outside the warehouse, by the sink's name."""
         return {sink.name: self.tables[outbox_name(sink.name)] for sink in self.application.topology.outside_sinks}
 
-    @cached_property
-    def task_partitions(self) -> dg.DynamicPartitionsDefinition:
-        """One partition per task (``0_3``); the commits sensor keeps them in step with the topology."""
-        return dg.DynamicPartitionsDefinition(name=f"{self.name}_tasks")
+    def partition(self, part: str) -> str:
+        """How ``TASKS`` and ``BACKFILLS`` name a task or a backfill of the application."""
+        return f"{self.id}:{part}"
+
+
+def application_tags(id_: str) -> dict[str, str]:
+    """On the assets and runs of the application with that id."""
+    return {"weir/application": id_[:TAG_CHARACTERS]}

@@ -57,10 +57,6 @@ GLOBAL_TABLE = BACKFILLS + "without_its_global_table_or_with_a_table_an_applicat
 OTHER_ROWS = COMMANDS + "rows_of_another_version_are_read_by_the_one_that_ran_last_or_by_this_one_once_it_has_run"
 PARTITIONER = COMMANDS + "a_topic_with_another_partitioner_is_repartitioned_or_its_producer_set_to_murmur2"
 SASL = "tests/integration/test_sasl.py::test_"
-TERMINATED = (
-    "tests/orchestration/assets/test_backfill.py::"
-    "test_a_complete_backfill_whose_run_was_terminated_is_swapped_in_or_discarded"
-)
 UNKNOWN_TOPIC = f"{CLI}/test_kafka.py::test_an_unknown_topic_is_named_with_a_way_out_that_works"
 WHEEL = "tests/integration/test_wheel.py::test_a_project_with_folders_of_our_names_runs_from_the_wheel"
 SINK_REFUSED = f"{CLI}/test_sink.py::test_a_refused_record_waits_goes_aside_and_is_sent_again_or_deleted"
@@ -565,14 +561,6 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/cli/backfill.py discard": {
         "backfill list x": BACKFILLS + "a_backfill_to_be_discarded_is_found_in_the_list",
     },
-    "orchestration/assets/backfill.py run_backfill": {
-        "backfill list x": "tests/orchestration/assets/test_backfill.py::"
-        "test_a_backfill_that_is_ended_says_what_is_left_and_leaves_the_outputs_alone",
-    },
-    "orchestration/assets/backfill.py _left_by_termination": {
-        "backfill swap x x": TERMINATED,
-        "backfill discard x x": TERMINATED,
-    },
     "pipelines/backfill/errors.py UnloggedStoreError": {
         "backfill the program with logging=True for it": f"{SPARK}/test_unlogged_stores.py::"
         "test_a_backfill_of_everything_is_refused_and_then_made_with_changelogs",
@@ -640,7 +628,6 @@ NO_WAYS_OUT = {
 
 NO_REFUSALS = {
     "pipelines/cli/sink.py",
-    "orchestration/assets/backfill.py BackfillConfig",
     "pipelines/cli/backfill.py",
     "pipelines/cli/control.py restore",
     "pipelines/cli/demo.py _show_flights",

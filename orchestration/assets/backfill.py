@@ -11,8 +11,9 @@ import dagster as dg
 from pydantic import Field
 
 from weir.infra.settings import Settings
+from weir.orchestration.partitions import make_changes, partition_changes
 from weir.orchestration.resources import WeirResource, run_driver
-from weir.orchestration.supervised import Supervised
+from weir.orchestration.supervised import BACKFILLS, Supervised
 from weir.pipelines.backfill.differences import MAX_CHANGE
 from weir.pipelines.backfill.files import TIME_COLUMN
 from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
@@ -45,7 +46,7 @@ WALL_CLOCK_FIELD: bool = Field(
 class BackfillConfig(dg.Config):
     """How the days of the run's partitions are recomputed."""
 
-    swap: bool = Field(default=True, description="Swap the days in; false leaves that to `weir backfill swap APP ID`.")
+    swap: bool = Field(default=True, description="Swap the days in; false leaves that to weir_swap_backfill.")
     publish: bool = PUBLISH_FIELD
     max_change: float = MAX_CHANGE_FIELD
     margin_hours: float | None = Field(
@@ -95,7 +96,7 @@ def _backfill_asset(supervised: Supervised, outputs: DayOutputs) -> dg.AssetsDef
         """Start a driver over the days, follow it to its end, and record what it reports."""
         window, settings = context.partition_time_window, weir.settings()
         days = Days(first=window.start.date(), end=window.end.date())
-        known = {row.id for row in _backfills_of(supervised, settings, days)}
+        known = {row.id for row in backfills_of(supervised, settings)}
         context.instance.add_run_tags(context.run.run_id, supervised.tags)
         try:
             finished, _ = run_backfill(
@@ -116,9 +117,8 @@ def _backfill_asset(supervised: Supervised, outputs: DayOutputs) -> dg.AssetsDef
                 },
             )
         except dg.DagsterExecutionInterruptedError:
-            yield _left_by_termination(
-                supervised.id, [row for row in _backfills_of(supervised, settings, days) if row.id not in known]
-            )
+            made = [row for row in backfills_of(supervised, settings) if row.days == str(days) and row.id not in known]
+            yield _left_by_termination(supervised, made)
             return
         yield from finished.get_results(implicit_materializations=False)
 
@@ -142,10 +142,14 @@ def run_backfill(
         dagster.Failure: It was killed, or ended with an error.
         DagsterExecutionInterruptedError: The run was terminated; the driver has ended.
     """
-    driven = run_driver(DRIVER, supervised, context, weir, pipes, asked)
+    try:
+        driven = run_driver(DRIVER, supervised, context, weir, pipes, asked)
+    finally:
+        update_backfill_partitions(supervised, weir.settings(), context.instance)
     if driven is None:
         raise dg.Failure(
-            f"the backfill of {supervised.id} was killed; `weir backfill list {supervised.id}` shows how far it got",
+            f"the backfill of {supervised.id} was killed; launch weir_backfills with the partition {supervised.id} to "
+            "see what is left of it",
             allow_retries=False,
         )
     finished, closing = driven
@@ -154,15 +158,21 @@ def run_backfill(
     return finished, closing
 
 
-def _backfills_of(supervised: Supervised, settings: Settings, days: Days) -> list[BackfillRow]:
-    """The backfills of these days that exist or were swapped in; empty if the application has never run here."""
+def backfills_of(supervised: Supervised, settings: Settings) -> list[BackfillRow]:
+    """The backfills that exist or were swapped in; empty if the application has never run here."""
     try:
-        return [row for row in backfills(settings, supervised.id) if row.days == str(days)]
+        return list(backfills(settings, supervised.id))
     except OperationError:
         return []
 
 
-def _left_by_termination(application: str, made: Iterable[BackfillRow]) -> dg.MaterializeResult[None]:
+def update_backfill_partitions(supervised: Supervised, settings: Settings, instance: dg.DagsterInstance) -> None:
+    """Make the application's backfills that can be swapped in or discarded the partitions of the jobs that do so."""
+    there = [row.id for row in backfills_of(supervised, settings) if row.state != "swapped in"]
+    make_changes(partition_changes(supervised, BACKFILLS, there, instance), instance)
+
+
+def _left_by_termination(supervised: Supervised, made: Iterable[BackfillRow]) -> dg.MaterializeResult[None]:
     """What to report of a backfill whose run was terminated: Pipes drops the reports of what it has interrupted.
 
     Raises:
@@ -179,8 +189,8 @@ def _left_by_termination(application: str, made: Iterable[BackfillRow]) -> dg.Ma
             )
         if row.state == "complete":
             raise dg.Failure(
-                f"the backfill was stopped when it was complete; swap it in with `weir backfill swap {application} "
-                f"{row.id}`, or discard it with `weir backfill discard {application} {row.id}`",
+                "the backfill was stopped when it was complete; launch weir_swap_backfill to swap it in, or "
+                f"weir_discard_backfill, with the partition {supervised.partition(row.id)}",
                 allow_retries=False,
             )
     raise dg.Failure("the backfill was stopped; its files were removed", allow_retries=False)

@@ -39,11 +39,6 @@ class IngestConfig(dg.Config):
     )
 
 
-def ingest_op(supervised: Supervised) -> str:
-    """The name of the ingest's op, under which a run's configuration addresses it."""
-    return f"{supervised.name}_ingest"
-
-
 def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
     """One op that runs a driver to its end and reports the ingest and all tables, or nothing before the first commit.
 
@@ -51,7 +46,7 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
     """
 
     @dg.multi_asset(
-        name=ingest_op(supervised),
+        name=supervised.ingest_op,
         can_subset=False,
         specs=list(_specs(supervised)),
         description="Start a driver, follow it to its end, and record what it reports.",

@@ -1,4 +1,4 @@
-"""A commit as Dagster records it: materializations of every asset, and the restore job's partitions, one per task.
+"""A commit as Dagster records it: materializations of every asset, and its tasks as partitions of the restore job.
 
 The commits sensor records both while a driver runs (``weir.orchestration.sensors.commits``); an ingest records the
 partitions when its run ends, and its materializations if that run was terminated.
@@ -19,7 +19,8 @@ from weir.orchestration.drivers.metadata import (
     table_data_version,
     table_metadata,
 )
-from weir.orchestration.supervised import Supervised
+from weir.orchestration.partitions import PartitionsChange, make_changes, partition_changes
+from weir.orchestration.supervised import TASKS, Supervised
 from weir.pipelines.operations.positions import committed_positions
 from weir.pipelines.topology.naming import names_over, stored_table
 from weir.state.commit.protocol import newest_commit
@@ -88,27 +89,16 @@ def dagster_values(metadata: dict[str, Any]) -> dict[str, Any]:
 
 def task_partition_changes(
     supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInstance
-) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
+) -> list[PartitionsChange]:
     """What turns the known task partitions into the commit's, leaving out tasks of another program's topology."""
-    partitions, topology = supervised.task_partitions, supervised.application.over(newest).topology
-    tasks = set()
+    topology, tasks = supervised.application.over(newest).topology, set()
     for name in newest.tasks:
         with contextlib.suppress(KeyError):
             tasks.add(str(topology.task_of(name)))
-    known = set(instance.get_dynamic_partitions(str(partitions.name)))
-    added, gone = sorted(tasks - known), sorted(known - tasks)
-    return [
-        *([partitions.build_add_request(added)] if added else []),
-        *([partitions.build_delete_request(gone)] if gone else []),
-    ]
+    return partition_changes(supervised, TASKS, tasks, instance)
 
 
 def update_task_partitions(supervised: Supervised, warehouse: Place, instance: dg.DagsterInstance) -> None:
     """Make the changes that the commits sensor would make at its next tick, for a run that has just ended."""
-    newest = newest_commit(warehouse, supervised.id)
-    for change in task_partition_changes(supervised, newest, instance) if newest else ():
-        if isinstance(change, dg.AddDynamicPartitionsRequest):
-            instance.add_dynamic_partitions(change.partitions_def_name, change.partition_keys)
-        else:
-            for task in change.partition_keys:
-                instance.delete_dynamic_partition(change.partitions_def_name, task)
+    if (newest := newest_commit(warehouse, supervised.id)) is not None:
+        make_changes(task_partition_changes(supervised, newest, instance), instance)

@@ -72,33 +72,37 @@ def commit_checks(supervised: Supervised) -> dg.AssetChecksDefinition:
         ],
     )
     def audit(weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
-        settings = weir.settings()
-        window = newest_commits(folder_at(settings.warehouse), supervised.id, epochs)
-        yield _offsets(supervised, window)
-        yield from _rates(supervised, window)
-        yield from expectation_results(supervised, window)
-        yield _uncommitted(supervised, settings)
-        for table, key in supervised.outputs.items():
-            rows = row_count(folder_at(settings.warehouse), supervised.id, table, window) if window else None
-            metadata = (
-                {}
-                if rows is None
-                else {
-                    "first_epoch": rows.first_epoch,
-                    "last_epoch": rows.last_epoch,
-                    "committed_rows": rows.committed,
-                    "found_rows": rows.found,
-                }
-            )
-            yield dg.AssetCheckResult(
-                asset_key=key,
-                check_name="rows_as_committed",
-                passed=rows is None or rows.is_right,
-                metadata=metadata,
-                description="nothing to compare yet" if rows is None else None,
-            )
+        yield from commit_results(supervised, weir.settings())
 
     return audit
+
+
+def commit_results(supervised: Supervised, settings: Settings) -> Iterator[dg.AssetCheckResult]:
+    """One result for each spec of ``commit_checks``."""
+    window = newest_commits(folder_at(settings.warehouse), supervised.id, supervised.thresholds.audited_epochs)
+    yield _offsets(supervised, window)
+    yield from _rates(supervised, window)
+    yield from expectation_results(supervised, window)
+    yield _uncommitted(supervised, settings)
+    for table, key in supervised.outputs.items():
+        rows = row_count(folder_at(settings.warehouse), supervised.id, table, window) if window else None
+        metadata = (
+            {}
+            if rows is None
+            else {
+                "first_epoch": rows.first_epoch,
+                "last_epoch": rows.last_epoch,
+                "committed_rows": rows.committed,
+                "found_rows": rows.found,
+            }
+        )
+        yield dg.AssetCheckResult(
+            asset_key=key,
+            check_name="rows_as_committed",
+            passed=rows is None or rows.is_right,
+            metadata=metadata,
+            description="nothing to compare yet" if rows is None else None,
+        )
 
 
 def _offsets(supervised: Supervised, window: CommitWindow | None) -> dg.AssetCheckResult:

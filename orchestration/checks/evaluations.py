@@ -1,4 +1,4 @@
-"""The newest evaluations of checks; one that is only planned, by a run that has begun, does not hide the one before."""
+"""Evaluations of checks: from results that no check of a run has made, and the newest that there are."""
 
 from __future__ import annotations
 
@@ -10,10 +10,25 @@ from dagster._core.storage.asset_check_execution_record import (  # has no publi
 )
 
 
+def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """A result that names its asset and its check, as an event."""
+    if result.asset_key is None or result.check_name is None:
+        raise ValueError("the result does not name its asset and its check")
+    return dg.AssetCheckEvaluation(
+        asset_key=result.asset_key,
+        check_name=result.check_name,
+        passed=result.passed,
+        severity=result.severity,
+        description=result.description,
+        metadata=result.metadata,
+    )
+
+
 def newest_evaluations(
     instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]
 ) -> Iterator[tuple[dg.AssetCheckKey, int, dg.AssetCheckEvaluation]]:
-    """Of each check that was ever evaluated: its key, the number of the record, which grows, and the evaluation."""
+    """Of each check that was ever evaluated: its key, the number of the record, which grows, and the evaluation. One
+    that is only planned, by a run that has begun, does not hide the one before."""
     storage = instance.event_log_storage
     for key, newest in storage.get_latest_asset_check_execution_by_key(keys).items():
         records = [newest]

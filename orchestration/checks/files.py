@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.tables import output_tables
@@ -36,21 +37,28 @@ def _file_checks(supervised: Supervised, name: str, description: str, *, reads: 
         specs=[dg.AssetCheckSpec(name, asset=key, description=description) for key in supervised.outputs.values()],
     )
     def check_files(weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
-        folder = folder_at(weir.settings().warehouse) / supervised.id
-        there = set(output_tables(folder))
-        for table, key in supervised.outputs.items():
-            found, trouble = None, ""
-            if table in there:
-                try:
-                    found = check_table(folder, supervised.id, table, reads=reads)
-                except (TableFileError, DamagedFileError) as error:
-                    trouble = str(error)
-            yield dg.AssetCheckResult(
-                asset_key=key,
-                check_name=name,
-                passed=not trouble,
-                description=trouble or ("" if found else "nothing was written yet"),
-                metadata={"files": found.files, "bytes": found.size_bytes} if found else {},
-            )
+        yield from file_results(supervised, weir.settings(), name, reads=reads)
 
     return check_files
+
+
+def file_results(
+    supervised: Supervised, settings: Settings, name: str, *, reads: bool
+) -> Iterator[dg.AssetCheckResult]:
+    """One result of the check ``name`` per output table; ``reads`` has all rows read."""
+    folder = folder_at(settings.warehouse) / supervised.id
+    there = set(output_tables(folder))
+    for table, key in supervised.outputs.items():
+        found, trouble = None, ""
+        if table in there:
+            try:
+                found = check_table(folder, supervised.id, table, reads=reads)
+            except (TableFileError, DamagedFileError) as error:
+                trouble = str(error)
+        yield dg.AssetCheckResult(
+            asset_key=key,
+            check_name=name,
+            passed=not trouble,
+            description=trouble or ("" if found else "nothing was written yet"),
+            metadata={"files": found.files, "bytes": found.size_bytes} if found else {},
+        )

@@ -41,14 +41,18 @@ def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
     )
     def lag(weir: WeirResource) -> dg.AssetCheckResult:
         """Compare the offsets that were read with the topics' ends."""
-        settings = weir.settings()
-        database = ControlDatabase(settings.control_database_url)
-        status = database.application_status(supervised.id)
-        with broker_for(settings) as (bootstrap_servers, settings):
-            admin = KafkaAdmin(bootstrap_servers, settings.kafka)
-            return lag_result(supervised, settings, status, admin, actions_of(database, supervised.id))
+        return current_lag(supervised, weir.settings())
 
     return lag
+
+
+def current_lag(supervised: Supervised, settings: Settings) -> dg.AssetCheckResult:
+    """``lag_result``, with a broker that is started if need be."""
+    database = ControlDatabase(settings.control_database_url)
+    status = database.application_status(supervised.id)
+    with broker_for(settings) as (bootstrap_servers, settings):
+        admin = KafkaAdmin(bootstrap_servers, settings.kafka)
+        return lag_result(supervised, settings, status, admin, actions_of(database, supervised.id))
 
 
 def lag_result(
@@ -68,6 +72,8 @@ def lag_result(
         return unknown_lag(supervised, error)
     records = sum(lags.values())
     return dg.AssetCheckResult(
+        asset_key=supervised.ingest,
+        check_name=LAG_CHECK,
         passed=newest is not None and records <= max_records,
         severity=dg.AssetCheckSeverity.WARN,
         description=_sentence(records, newest, status),
@@ -103,6 +109,8 @@ def action_table(actions: Sequence[ActionTaken]) -> dg.TableMetadataValue:
 def unknown_lag(supervised: Supervised, error: Exception) -> dg.AssetCheckResult:
     """A warning that says why nobody knows."""
     return dg.AssetCheckResult(
+        asset_key=supervised.ingest,
+        check_name=LAG_CHECK,
         passed=False,
         severity=dg.AssetCheckSeverity.WARN,
         description=f"the lag is unknown: {error}",

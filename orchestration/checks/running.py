@@ -11,7 +11,7 @@ from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NA
 from weir.infra.control import ApplicationStatus, ControlDatabase
 from weir.orchestration.checks.tasks import task_table
 from weir.orchestration.drivers.dagster_run import run_of
-from weir.orchestration.jobs.asset_jobs import catch_up_name, continuous_name
+from weir.orchestration.jobs.requests import RESUME
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 
@@ -49,35 +49,40 @@ def running_result(
         return _living(supervised, driver, now_s)
     if (run := _run_without_driver(supervised, instance, driver)) is not None:
         return _result(
+            supervised,
             "not started",
             f"run {run.run_id} failed before its driver began: its log says why; correct that and launch "
-            f"{run.job_name if run.job_name != IMPLICIT_ASSET_JOB_NAME else catch_up_name(supervised)} again",
+            f"{supervised.ingest_job} again",
             dg.AssetCheckSeverity.ERROR,
             run=dg.MetadataValue.dagster_run(run.run_id),
         )
     if driver is None:
-        return _result("never started", f"never started; launch {continuous_name(supervised)}")
+        return _result(supervised, "never started", f"never started; launch {supervised.ingest_job}")
     where = f"process {driver.pid} on {driver.host}"
     if driver.ended_at_ms is None or driver.state == "dead":
         who = (
             "the sensor weir_succession starts the next run"
             if run_of(driver.owner) is not None and "succession" not in supervised.unwatched
-            else f"launch {continuous_name(supervised)}, which goes on from the last commit"
+            else f"launch {supervised.ingest_job}, which goes on from the last commit"
         )
-        return _result("dead", f"the driver ({where}) was killed; {who}", dg.AssetCheckSeverity.ERROR)
+        return _result(supervised, "dead", f"the driver ({where}) was killed; {who}", dg.AssetCheckSeverity.ERROR)
     if driver.state == "failed":
         return _result(
+            supervised,
             "failed",
-            f"the driver ended: {driver.error}; once that is corrected, launch {continuous_name(supervised)}",
+            f"the driver ended: {driver.error}; once that is corrected, launch {supervised.ingest_job}",
             dg.AssetCheckSeverity.ERROR,
         )
-    return _result(driver.state, f"ended by itself or on request; {continuous_name(supervised)} goes on from there")
+    return _result(
+        supervised, driver.state, f"ended by itself or on request; {supervised.ingest_job} goes on from there"
+    )
 
 
 def _living(supervised: Supervised, driver: ApplicationStatus, now_s: float) -> dg.AssetCheckResult:
     warn, silent_s = dg.AssetCheckSeverity.WARN, now_s - driver.heartbeat_at_ms / 1000
     if silent_s > SILENT_MAX_S:
         return _result(
+            supervised,
             "silent",
             f"the driver (process {driver.pid} on {driver.host}) has given no sign of life for {silent_s:,.0f} s: it "
             f"hangs or is stopped. The sensor weir_stalled ends it after {supervised.thresholds.stalled_max_s:,.0f} s "
@@ -85,9 +90,11 @@ def _living(supervised: Supervised, driver: ApplicationStatus, now_s: float) -> 
             dg.AssetCheckSeverity.ERROR,
         )
     if driver.state == "paused":
-        return _result("paused", f"paused, and reads nothing; launch {supervised.name}_resume", warn)
+        return _result(
+            supervised, "paused", f"paused, and reads nothing; launch {RESUME} with the partition {supervised.id}", warn
+        )
     if driver.waits_for:
-        return _result("waiting", driver.waits_for, warn)
+        return _result(supervised, "waiting", driver.waits_for, warn)
     for state, what, severity in (
         ("in doubt", "in doubt and process nothing", dg.AssetCheckSeverity.ERROR),
         ("restoring", "being restored", warn),
@@ -95,8 +102,9 @@ def _living(supervised: Supervised, driver: ApplicationStatus, now_s: float) -> 
         if tasks := [task for task in driver.tasks if task.status == state]:
             first = "; ".join(f"{task.task}: {task.reason}" for task in tasks[:SHOWN_TASKS])
             sentence = f"{len(tasks)} of {len(driver.tasks)} tasks are {what} ({first})"
-            return _result(state, sentence, severity, tasks=task_table(driver))
+            return _result(supervised, state, sentence, severity, tasks=task_table(driver))
     return _result(
+        supervised,
         driver.state,
         f"{driver.state}: process {driver.pid} on {driver.host}, by {driver.owner}",
         tasks=task_table(driver),
@@ -109,7 +117,7 @@ def _run_without_driver(
     """The newest run of the ingest, if it has failed and its driver had not begun."""
     records = [
         record
-        for name in (catch_up_name(supervised), continuous_name(supervised), IMPLICIT_ASSET_JOB_NAME)
+        for name in (supervised.ingest_job, IMPLICIT_ASSET_JOB_NAME)
         for record in instance.get_run_records(
             dg.RunsFilter(tags=supervised.tags, job_name=name),
             limit=NEWEST_RUNS if name == IMPLICIT_ASSET_JOB_NAME else 1,  # some of its runs are of other assets
@@ -129,10 +137,16 @@ def _run_without_driver(
 
 
 def _result(
-    state: str, sentence: str, severity: dg.AssetCheckSeverity | None = None, **metadata: dg.MetadataValue
+    supervised: Supervised,
+    state: str,
+    sentence: str,
+    severity: dg.AssetCheckSeverity | None = None,
+    **metadata: dg.MetadataValue,
 ) -> dg.AssetCheckResult:
     """Passed without a ``severity``."""
     return dg.AssetCheckResult(
+        asset_key=supervised.ingest,
+        check_name=RUNNING_CHECK,
         passed=severity is None,
         severity=severity or dg.AssetCheckSeverity.ERROR,
         description=sentence,

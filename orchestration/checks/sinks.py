@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from weir.infra.settings import Settings
 from weir.orchestration.assets.materializations import dagster_values
 from weir.orchestration.drivers.metadata import sink_metadata
 from weir.orchestration.resources import WeirResource
@@ -37,24 +38,29 @@ def sink_checks(supervised: Supervised) -> list[dg.AssetChecksDefinition]:
         ],
     )
     def audit_sinks(weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
-        settings = weir.settings()
-        has_run = supervised.id in applications(settings)
-        states = {state.sink: state for state in sinks_of(settings, supervised.id)} if has_run else {}
-        for sink, key in supervised.sinks.items():
-            state = states.get(sink)
-            trouble = sink_trouble(state, supervised.id, max_wait_s, time.time()) if state else None
-            yield dg.AssetCheckResult(
-                asset_key=key,
-                check_name=CHECK,
-                passed=trouble is None,
-                severity=dg.AssetCheckSeverity.WARN,
-                description=trouble or (state.summary if state else "nothing was sent yet"),
-                metadata=dagster_values(
-                    {**(sink_metadata(settings, supervised.id, sink) if state else {}), "max_wait_s": max_wait_s}
-                ),
-            )
+        yield from sink_results(supervised, weir.settings())
 
     return [audit_sinks]
+
+
+def sink_results(supervised: Supervised, settings: Settings) -> Iterator[dg.AssetCheckResult]:
+    """One result per sink."""
+    max_wait_s = supervised.thresholds.sink_lag_max_s
+    has_run = supervised.id in applications(settings)
+    states = {state.sink: state for state in sinks_of(settings, supervised.id)} if has_run else {}
+    for sink, key in supervised.sinks.items():
+        state = states.get(sink)
+        trouble = sink_trouble(state, supervised.id, max_wait_s, time.time()) if state else None
+        yield dg.AssetCheckResult(
+            asset_key=key,
+            check_name=CHECK,
+            passed=trouble is None,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=trouble or (state.summary if state else "nothing was sent yet"),
+            metadata=dagster_values(
+                {**(sink_metadata(settings, supervised.id, sink) if state else {}), "max_wait_s": max_wait_s}
+            ),
+        )
 
 
 def sink_trouble(sink: SinkState, application: str, max_wait_s: float, now_s: float) -> str | None:

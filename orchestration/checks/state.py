@@ -6,6 +6,7 @@ failed until the task has been restored, whatever its rows say meanwhile.
 
 import dagster as dg
 
+from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.doubts import InDoubtError
@@ -15,7 +16,7 @@ from weir.state.changelog.verify import StateDifferenceError
 
 FULL_CHECK, SAMPLED_CHECK = "state_equals_changelog", "sampled_state_equals_changelog"
 TASK_ENTRY = "task"
-"""In the metadata of a failed comparison: the task, under the name that the restore job's partitions use."""
+"""In the metadata of a failed comparison: the task, as in ``0_3``."""
 IN_DOUBT_ENTRY = "in_doubt"
 """In the same place: whether the task is in doubt, so that a driver restores it by itself."""
 
@@ -24,40 +25,48 @@ def state_checks(supervised: Supervised) -> list[dg.AssetChecksDefinition]:
     """Compare every row of every store on this host, and the same for a few random tasks, which is cheap enough to run
     every hour."""
     return [
-        _state_check(supervised, FULL_CHECK, "Every store agrees with its changelog and the commit log.", None),
+        _state_check(supervised, FULL_CHECK, "Every store agrees with its changelog and the commit log."),
         _state_check(
             supervised,
             SAMPLED_CHECK,
             "The stores of a few random tasks agree with their changelogs and the commit log.",
-            supervised.thresholds.sampled_tasks,
         ),
     ]
 
 
-def _state_check(supervised: Supervised, name: str, description: str, sample: int | None) -> dg.AssetChecksDefinition:
+def _state_check(supervised: Supervised, name: str, description: str) -> dg.AssetChecksDefinition:
     @dg.asset_check(asset=supervised.ingest, name=name, blocking=True, description=description)
     def state_equals_changelog(weir: WeirResource) -> dg.AssetCheckResult:
         """Compare the rows of stores, their changelogs and the commit log; a difference names its task."""
-        agreements = []
-        try:
-            for agreement in verify_application(
-                weir.settings(), supervised.application, found_by=f"the check {name}", sample=sample
-            ):
-                agreements.append(agreement)
-        except (StateDifferenceError, InDoubtError, OtherProgramError) as error:
-            return dg.AssetCheckResult(
-                passed=False, description=str(error), metadata={"tasks_that_agree": len(agreements), **_found(error)}
-            )
-        return dg.AssetCheckResult(
-            passed=True,
-            metadata={
-                "tasks": len(agreements),
-                "rows": sum(agreement.rows for agreement in agreements),
-                "rows_by_task": {agreement.task: agreement.rows for agreement in agreements},
-            },
-        )
+        return state_result(supervised, weir.settings(), name)
 
     return state_equals_changelog
+
+
+def state_result(supervised: Supervised, settings: Settings, name: str) -> dg.AssetCheckResult:
+    """The result of the check ``name``, one of the two."""
+    sample = supervised.thresholds.sampled_tasks if name == SAMPLED_CHECK else None
+    agreements, failure = [], None
+    try:
+        for agreement in verify_application(
+            settings, supervised.application, found_by=f"the check {name}", sample=sample
+        ):
+            agreements.append(agreement)
+    except (StateDifferenceError, InDoubtError, OtherProgramError) as error:
+        failure = error
+    return dg.AssetCheckResult(
+        asset_key=supervised.ingest,
+        check_name=name,
+        passed=failure is None,
+        description=None if failure is None else str(failure),
+        metadata={"tasks_that_agree": len(agreements), **_found(failure)}
+        if failure is not None
+        else {
+            "tasks": len(agreements),
+            "rows": sum(agreement.rows for agreement in agreements),
+            "rows_by_task": {agreement.task: agreement.rows for agreement in agreements},
+        },
+    )
 
 
 def _found(error: Exception) -> dict[str, str | bool]:

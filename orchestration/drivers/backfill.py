@@ -1,7 +1,7 @@
 """A supervised backfill (``python -m weir.orchestration.drivers.backfill``): recomputes days or everything, swaps the
 result in, and reports to Dagster through Pipes.
 
-A backfill asset or a rebuild job starts it. It does not import Dagster, ends with its parent, and on SIGINT or SIGTERM
+A backfill asset or a job starts it. It does not import Dagster, ends with its parent, and on SIGINT or SIGTERM
 removes its files.
 """
 
@@ -28,13 +28,14 @@ from weir.pipelines.operations.signals import stop_on_signals
 
 
 def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
-    """Make the backfill and, if asked to, swap it in; returns what to report, or None if a signal ended it."""
+    """Make the backfill and, if asked to, swap it in; or swap in one that is there already. Returns what to report, or
+    None if a signal ended it."""
     settings, reference = Settings.load(Path(pipes.get_extra("dir"))), pipes.get_extra("reference")
     close_files(settings.umask)
-    margin_hours, owner = pipes.get_extra("margin_hours"), owner_of(pipes.run_id)
+    owner = owner_of(pipes.run_id)
     if (known := pipes.extras.get("backfill")) is not None:
         return {"backfill": known, **_swapped_in(pipes, settings, reference, known, owner, f"backfill {known}")}
-    first, end = pipes.get_extra("first"), pipes.get_extra("end")
+    first, end, margin_hours = pipes.get_extra("first"), pipes.get_extra("end"), pipes.get_extra("margin_hours")
     days = EVERYTHING if first is None else Days(first=date.fromisoformat(first), end=date.fromisoformat(end))
     source = BackfillInput(
         paths=pipes.get_extra("paths"),

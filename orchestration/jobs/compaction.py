@@ -1,10 +1,12 @@
 """Compaction as a job: the same call as ``weir compact``. What it merges and how is in
 ``weir.state.changelog.compaction``."""
 
+from collections.abc import Sequence
+
 import dagster as dg
 from pydantic import Field
 
-from weir.orchestration.jobs.one_op import job_of
+from weir.orchestration.jobs.shared import by_application, chosen, job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import size_text
@@ -14,6 +16,8 @@ from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.quarantine import cleaned_sentence
 from weir.state.changelog.compaction import TableReport
 
+COMPACTION = "weir_compaction"
+"""The name of the job, and of the pool that keeps a second compaction waiting; the sensor sets its limit to one."""
 SHOWN = ("files_before", "files_after", "rows_before", "rows_after", "bytes_before", "bytes_after", "files_deleted")
 
 
@@ -29,24 +33,18 @@ class CompactionConfig(dg.Config):
     dry_run: bool = Field(default=False, description="Show what would change; change nothing.")
 
 
-def compaction_name(supervised: Supervised) -> str:
-    """The name of the compaction job, and of the pool that keeps a second compaction of the application waiting; the
-    sensor sets its limit to one."""
-    return f"{supervised.name}_compaction"
-
-
-def compaction_job(supervised: Supervised) -> dg.JobDefinition:
-    """``<app>_compaction``: merges files of changelogs, outputs and the commit log, vacuums, and cleans the
+def compaction_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
+    """``weir_compaction``: merges files of changelogs, outputs and the commit log, vacuums, and cleans the
     quarantine."""
 
     @dg.op(
-        name=f"{supervised.name}_compact",
-        pool=compaction_name(supervised),
+        name="weir_compact",
+        pool=COMPACTION,
         description="Merge small files into large ones, delete files that nothing refers to any more, and clean the "
         "quarantine.",
     )
     def compact(context: dg.OpExecutionContext, config: CompactionConfig, weir: WeirResource) -> None:
-        settings, logged = weir.settings(), ""
+        supervised, settings, logged = chosen(context, applications), weir.settings(), ""
 
         def on_progress(done: int, total: int, table: str) -> None:
             nonlocal logged
@@ -95,9 +93,9 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
                 )
 
     return job_of(
+        COMPACTION,
         compact,
-        supervised,
-        compaction_name(supervised),
+        by_application(applications),
         "Merge the files of changelogs, outputs and the commit log, and clean the quarantine; safe next to "
         "a running driver.",
     )

@@ -1,11 +1,13 @@
 """Lists the newest dead letters, records that could not be read or processed or that a sink refuses, and has them
 processed, or sent, again, or deleted."""
 
+from collections.abc import Sequence
+
 import dagster as dg
 from pydantic import Field
 
 from weir.orchestration.drivers.dagster_run import owner_of
-from weir.orchestration.jobs.one_op import job_of
+from weir.orchestration.jobs.shared import by_application, chosen, job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.dead_letters import discard, replay
@@ -35,13 +37,14 @@ class DiscardConfig(dg.Config):
     everything: bool = Field(default=False, description="Delete all of them; without it, ids are needed.")
 
 
-def dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
-    """``<app>_dead_letters``."""
+def dead_letters_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
+    """``weir_dead_letters``."""
 
-    @dg.op(name=f"{supervised.name}_list_dead_letters", description="Read the newest rows of the dead letters.")
+    @dg.op(name="weir_list_dead_letters", description="Read the newest rows of the dead letters.")
     def list_dead_letters(context: dg.OpExecutionContext, config: DeadLettersConfig, weir: WeirResource) -> None:
+        supervised, settings = chosen(context, applications), weir.settings()
         try:
-            rows = newest_rows(weir.settings(), supervised.id, DEAD_LETTERS.name)
+            rows = newest_rows(settings, supervised.id, DEAD_LETTERS.name)
         except OperationError as error:
             raise dg.Failure(str(error), allow_retries=False) from None
         columns = [name for name in rows.columns if name not in ("key", "value")]
@@ -55,7 +58,7 @@ def dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
             for row in as_dictionaries(rows.head(config.limit))
         ]
         schema = dg.TableSchema(columns=[dg.TableColumn(name, "string") for name in (*columns, "key", "value")])
-        aside = undelivered(weir.settings(), supervised.id).drop("number")
+        aside = undelivered(settings, supervised.id).drop("number")
         refused = [
             dg.TableRecord({name: _cell(value) for name, value in row.items()}) for row in as_dictionaries(aside)
         ]
@@ -69,18 +72,19 @@ def dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
         )
 
     return job_of(
+        "weir_dead_letters",
         list_dead_letters,
-        supervised,
-        f"{supervised.name}_dead_letters",
+        by_application(applications),
         "List the newest records that could not be read or processed, with the reason.",
     )
 
 
-def replay_job(supervised: Supervised) -> dg.JobDefinition:
-    """``<app>_replay_dead_letters``."""
+def replay_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
+    """``weir_replay_dead_letters``."""
 
-    @dg.op(name=f"{supervised.name}_ask_replay", description="Ask the driver, and wait for the commit.")
+    @dg.op(name="weir_ask_replay", description="Ask the driver, and wait for the commit.")
     def ask_replay(context: dg.OpExecutionContext, config: ReplayConfig, weir: WeirResource) -> None:
+        supervised = chosen(context, applications)
         try:
             outcome = str(replay(weir.settings(), supervised.id, config.ids, by=owner_of(context.run_id)))
         except OperationError as error:
@@ -94,20 +98,19 @@ def replay_job(supervised: Supervised) -> dg.JobDefinition:
         )
 
     return job_of(
+        "weir_replay_dead_letters",
         ask_replay,
-        supervised,
-        f"{supervised.name}_replay_dead_letters",
+        by_application(applications),
         "Let the running application, with its program corrected, process dead letters again, each once.",
     )
 
 
-def discard_job(supervised: Supervised) -> dg.JobDefinition:
-    """``<app>_discard_dead_letters``."""
+def discard_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
+    """``weir_discard_dead_letters``."""
 
-    @dg.op(
-        name=f"{supervised.name}_delete_dead_letters", description="Delete dead letters; a driver goes on meanwhile."
-    )
+    @dg.op(name="weir_delete_dead_letters", description="Delete dead letters; a driver goes on meanwhile.")
     def delete(context: dg.OpExecutionContext, config: DiscardConfig, weir: WeirResource) -> None:
+        supervised = chosen(context, applications)
         if bool(config.ids) == config.everything:
             raise dg.Failure("name the ids of the letters, or say everything: true", allow_retries=False)
         try:
@@ -118,9 +121,9 @@ def discard_job(supervised: Supervised) -> dg.JobDefinition:
         context.add_output_metadata({"deleted": deleted})
 
     return job_of(
+        "weir_discard_dead_letters",
         delete,
-        supervised,
-        f"{supervised.name}_discard_dead_letters",
+        by_application(applications),
         "Delete dead letters by their ids, or all of them.",
     )
 

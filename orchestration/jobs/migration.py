@@ -1,18 +1,19 @@
-"""``weir migrate`` as a job: positions and state from other systems, and positions back to them.
+"""``weir migrate`` as jobs, one per direction: positions and state from other systems, and positions back to them.
 
 The first step is a dry run that shows its result as metadata; the second carries it out, and is skipped until the
 configuration says so. What is moved and how is in ``weir.pipelines.operations.migration``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
 from weir.infra.control import LeaseHeldError
 from weir.infra.settings import Settings
+from weir.orchestration.jobs.shared import by_application, chosen, partitioned
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.migrate import MigrationError
@@ -32,118 +33,119 @@ from weir.pipelines.operations.migration import (
 EMPTY_STORES = Field(
     default=False, description="The application's stores start empty: results cover only what is read from now on."
 )
+CHANGELOGS: dict[str, str] = Field(
+    default={}, description="Changelog topics by store, for those that are not <application.id>-<store>-changelog."
+)
+SERDES: dict[str, str] = Field(default={}, description="Where each store's StoreSerdes is (module:name), by store.")
 
 
-class FromGroup(dg.Config):
+class MigrationConfig(dg.Config):
+    """Whether to carry the migration out."""
+
+    dry_run: bool = Field(default=True, description="Show exactly what would change; change nothing.")
+
+
+class FromGroup(MigrationConfig):
     """Start at the committed offsets of a consumer group."""
 
-    direction: Literal["from_group"] = "from_group"
-    group: str = Field(description="The consumer group to read.")
+    group: str = Field(default="", description="The consumer group to read.")
     empty_stores: bool = EMPTY_STORES
 
 
-class FromCheckpoints(dg.Config):
+class FromCheckpoints(MigrationConfig):
     """Start at the positions of source topics in Kafka Streams' files."""
 
-    direction: Literal["from_checkpoints"] = "from_checkpoints"
-    paths: list[str] = Field(description=".checkpoint or .position files, or folders that hold such files.")
+    paths: list[str] = Field(default=[], description=".checkpoint or .position files, or folders that hold such files.")
     empty_stores: bool = EMPTY_STORES
 
 
-class FromSpark(dg.Config):
+class FromSpark(MigrationConfig):
     """Start where the newest committed batch of a Spark Structured Streaming query ends."""
 
-    direction: Literal["from_spark"] = "from_spark"
-    folder: str = Field(description="The query's checkpointLocation.")
+    folder: str = Field(default="", description="The query's checkpointLocation.")
     empty_stores: bool = EMPTY_STORES
 
 
-class FromKafkaStreams(dg.Config):
-    """Continue a stopped Kafka Streams application, with its state."""
+class FromKafkaStreams(MigrationConfig):
+    """Continue a stopped Kafka Streams application from its positions and stores."""
 
-    direction: Literal["from_kafka_streams"] = "from_kafka_streams"
-    application_id: str = Field(description="Kafka Streams' application.id.")
-    changelogs: dict[str, str] = Field(
-        default={}, description="Changelog topics by store, for those that are not <application.id>-<store>-changelog."
-    )
-    serdes: dict[str, str] = Field(default={}, description="Where each store's StoreSerdes is (module:name), by store.")
+    application_id: str = Field(default="", description="Kafka Streams' application.id.")
+    changelogs: dict[str, str] = CHANGELOGS
+    serdes: dict[str, str] = SERDES
     empty_stores: bool = Field(default=False, description="Let stores that cannot be taken start empty.")
 
 
-class ToGroup(dg.Config):
+class ToGroup(MigrationConfig):
     """Give a consumer group the committed positions."""
 
-    direction: Literal["to_group"] = "to_group"
-    group: str = Field(description="The consumer group to write.")
+    group: str = Field(default="", description="The consumer group to write.")
 
 
-class ToCheckpoints(dg.Config):
+class ToCheckpoints(MigrationConfig):
     """Write the committed positions as Kafka Streams' ``.checkpoint`` files."""
 
-    direction: Literal["to_checkpoints"] = "to_checkpoints"
-    folder: str = Field(description="Where to write the files.")
+    folder: str = Field(default="", description="Where to write the files.")
 
 
-class ToKafkaStreams(dg.Config):
-    """Hand the application to Kafka Streams, with its state."""
+class ToKafkaStreams(MigrationConfig):
+    """Give a Kafka Streams application the positions and stores."""
 
-    direction: Literal["to_kafka_streams"] = "to_kafka_streams"
-    application_id: str = Field(description="Kafka Streams' application.id.")
+    application_id: str = Field(default="", description="Kafka Streams' application.id.")
     state_dir: str | None = Field(default=None, description="Where to write .checkpoint files.")
-    changelogs: dict[str, str] = Field(
-        default={}, description="Changelog topics by store, for those that are not <application.id>-<store>-changelog."
-    )
-    serdes: dict[str, str] = Field(default={}, description="Where each store's StoreSerdes is (module:name), by store.")
+    changelogs: dict[str, str] = CHANGELOGS
+    serdes: dict[str, str] = SERDES
     replace: bool = Field(default=False, description="Overwrite what Kafka Streams left in its topics and group.")
     empty_stores: bool = Field(default=False, description="Let Kafka Streams start stores empty that cannot be moved.")
 
 
-Move = FromGroup | FromCheckpoints | FromSpark | FromKafkaStreams | ToGroup | ToCheckpoints | ToKafkaStreams
+NEEDED = ("group", "paths", "folder", "application_id")
+"""Fields that a dry run needs, too; the form opens with them empty."""
 
 
-class MigrationConfig(dg.Config):
-    """The direction, and whether to carry it out."""
+def migration_jobs(applications: Sequence[Supervised]) -> list[dg.JobDefinition]:
+    """``weir_migrate_from_group`` and so on: one per direction of ``weir migrate``."""
+    return [
+        _migration_job(applications, f"weir_migrate_{direction}", config)
+        for direction, config in (
+            ("from_group", FromGroup),
+            ("from_checkpoints", FromCheckpoints),
+            ("from_spark", FromSpark),
+            ("from_kafka_streams", FromKafkaStreams),
+            ("to_group", ToGroup),
+            ("to_checkpoints", ToCheckpoints),
+            ("to_kafka_streams", ToKafkaStreams),
+        )
+    ]
 
-    move: Move = Field(
-        discriminator="direction", description="What to move where: one of the directions of weir migrate."
-    )
-    dry_run: bool = Field(default=True, description="Show exactly what would change; change nothing.")
 
-
-def migration_op(supervised: Supervised) -> str:
-    """The name of the migration job's first op, which takes the configuration."""
-    return f"{supervised.name}_migration_dry_run"
-
-
-def migration_job(supervised: Supervised) -> dg.JobDefinition:
-    """``<app>_migration``."""
-
+def _migration_job(applications: Sequence[Supervised], name: str, kind: type[MigrationConfig]) -> dg.JobDefinition:
     @dg.op(
-        name=migration_op(supervised),
+        name=f"{name}_shown",
         description="Show what would change; change nothing.",
+        config_schema=kind.to_fields_dict(),
         out={"shown": dg.Out(dg.Nothing), "approved": dg.Out(is_required=False)},
     )
-    def show(context: dg.OpExecutionContext, config: MigrationConfig, weir: WeirResource) -> Iterator[dg.Output[Any]]:
-        moved = _move(supervised, weir.settings(), config.move, dry_run=True)
+    def show(context: dg.OpExecutionContext, weir: WeirResource) -> Iterator[dg.Output[Any]]:
+        config = kind(**context.op_config)
+        moved = _move(chosen(context, applications), weir.settings(), config, dry_run=True)
         yield dg.Output(None, "shown", metadata=_metadata(context, moved))
         if not config.dry_run:
-            yield dg.Output(config.move, "approved")
+            yield dg.Output(config, "approved")
 
     @dg.op(
-        name=f"{supervised.name}_migration_carried_out",
+        name=f"{name}_carried_out",
         out=dg.Out(dg.Nothing),
         description="Carry out what was shown, if the configuration says so.",
     )
     def carry_out(context: dg.OpExecutionContext, weir: WeirResource, move: Any) -> None:
-        moved = _move(supervised, weir.settings(), move, dry_run=False)
+        moved = _move(chosen(context, applications), weir.settings(), move, dry_run=False)
         context.add_output_metadata(_metadata(context, moved))
 
     @dg.job(
-        name=f"{supervised.name}_migration",
-        tags=supervised.tags,
+        name=name,
+        config=partitioned(show, by_application(applications)),
         executor_def=dg.in_process_executor,
-        description="Move positions and state here from another system, or positions back to it; shows what would "
-        "change, and carries it out with dry_run: false.",
+        description=f"{kind.__doc__} Shows what would change, and carries it out with dry_run: false.",
     )
     def job() -> None:
         _, approved = show()
@@ -152,7 +154,10 @@ def migration_job(supervised: Supervised) -> dg.JobDefinition:
     return job
 
 
-def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bool) -> Moved:
+def _move(supervised: Supervised, settings: Settings, move: MigrationConfig, *, dry_run: bool) -> Moved:
+    for name in NEEDED:
+        if getattr(move, name, None) in ("", []):
+            raise dg.Failure(f"{name} is empty: {type(move).model_fields[name].description}", allow_retries=False)
     try:
         match move:
             case ToGroup():
@@ -190,6 +195,8 @@ def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bo
                         empty_stores=move.empty_stores,
                         dry_run=dry_run,
                     )
+                case _:
+                    raise TypeError(type(move))
     except (OperationError, MigrationError, LeaseHeldError) as error:
         raise dg.Failure(str(error), allow_retries=False) from None
 

@@ -2,11 +2,13 @@
 while the ingest is stopped (docs/backfill.md). Days are recomputed by the backfill asset.
 """
 
+from collections.abc import Sequence
+
 import dagster as dg
 from pydantic import Field
 
 from weir.orchestration.assets.backfill import MAX_CHANGE_FIELD, PUBLISH_FIELD, WALL_CLOCK_FIELD, run_backfill
-from weir.orchestration.jobs.one_op import job_of
+from weir.orchestration.jobs.shared import by_application, chosen, job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.backfill.files import TIME_COLUMN
@@ -21,18 +23,13 @@ class RebuildConfig(dg.Config):
     publish: bool = PUBLISH_FIELD
     max_change: float = MAX_CHANGE_FIELD
     wall_clock: bool = WALL_CLOCK_FIELD
-    backfill: str | None = Field(
-        default=None,
-        description="The id of a backfill that is already computed: it catches up to where the ingest stopped and "
-        "is swapped in; nothing else is computed. The ingest must be stopped.",
-    )
 
 
-def rebuild_job(supervised: Supervised) -> dg.JobDefinition:
-    """``<app>_rebuild``."""
+def rebuild_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
+    """``weir_rebuild``."""
 
     @dg.op(
-        name=f"{supervised.name}_compute_everything",
+        name="weir_compute_everything",
         description="Start a driver over the whole history, follow it "
         "to its end, and swap in the result if the configuration says so.",
     )
@@ -40,7 +37,7 @@ def rebuild_job(supervised: Supervised) -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: RebuildConfig, weir: WeirResource, pipes: dg.PipesSubprocessClient
     ) -> None:
         _, closing = run_backfill(
-            supervised,
+            chosen(context, applications),
             context,
             weir,
             pipes,
@@ -50,7 +47,6 @@ def rebuild_job(supervised: Supervised) -> dg.JobDefinition:
                 "swap": config.swap,
                 "publish": config.publish,
                 "max_change": config.max_change,
-                "backfill": config.backfill,
                 "margin_hours": None,
                 "paths": {},
                 "time_column": TIME_COLUMN,
@@ -60,10 +56,10 @@ def rebuild_job(supervised: Supervised) -> dg.JobDefinition:
         context.add_output_metadata({name: value for name, value in closing["metadata"].items() if name != "left_out"})
 
     return job_of(
+        "weir_rebuild",
         compute,
-        supervised,
-        f"{supervised.name}_rebuild",
+        by_application(applications),
         "Recompute the whole history with the program as it is now, stores and running totals too, "
-        "while the ingest keeps running; then swap it in while the ingest is stopped. "
+        "while the ingest keeps running; then swap it in while the ingest is stopped, by weir_swap_backfill. "
         "Terminating the run leaves everything as it was.",
     )

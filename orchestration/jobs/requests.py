@@ -3,7 +3,7 @@
 A request reaches the driver through the control database; the run's metadata holds the driver's answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 from pydantic import Field
@@ -11,11 +11,13 @@ from pydantic import Field
 from weir.infra.control.rows import RequestKind
 from weir.infra.settings import Settings
 from weir.orchestration.drivers.dagster_run import owner_of
-from weir.orchestration.jobs.one_op import job_of
+from weir.orchestration.jobs.shared import by_application, chosen, job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.control import ask
 from weir.pipelines.operations.errors import OperationError
+
+RESUME = "weir_resume"
 
 
 class RequestConfig(dg.Config):
@@ -24,22 +26,24 @@ class RequestConfig(dg.Config):
     reason: str = Field(default="", description="Why, for the driver's log and the observation of the ingest.")
 
 
-def request_jobs(supervised: Supervised) -> list[dg.JobDefinition]:
-    """``<app>_commit_now``, ``<app>_pause``, ``<app>_resume`` and ``<app>_stop``."""
+def request_jobs(applications: Sequence[Supervised]) -> list[dg.JobDefinition]:
+    """``weir_commit_now``, ``weir_pause``, ``weir_resume`` and ``weir_stop``."""
     return [
-        _request_job(supervised, "commit_now", "commit", "Make the running application commit now."),
-        _request_job(supervised, "pause", "pause", "Make the running application commit and then stop reading."),
-        _request_job(supervised, "resume", "resume", "Make the paused application resume reading."),
-        _request_job(supervised, "stop", "stop", "Make the running application finish its epoch, commit and end."),
+        _request_job(applications, "commit_now", "commit", "Make the running application commit now."),
+        _request_job(applications, "pause", "pause", "Make the running application commit and then stop reading."),
+        _request_job(applications, "resume", "resume", "Make the paused application resume reading."),
+        _request_job(applications, "stop", "stop", "Make the running application finish its epoch, commit and end."),
     ]
 
 
-def _request_job(supervised: Supervised, name: str, kind: RequestKind, description: str) -> dg.JobDefinition:
-    @dg.op(name=f"{supervised.name}_ask_{name}", description="Ask the driver and wait for its answer.")
+def _request_job(
+    applications: Sequence[Supervised], name: str, kind: RequestKind, description: str
+) -> dg.JobDefinition:
+    @dg.op(name=f"weir_ask_{name}", description="Ask the driver and wait for its answer.")
     def request(context: dg.OpExecutionContext, config: RequestConfig, weir: WeirResource) -> None:
-        ask_driver(context, supervised, weir.settings(), kind, config.reason)
+        ask_driver(context, chosen(context, applications), weir.settings(), kind, config.reason)
 
-    return job_of(request, supervised, f"{supervised.name}_{name}", description)
+    return job_of(f"weir_{name}", request, by_application(applications), description)
 
 
 def ask_driver(

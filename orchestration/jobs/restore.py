@@ -1,17 +1,20 @@
 """Restores one task of a running application: asks the driver, then follows the restore to its end."""
 
 import time
+from collections.abc import Sequence
 
 import dagster as dg
 from pydantic import Field
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
-from weir.orchestration.jobs.one_op import job_of
 from weir.orchestration.jobs.requests import RequestConfig, ask_driver
+from weir.orchestration.jobs.shared import chosen, chosen_part, job_of
 from weir.orchestration.resources import WeirResource
-from weir.orchestration.supervised import Supervised
+from weir.orchestration.supervised import TASKS, Supervised
 
+RESTORE, RESTORE_OP = "weir_restore", "weir_ask_restore"
+"""The job, and its op, under which a run's configuration addresses it."""
 FOLLOW_EVERY_S = 0.2
 LOG_EVERY_S = 5.0
 """Between two lines about the same restore: each is a row in Dagster's database."""
@@ -23,22 +26,13 @@ class RestoreConfig(RequestConfig):
     from_changelog: bool = Field(default=False, description="Read the whole changelog and drop the task's snapshot.")
 
 
-def restore_name(supervised: Supervised) -> str:
-    """The name of the restore job."""
-    return f"{supervised.name}_restore"
+def restore_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
+    """``weir_restore``, with one partition per task."""
 
-
-def restore_op(supervised: Supervised) -> str:
-    """The name of the restore job's op, under which a run's configuration addresses it."""
-    return f"{supervised.name}_ask_restore"
-
-
-def restore_job(supervised: Supervised) -> dg.JobDefinition:
-    """``<app>_restore``, with one partition per task."""
-
-    @dg.op(name=restore_op(supervised), description="Ask the driver to restore the task, and follow the restore.")
+    @dg.op(name=RESTORE_OP, description="Ask the driver to restore the task, and follow the restore.")
     def restore(context: dg.OpExecutionContext, config: RestoreConfig, weir: WeirResource) -> None:
-        settings, task = weir.settings(), context.partition_key
+        task = chosen_part(context, "task")
+        supervised, settings = chosen(context, applications), weir.settings()
         ask_driver(
             context,
             supervised,
@@ -50,11 +44,10 @@ def restore_job(supervised: Supervised) -> dg.JobDefinition:
         _follow(context, supervised.id, settings, task)
 
     return job_of(
+        RESTORE,
         restore,
-        supervised,
-        restore_name(supervised),
+        TASKS,
         "Set a task's local state aside and rebuild it, while the other tasks keep running.",
-        partitions=supervised.task_partitions,
     )
 
 

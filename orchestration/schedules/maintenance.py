@@ -1,9 +1,9 @@
-"""Schedules of maintenance: a nightly compaction and an hourly audit. Both are off until somebody switches them on."""
+"""Schedules of maintenance: a nightly compaction and an hourly audit of all applications of a code location. Both are
+off until somebody switches them on."""
+
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import (  # has no public name
-    UnresolvedAssetJobDefinition as AssetJob,
-)
 
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
@@ -14,32 +14,33 @@ HOURLY = "30 * * * *"
 NIGHTLY = "0 3 * * *"
 
 
-def audit_schedule(supervised: Supervised, job: AssetJob) -> dg.ScheduleDefinition:
+def audit_schedule(applications: Sequence[Supervised], job: dg.JobDefinition) -> dg.ScheduleDefinition:
     """Without it, the checks would see a driver that runs for weeks only when it ends."""
-    return dg.ScheduleDefinition(
-        name=f"{supervised.name}_hourly_audit",
-        cron_schedule=HOURLY,
-        job=job,
-        execution_timezone="UTC",
-        tags=supervised.tags,
-        description="Runs the audit at half past every hour.",
+    return _schedule(
+        "hourly_audit", HOURLY, applications, job, "Runs the audit of every application at half past every hour."
     )
 
 
-def compaction_schedule(supervised: Supervised, job: dg.JobDefinition) -> dg.ScheduleDefinition:
-    """Does nothing before the first commit."""
-
-    @dg.schedule(
-        name=f"{supervised.name}_nightly_compaction",
-        cron_schedule=NIGHTLY,
-        job=job,
-        execution_timezone="UTC",
-        tags=supervised.tags,
-        description="Runs the compaction at 03:00 UTC.",
+def compaction_schedule(applications: Sequence[Supervised], job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    """One compaction after the other, as its pool allows."""
+    return _schedule(
+        "nightly_compaction", NIGHTLY, applications, job, "Runs the compaction of every application at 03:00 UTC."
     )
-    def nightly(context: dg.ScheduleEvaluationContext, weir: WeirResource) -> dg.RunRequest | dg.SkipReason:
-        if newest_commit(folder_at(weir.settings().warehouse), supervised.id) is None:
-            return dg.SkipReason(f"{supervised.id} has committed nothing yet")
-        return dg.RunRequest()
 
-    return nightly
+
+def _schedule(
+    name: str, cron: str, applications: Sequence[Supervised], job: dg.JobDefinition, description: str
+) -> dg.ScheduleDefinition:
+    """``weir_<name>``: a run for each application that has committed something."""
+    watched = [each for each in applications if name not in each.unwatched]
+
+    @dg.schedule(name=f"weir_{name}", cron_schedule=cron, job=job, execution_timezone="UTC", description=description)
+    def requests(context: dg.ScheduleEvaluationContext, weir: WeirResource) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        warehouse = folder_at(weir.settings().warehouse)
+        due = [each for each in watched if newest_commit(warehouse, each.id) is not None]
+        if not due:
+            yield dg.SkipReason("no application has committed anything yet")
+        for each in due:
+            yield dg.RunRequest(run_key=each.id, partition_key=each.id, tags=each.tags)
+
+    return requests

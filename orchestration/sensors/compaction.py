@@ -8,7 +8,7 @@ import dagster as dg
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
-from weir.orchestration.jobs.compaction import compaction_name
+from weir.orchestration.jobs.compaction import COMPACTION
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.quarantine import clean_quarantine, cleaned_sentence
@@ -22,14 +22,13 @@ REASON = "weir/reason"
 """The tag of a run that a sensor has requested, with the reason."""
 
 
-def compaction_sensor(applications: Sequence[Supervised], jobs: Sequence[dg.JobDefinition]) -> dg.SensorDefinition:
-    """Its cursor is the newest closed segment at the last request, and when that was. ``jobs`` are the compactions of
-    all ``applications``."""
+def compaction_sensor(applications: Sequence[Supervised], job: dg.JobDefinition) -> dg.SensorDefinition:
+    """Its cursor is the newest closed segment at the last request, and when that was."""
     return watch(
         "compaction_due",
         compaction_due,
         applications,
-        jobs=jobs,
+        jobs=[job],
         every_s=LOOK_EVERY_S,
         description="Starts a compaction when enough segments of changelogs have closed, when it would merge away many "
         "files, or when it would delete folders in quarantine.",
@@ -39,7 +38,7 @@ def compaction_sensor(applications: Sequence[Supervised], jobs: Sequence[dg.JobD
 def compaction_due(look: Look) -> Found:
     """One request, or why there is none."""
     supervised, thresholds = look.supervised, look.supervised.thresholds
-    _limit_pool(look.instance, compaction_name(supervised))
+    _limit_pool(look.instance)
     newest = newest_commit(folder_at(look.settings.warehouse), look.id)
     closed = newest.epoch // SEGMENT_EPOCHS if newest else 0
     segment, _, asked_at_s = (look.cursor or "0").partition(" ")
@@ -62,7 +61,8 @@ def compaction_due(look: Look) -> Found:
 
 
 def _request(supervised: Supervised, key: str, reason: str) -> dg.RunRequest:
-    return dg.RunRequest(run_key=key, job_name=compaction_name(supervised), tags={**supervised.tags, REASON: reason})
+    tags = {**supervised.tags, REASON: reason}
+    return dg.RunRequest(run_key=key, job_name=COMPACTION, partition_key=supervised.id, tags=tags)
 
 
 def _clean_quarantine(supervised: Supervised, settings: Settings) -> Found | None:
@@ -82,8 +82,8 @@ def _spare_files(settings: Settings, database: ControlDatabase, application: str
     return sum(report.files_before - report.files_after for report in compaction.plan(compaction.tables()))
 
 
-def _limit_pool(instance: dg.DagsterInstance, pool: str) -> None:
+def _limit_pool(instance: dg.DagsterInstance) -> None:
     """One at a time, unless the instance has its own limit for the pool."""
     storage = instance.event_log_storage
-    if all(limit.name != pool or limit.from_default for limit in storage.get_pool_limits()):
-        storage.set_concurrency_slots(pool, 1)
+    if all(limit.name != COMPACTION or limit.from_default for limit in storage.get_pool_limits()):
+        storage.set_concurrency_slots(COMPACTION, 1)

@@ -14,24 +14,23 @@ import dagster as dg
 
 from weir.orchestration.checks.evaluations import newest_evaluations
 from weir.orchestration.checks.state import FULL_CHECK, IN_DOUBT_ENTRY, SAMPLED_CHECK, TASK_ENTRY
-from weir.orchestration.jobs.restore import restore_name, restore_op
+from weir.orchestration.jobs.restore import RESTORE, RESTORE_OP
 from weir.orchestration.sensors.watching import Found, Look, watch
-from weir.orchestration.supervised import Supervised
+from weir.orchestration.supervised import TASKS, Supervised
 from weir.pipelines.operations.doubts import doubts
 
 LOOK_EVERY_S = 10
 LONGEST_WAIT_S = 3_600.0
 
 
-def repair_sensor(applications: Sequence[Supervised], jobs: Sequence[dg.JobDefinition]) -> dg.SensorDefinition:
+def repair_sensor(applications: Sequence[Supervised], job: dg.JobDefinition) -> dg.SensorDefinition:
     """One restore, from the changelog, per failed check, and others, further and further apart, until one succeeds. The
-    cursor is the newest failure that was restored, when a restore was last requested, and how often since. ``jobs`` are
-    the restores of all ``applications``."""
+    cursor is the newest failure that was restored, when a restore was last requested, and how often since."""
     return watch(
         "repair",
         repair,
         applications,
-        jobs=jobs,
+        jobs=[job],
         every_s=LOOK_EVERY_S,
         description="Restores a task from its changelog when a check finds that its stores differ from it.",
     )
@@ -67,19 +66,15 @@ def repair(look: Look) -> Found:
         return Found(said=f"the driver restores task {task}, and is asked to if it has not after {wait_s:,.0f} s")
     request = dg.RunRequest(
         run_key=f"{supervised.id}-{newest}-{asked + 1}",
-        job_name=restore_name(supervised),
-        partition_key=task,
+        job_name=RESTORE,
+        partition_key=supervised.partition(task),
         tags=supervised.tags,
         run_config={
-            "ops": {
-                restore_op(supervised): {
-                    "config": {"from_changelog": True, "reason": found.description or "a check failed"}
-                }
-            }
+            "ops": {RESTORE_OP: {"config": {"from_changelog": True, "reason": found.description or "a check failed"}}}
         },
     )
     return Found(
         run_requests=[request],
         cursor=f"{seen} {time.time():.0f} {asked + 1}",
-        partitions=[supervised.task_partitions.build_add_request([task])],  # else the request might name none
+        partitions=[TASKS.build_add_request([supervised.partition(task)])],  # else the request might name none
     )

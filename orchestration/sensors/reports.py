@@ -14,6 +14,7 @@ import dagster as dg
 
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_of
+from weir.orchestration.checks.evaluations import evaluation_of
 from weir.orchestration.checks.lag import LAG_CHECK, lag_result, unknown_lag
 from weir.orchestration.checks.running import RUNNING_CHECK, running_result
 from weir.orchestration.sensors.watching import Found, Look, watch
@@ -61,17 +62,7 @@ def reports(look: Look) -> Found:
     return Found(
         said=said,
         cursor=json.dumps(reported),
-        events=[
-            dg.AssetCheckEvaluation(
-                asset_key=look.supervised.ingest,
-                check_name=name,
-                passed=result.passed,
-                severity=result.severity,
-                description=result.description,
-                metadata=result.metadata,
-            )
-            for name, result in due.items()
-        ],
+        events=[evaluation_of(result) for result in due.values()],
     )
 
 

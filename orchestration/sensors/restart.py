@@ -25,9 +25,7 @@ from dagster._core.launcher import DefaultRunLauncher
 
 from weir.infra.control import ApplicationStatus, this_host
 from weir.infra.process import start_ticks
-from weir.orchestration.assets.ingest import ingest_op
 from weir.orchestration.drivers.dagster_run import run_of
-from weir.orchestration.jobs.asset_jobs import catch_up_name, continuous_name
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import Thresholds
@@ -101,7 +99,7 @@ def restart(look: Look) -> Found:
 
 def _is_no_case_of_ours(look: Look, driver: ApplicationStatus, run: dg.DagsterRun) -> str | None:
     """Why a driver that has ended needs no other one, or not yet; a run whose worker was killed is marked failed."""
-    step = ingest_op(look.supervised)
+    step = look.supervised.ingest_op
     if run.status in UNFINISHED:
         gone_s = abs(time.time() - (driver.ended_at_ms or driver.heartbeat_at_ms) / 1000)
         if gone_s < REPORT_LIMIT_S:
@@ -119,13 +117,16 @@ def _is_no_case_of_ours(look: Look, driver: ApplicationStatus, run: dg.DagsterRu
 
 
 def _next_run(supervised: Supervised, run: dg.DagsterRun, backoff: Backoff) -> dg.RunRequest:
-    """A run of the same job with the same configuration; for a run of more than the ingest, of the ingest alone."""
-    own = catch_up_name(supervised), continuous_name(supervised)
+    """A run of the ingest with the same configuration; where the run that ended had other assets too, without them."""
+    of_run: Mapping[str, Any] = run.run_config
+    given = of_run.get("ops", {}).get(supervised.ingest_op, {}).get("config", {})
+    # without a configuration, the job runs until it is stopped, and whatever else runs the assets until it catches up
+    config = {"until_caught_up": run.job_name != supervised.ingest_job, **given}
     return dg.RunRequest(
         run_key=backoff.run_key(supervised.id),
-        job_name=run.job_name if run.job_name in own else own[0],
+        job_name=supervised.ingest_job,
         tags=supervised.tags,
-        run_config=_ingest_config(supervised, run.run_config),
+        run_config={"ops": {supervised.ingest_op: {"config": config}}},
     )
 
 
@@ -242,9 +243,3 @@ def _pause(driver: ApplicationStatus, backoff: Backoff, next_start_s: float, now
 def _end(driver: ApplicationStatus) -> str:
     how = "was killed" if driver.state == "dead" else f"ended ({driver.state}) with everything committed"
     return f"(process {driver.pid} on {driver.host}) {how}"
-
-
-def _ingest_config(supervised: Supervised, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The ingest's part of the ended run's configuration; other assets are not part of the next run."""
-    op = ingest_op(supervised)
-    return {"ops": {op: config["ops"][op]}} if op in config.get("ops", {}) else {}

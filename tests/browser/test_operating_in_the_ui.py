@@ -61,7 +61,7 @@ def test_the_ui_supports_an_operators_day(story, settings):
         story.text("rows_by_task").wait_for()
 
     with story.step("running", RUN_LIMIT_S):
-        story.open("/locations/weir/jobs/weather_continuously")
+        story.open("/locations/weir/jobs/weather_run")
         story.button("Materialize all").click()
         story.open_launched_run()
         story.text(re.compile("running: epoch")).wait_for()
@@ -78,10 +78,12 @@ def test_the_ui_supports_an_operators_day(story, settings):
         story.text(re.compile("Created backfill")).wait_for()
 
     with dg.DagsterInstance.from_config(str(settings.dagster_home)) as instance:
-        assert "0_1" in instance.get_dynamic_partitions("weather_tasks"), "the tasks are the restore job's partitions"
+        assert "weather:0_1" in instance.get_dynamic_partitions("weir_tasks"), (
+            "the tasks are the restore job's partitions"
+        )
         with story.step("restored", RUN_LIMIT_S):
-            story.open("/locations/weir/jobs/weather_restore/playground")
-            story.choose_partition("0_1")
+            story.open("/locations/weir/jobs/weir_restore/playground")
+            story.choose_partition("weather:0_1")
             story.picture("restore-launchpad")
             story.button("Launch Run").click()
             story.text(re.compile("RUN_ENQUEUED")).wait_for()

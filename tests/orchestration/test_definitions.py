@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.remote_representation.external_data import RepositorySnap  # has no public name
+from dagster._serdes import serialize_value  # has no public name
 
 from tests.orchestration.applications import clicks
 from weir import Application, StreamsBuilder, String
@@ -94,8 +96,7 @@ def described() -> Iterator[tuple[str, str | None]]:
         yield op.name, op.definition.description
     for config in configs(dg.Config):
         for name, field in config.model_fields.items():
-            if name != "direction":
-                yield f"{config.__name__}.{name}", field.description
+            yield f"{config.__name__}.{name}", field.description
 
 
 def test_everything_in_the_ui_has_a_description_for_operators():
@@ -106,12 +107,28 @@ def test_everything_in_the_ui_has_a_description_for_operators():
     assert [name for name, text in texts.items() if any(module in text for module in modules)] == []
 
 
-def test_assets_and_schedules_show_their_owners_and_application():
+def test_assets_show_their_owners_and_application():
     clicking = definitions(supervise(clicks("clicking"), "nowhere:app", owners=["team:clicks"]))
     specs = [spec for spec in clicking.resolve_all_asset_specs() if spec.key.path[0] == "clicking"]
     assert {spec.key.path[1] for spec in specs} == {"ingest", "changelog", "dead_letters"}
     assert all(list(spec.owners) == ["team:clicks"] for spec in specs)
-    assert all(each.tags["weir/application"] == "clicking" for each in (*specs, *clicking.schedules))
+    assert all(each.tags["weir/application"] == "clicking" for each in specs)
+
+
+def test_definitions_of_a_second_call_are_refused_since_one_call_takes_all_applications():
+    first, second = supervise(clicks("first"), "nowhere:first"), supervise(clicks("second"), "nowhere:second")
+    with pytest.raises(dg.DagsterInvariantViolationError, match="different resources with same key 'weir'"):
+        dg.Definitions.merge(definitions(first), definitions(second))
+    assert definitions(first, second).get_repository_def()
+
+
+def test_a_further_application_adds_less_than_a_hundred_kilobytes_to_what_dagster_loads():
+    """10 MB for a hundred, whose readers are mostly these."""
+    sizes = []
+    for number in (2, 3):
+        defs = definitions(*(supervise(clicks(f"clicks{each}"), "nowhere:app") for each in range(number)))
+        sizes.append(len(serialize_value(RepositorySnap.from_def(defs.get_repository_def()))))
+    assert sizes[1] - sizes[0] < 100_000
 
 
 def test_a_topic_that_nothing_here_fills_is_one_external_asset_for_all_its_readers():

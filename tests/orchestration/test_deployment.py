@@ -178,7 +178,7 @@ def test_a_deployment_recovers_from_kills_and_termination_commits(deployment):
             "selector": {
                 "repositoryLocationName": "weir",
                 "repositoryName": "__repository__",
-                "jobName": "weather_continuously",
+                "jobName": "weather_run",
             },
             "runConfigData": {"ops": {"weather_ingest": {"config": {"until_caught_up": False}}}},
         },

@@ -56,7 +56,7 @@ def test_an_ingest_its_checks_and_a_compaction_work_on_the_store_alone(
         assert [check for check in checks if not check.passed] == []
         assert counts() == dict.fromkeys((f"user-{user}" for user in range(USERS)), last // USERS)
     before = file_actions(table_at(table)).height
-    job = compaction_job(VISITS)
+    job = compaction_job([VISITS])
     assert job.execute_in_process(instance=instance, resources={"weir": resources["weir"]}).success
     assert file_actions(table_at(table)).height < before
     assert counts() == dict.fromkeys((f"user-{user}" for user in range(USERS)), RECORDS // USERS)

@@ -108,7 +108,7 @@ class Ingest:
         """One more observation, read and committed."""
         self.produce(airport)
         wait_for(self.has_read_all, "it is read", END_LIMIT_S)
-        assert "committed" in self.job("held_commit_now")["answer"]
+        assert "committed" in self.job("weir_commit_now")["answer"]
 
     def observed(self) -> set[str | None]:
         """The ingest's observations."""
@@ -233,7 +233,7 @@ def test_uncommitted_state_makes_a_running_ingest_commit_and_the_answer_is_obser
 
 
 def test_lag_is_reported_in_records_in_seconds_and_as_it_grows_and_again_after_the_cooldown_and_when_it_is_over(ingest):
-    ingest.job("held_pause")
+    ingest.job("weir_pause")
     wait_for(lambda: ingest.status().state == "paused", "it is paused", END_LIMIT_S)
     assert isinstance(ingest.tick("weir_health"), dg.SkipReason)
     ingest.produce("EWR", "JFK")
@@ -249,13 +249,13 @@ def test_lag_is_reported_in_records_in_seconds_and_as_it_grows_and_again_after_t
     )
     [growing] = [sentence for sentence in ingest.observed() if sentence.startswith("lag has grown ")]
     assert re.search(r"\b6 s, from \d+ to \d+ records\b", growing)
-    ingest.job("held_resume")
+    ingest.job("weir_resume")
     ingest.look_until_over("weir_health")
     assert {"over: lag in records", "over: lag in seconds", "over: lag grows"} <= ingest.observed()
 
 
 def test_records_that_a_topic_is_about_to_delete_are_reported_until_they_have_been_read_and_committed(ingest):
-    ingest.job("held_pause")
+    ingest.job("weir_pause")
     [message] = ingest.produce("EWR")
     partition = f"weather-{message.partition()}"
     assert isinstance(ingest.tick("weir_retention"), dg.SkipReason)
@@ -269,9 +269,9 @@ def test_records_that_a_topic_is_about_to_delete_are_reported_until_they_have_be
     assert "lengthen the topic's retention" in near
     again = ingest.next_report("weir_retention")
     assert min(again[name] - first[name] for name in first) >= COOLDOWN_S * 1000
-    ingest.job("held_resume")
+    ingest.job("weir_resume")
     wait_for(ingest.has_read_all, "it is read", END_LIMIT_S)
-    ingest.job("held_commit_now")
+    ingest.job("weir_commit_now")
     ingest.look_until_over("weir_retention")
     assert f"over: {partition} near retention" in ingest.observed()
 
@@ -292,7 +292,7 @@ def test_files_that_commits_left_are_compacted_next_to_the_running_ingest_and_ag
     request, first_s = due()
     assert re.search(r"^0 of 1 segments\b.* \d+ files, the limit is 2$", request.tags["weir/reason"])
     many, rows = files(), read_table(table).sort("origin")
-    tables = ingest.job("held_compaction", tags=request.tags)["tables"]
+    tables = ingest.job("weir_compaction", tags=request.tags)["tables"]
     assert {record.data["table"] for record in tables.records} == {
         "airports",
         "_changelog/by_airport",
@@ -321,27 +321,27 @@ def test_a_segment_of_changelogs_that_has_closed_is_compacted_once(ingest):
     [request] = ingest.tick("weir_compaction_due").run_requests
     assert request.tags["weir/reason"].startswith("1 of 1 segments have closed")
     many = files()
-    ingest.job("held_compaction", tags=request.tags)
+    ingest.job("weir_compaction", tags=request.tags)
     assert files() == len(ingest.status().tasks) < many, "one of each task"
     assert "0 of 1 segments have closed" in ingest.tick("weir_compaction_due").skip_message
     assert ingest.status().is_running
 
 
 def test_jobs_steer_the_running_ingest(ingest):
-    assert "epoch" in ingest.job("held_commit_now")["answer"]
-    ingest.job("held_pause", {"held_ask_pause": {"config": {"reason": "the broker is being moved"}}})
+    assert "epoch" in ingest.job("weir_commit_now")["answer"]
+    ingest.job("weir_pause", {"weir_ask_pause": {"config": {"reason": "the broker is being moved"}}})
     wait_for(lambda: ingest.status().state == "paused", "it is paused", END_LIMIT_S)
-    assert ingest.job("held_resume")["answer"] == "running"
+    assert ingest.job("weir_resume")["answer"] == "running"
     before = newest_commit(ingest.settings.warehouse, "held")
-    ingest.instance.add_dynamic_partitions("held_tasks", ["0_0", "0_1"])
-    ingest.job("held_restore", {"held_ask_restore": {"config": {"from_changelog": True}}}, partition_key="0_1")
-    ingest.job("held_commit_now")
+    ingest.instance.add_dynamic_partitions("weir_tasks", ["held:0_0", "held:0_1"])
+    ingest.job("weir_restore", {"weir_ask_restore": {"config": {"from_changelog": True}}}, partition_key="held:0_1")
+    ingest.job("weir_commit_now")
     after = newest_commit(ingest.settings.warehouse, "held")
     moved = [name for name, task in after.tasks.items() if task.instance != before.tasks[name].instance]
     assert [name.rpartition("_")[2] for name in moved] == ["1"]
-    assert ingest.job("held_dead_letters")["dagster/row_count"] == 0
-    assert ingest.job("held_compaction", {"held_compact": {"config": {"dry_run": True}}})["is_dry_run"]
-    verified = defs.resolve_job_def("held_verify").execute_in_process(instance=ingest.instance)
+    assert ingest.job("weir_dead_letters")["dagster/row_count"] == 0
+    assert ingest.job("weir_compaction", {"weir_compact": {"config": {"dry_run": True}}})["is_dry_run"]
+    verified = defs.resolve_job_def("weir_verify").execute_in_process(instance=ingest.instance)
     evaluations = {evaluation.check_name: evaluation for evaluation in verified.get_asset_check_evaluations()}
     assert set(evaluations) == {"state_equals_changelog", "files_readable"}
     assert all(evaluation.passed for evaluation in evaluations.values())

@@ -1,7 +1,6 @@
 """Backfills from Dagster: days, or everything, are one run, which recomputes the same rows as the live run."""
 
 import os
-import re
 import signal
 import threading
 from datetime import UTC, date, datetime, timedelta
@@ -14,7 +13,6 @@ from confluent_kafka import Producer
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from deltalake import DeltaTable
 from polars.testing import assert_frame_equal
-from typer.testing import CliRunner
 
 from tests.orchestration import clocked
 from tests.orchestration.applications import clicks
@@ -30,8 +28,8 @@ from weir.orchestration.definitions import defs
 from weir.orchestration.examples.applications import weather_app
 from weir.orchestration.jobs.rebuild import RebuildConfig
 from weir.orchestration.resources import WeirResource, driver_pipes
+from weir.orchestration.supervised import BACKFILLS
 from weir.pipelines.backfill.shadow import shadows
-from weir.pipelines.cli.app import app as weir
 from weir.pipelines.examples.load_weather import weather_records
 from weir.pipelines.operations.backfills import backfills, discard
 from weir.state.commit.protocol import newest_commit
@@ -83,6 +81,22 @@ def recompute(place, instance: dg.DagsterInstance, config: dict | None = None) -
     )
 
 
+def run_job(place, instance: dg.DagsterInstance, name: str, partition: str, **config) -> dict[str, object]:
+    """Launch a job as its launchpad does, but for ``config``; the metadata of its step."""
+    job = definitions(weather_app, weir=place[1]["weir"]).resolve_job_def(name)
+    form = job.partitioned_config.get_run_config_for_partition_key(partition)
+    for op in form.get("ops", {}).values():
+        op["config"] |= config
+    result = job.execute_in_process(instance=instance, partition_key=partition, run_config=form)
+    [output] = result.filter_events(lambda event: event.is_successful_output)
+    return {name: entry.value for name, entry in output.event_specific_data.metadata.items()}
+
+
+def listed(place, instance: dg.DagsterInstance) -> list[dict[str, object]]:
+    """What ``weir_backfills`` shows."""
+    return [record.data for record in run_job(place, instance, "weir_backfills", "weather")["backfills"].records]
+
+
 def terminate(instance: dg.DagsterInstance) -> None:
     """As the UI does it."""
     [run] = instance.get_runs()
@@ -105,7 +119,7 @@ def kill(instance: dg.DagsterInstance) -> None:
         (
             kill,
             dg.DagsterRunStatus.FAILURE,
-            ("the backfill of weather was killed", "`weir backfill list weather`"),
+            ("the backfill of weather was killed", "launch weir_backfills with the partition weather "),
             ["interrupted"],
         ),
     ],
@@ -125,9 +139,7 @@ def test_a_backfill_that_is_ended_says_what_is_left_and_leaves_the_outputs_alone
         assert instance.get_run_by_id(result.run_id).status == status
         [failed] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
         assert all(fact in failed.error.message for fact in facts), failed.error.message
-        for command in re.findall(r"`weir ([^`]+)`", failed.error.message):
-            listed = CliRunner().invoke(weir, [*command.split(), "--dir", str(settings.dir)])
-            assert (listed.exit_code, "interrupted" in listed.output) == (0, True), listed.output
+        assert [row["state"] for row in listed(place, instance)] == left
         assert not instance.get_materialized_partitions(BACKFILL)
     assert_frame_equal(read_rows(table), before)
     rows = list(backfills(settings, "weather"))
@@ -144,8 +156,7 @@ def facts_only(*, is_fixed: bool) -> Application:
     return Application("numbers", builder, commit_interval=timedelta(milliseconds=1))
 
 
-@pytest.mark.parametrize("way_out", ["swap", "discard"])
-def test_a_complete_backfill_whose_run_was_terminated_is_swapped_in_or_discarded(tmp_path, monkeypatch, way_out):
+def test_a_complete_backfill_whose_run_was_terminated_is_discarded(tmp_path, monkeypatch):
     terminal = opened(tmp_path, monkeypatch)
     hour_ms = 3_600_000
     terminal.topics.rows["numbers", 0] = [(b"k", n.to_bytes(8, "big"), n * hour_ms) for n in range(72)]
@@ -153,13 +164,29 @@ def test_a_complete_backfill_whose_run_was_terminated_is_swapped_in_or_discarded
         program = terminal.has("app", facts_only(is_fixed=is_fixed))
         done = terminal.weir("backfill run numbers 1970-01-02") if is_fixed else terminal.run(program)
         assert done.code == 0, done.text
+    numbers, [row] = supervise(facts_only(is_fixed=True), program), backfills(terminal.settings, "numbers")
     with pytest.raises(dg.Failure) as failure:
-        _left_by_termination("numbers", backfills(terminal.settings, "numbers"))
-    (command,) = re.findall(rf"`weir (backfill {way_out} [^`]+)`", str(failure.value.description))
-    done = terminal.weir(command)
-    assert done.code == 0, done.text
+        _left_by_termination(numbers, [row])
+    assert str(failure.value.description).endswith(
+        f"launch weir_swap_backfill to swap it in, or weir_discard_backfill, with the partition numbers:{row.id}"
+    )
+    weir_here = WeirResource(dir=str(terminal.settings.dir))
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def launch(job: str, partition: str) -> dg.ExecuteInProcessResult:
+            given = definitions(numbers, weir=weir_here).resolve_job_def(job)
+            return given.execute_in_process(instance=instance, partition_key=partition, raise_on_error=False)
+
+        assert launch("weir_backfills", "numbers").success
+        [partition] = instance.get_dynamic_partitions(BACKFILLS.name)
+        assert partition == f"numbers:{row.id}"
+        assert launch("weir_discard_backfill", partition).success
+        assert instance.get_dynamic_partitions(BACKFILLS.name) == []
+        instance.add_dynamic_partitions(BACKFILLS.name, [partition])
+        assert not launch("weir_discard_backfill", partition).success, "it is gone"
+        assert instance.get_dynamic_partitions(BACKFILLS.name) == []
     facts = sorted(read_rows(terminal.warehouse / "numbers" / "facts")["n"])
-    assert facts == [n for n in range(72) if n % 2 == 0 or (way_out == "swap" and n // 24 == 1)]
+    assert facts == [n for n in range(72) if n % 2 == 0]
     assert "complete" not in terminal.weir("backfill list numbers").text
 
 
@@ -207,8 +234,8 @@ def test_everything_is_recomputed_and_swapped_in_by_one_run(place):
     settings, resources = place
     table = settings.warehouse / "weather" / "daily_weather"
     before, newest = read_rows(table), newest_commit(settings.warehouse, "weather")
-    job = definitions(weather_app, weir=resources["weir"]).resolve_job_def("weather_rebuild")
-    result = job.execute_in_process(run_config={"ops": {"weather_compute_everything": {"config": {"swap": True}}}})
+    job = definitions(weather_app, weir=resources["weir"]).resolve_job_def("weir_rebuild")
+    result = job.execute_in_process(run_config={"ops": {"weir_compute_everything": {"config": {"swap": True}}}})
     assert result.success
     [output] = result.filter_events(lambda event: event.is_successful_output)
     metadata = {name: entry.value for name, entry in output.event_specific_data.metadata.items()}
@@ -236,9 +263,9 @@ def test_the_wall_clock_passes_in_a_run_that_asks_for_it(place):
         each for each in given.assets if isinstance(each, dg.AssetsDefinition) and each.op.name == "clocked_ingest"
     ]
     assert dg.materialize([ingest], resources=resources).success
-    job, called = given.resolve_job_def("clocked_rebuild"), {}
+    job, called = given.resolve_job_def("weir_rebuild"), {}
     for wall_clock in (False, True):
-        config = {"ops": {"clocked_compute_everything": {"config": {"wall_clock": wall_clock}}}}
+        config = {"ops": {"weir_compute_everything": {"config": {"wall_clock": wall_clock}}}}
         assert job.execute_in_process(run_config=config).success
         [shadow] = shadows(settings.warehouse, settings.state_dir, "clocked")
         assert read_rows(shadow.folder / "all_ticks").height == 20
@@ -251,7 +278,7 @@ def test_the_wall_clock_passes_in_a_run_that_asks_for_it(place):
 @pytest.mark.dagster
 @pytest.mark.spark
 @pytest.mark.broker
-def test_a_run_that_would_change_more_than_a_share_fails_with_the_counts_and_a_command_swaps_its_backfill_in(
+def test_a_run_that_would_change_more_than_a_share_fails_with_the_counts_and_a_job_swaps_its_backfill_in(
     place, tmp_path
 ):
     """The days come from a table in which every hour is one degree warmer."""
@@ -270,12 +297,14 @@ def test_a_run_that_would_change_more_than_a_share_fails_with_the_counts_and_a_c
     with dg.DagsterInstance.ephemeral() as instance:
         result = recompute(place, instance, {"paths": {"weather": str(tmp_path / "warmer.parquet")}})
         [failed] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
-    assert "daily_weather 9 -> 9 rows (9 removed, 0 changed, 9 added, 0 unchanged)" in failed.error.message
-    assert_frame_equal(read_rows(table), before)
-    [row] = [row for row in backfills(settings, "weather") if row.state == "complete"]
-    [command] = re.findall(r"`weir (backfill swap [^`]*)`", failed.error.message)
-    done = CliRunner().invoke(weir, [*command.split(), "--dir", str(settings.dir)])
-    assert done.exit_code == 0, done.output
+        assert "daily_weather 9 -> 9 rows (9 removed, 0 changed, 9 added, 0 unchanged)" in failed.error.message
+        assert_frame_equal(read_rows(table), before)
+        [row] = [row for row in backfills(settings, "weather") if row.state == "complete"]
+        assert [each["backfill"] for each in listed(place, instance) if each["state"] == "complete"] == [row.id]
+        [partition] = instance.get_dynamic_partitions(BACKFILLS.name)
+        swapped = run_job(place, instance, "weir_swap_backfill", partition, max_change=1.0)
+        assert swapped["swap"].endswith("9 -> 9 rows (9 removed, 0 changed, 9 added, 0 unchanged)")
+        assert instance.get_dynamic_partitions(BACKFILLS.name) == []
     after, of_days = read_rows(table), pl.col("window_start").is_between(DAY, DAY + timedelta(days=3), closed="left")
     assert after.filter(of_days)["mean_temp"].sum() == pytest.approx(before.filter(of_days)["mean_temp"].sum() + 9)
     assert_frame_equal(after.filter(~of_days), before.filter(~of_days), check_row_order=False)

@@ -11,11 +11,11 @@ INGEST, TABLES, TOPIC = FLIGHTS.ingest, FLIGHTS.tables, FLIGHTS.topics["flights"
 
 def test_the_task_partitions_are_updated_when_a_run_ends(settings, committer, commit_of, instance):
     update_task_partitions(FLIGHTS, settings.warehouse, instance)
-    assert instance.get_dynamic_partitions("flights_tasks") == [], "nothing is committed yet"
-    instance.add_dynamic_partitions("flights_tasks", ["0_9"])
+    assert instance.get_dynamic_partitions("weir_tasks") == [], "nothing is committed yet"
+    instance.add_dynamic_partitions("weir_tasks", ["flights:0_9", "others:0_9"])
     committer.commit(commit_of(1))
     update_task_partitions(FLIGHTS, settings.warehouse, instance)
-    assert sorted(instance.get_dynamic_partitions("flights_tasks")) == ["0_0", "1_0"]
+    assert sorted(instance.get_dynamic_partitions("weir_tasks")) == ["flights:0_0", "flights:1_0", "others:0_9"]
 
 
 @pytest.mark.usefixtures("committer")

@@ -39,7 +39,7 @@ def ended_pid() -> int:
 
 
 def test_one_that_was_never_started_is_well_and_names_the_job(look):
-    assert look() == (True, "", "never started", "never started; launch flights_continuously")
+    assert look() == (True, "", "never started", "never started; launch flights_run")
 
 
 def test_a_driver_that_starts_and_runs_is_well(database, drive, look):
@@ -61,7 +61,12 @@ def test_a_driver_without_heartbeats_is_silent_while_its_process_lives(database,
 def test_a_paused_a_waiting_and_a_restoring_driver_are_warned_of(database, drive, look):
     lease = drive()
     database.heartbeat(lease, state="paused")
-    assert look() == (False, "WARN", "paused", "paused, and reads nothing; launch flights_resume")
+    assert look() == (
+        False,
+        "WARN",
+        "paused",
+        "paused, and reads nothing; launch weir_resume with the partition flights",
+    )
     database.heartbeat(lease, state="waiting")
     database.report_waiting("flights", "no broker at b:9092 answers")
     assert look() == (False, "WARN", "waiting", "no broker at b:9092 answers")
@@ -76,7 +81,7 @@ def test_a_paused_a_waiting_and_a_restoring_driver_are_warned_of(database, drive
 
 @pytest.mark.parametrize(
     ("owner", "what"),
-    [("dagster run x", "weir_succession starts the next run"), ("weir run", "launch flights_continuously")],
+    [("dagster run x", "weir_succession starts the next run"), ("weir run", "launch flights_run")],
 )
 def test_a_killed_driver_is_dead_and_it_is_said_who_goes_on(drive, look, owner, what):
     pid = ended_pid()
@@ -91,7 +96,7 @@ def test_a_driver_that_failed_says_why_and_one_that_was_stopped_is_well(database
     database.release(drive(), state="failed", error="topic clicks does not exist; create it")
     passed, severity, _, sentence = look()
     assert (passed, severity) == (False, "ERROR")
-    assert "topic clicks does not exist; create it; once that is corrected, launch flights_continuously" in sentence
+    assert "topic clicks does not exist; create it; once that is corrected, launch flights_run" in sentence
     database.release(drive())
     assert look()[:3] == (True, "", "stopped")
 
@@ -104,12 +109,12 @@ def test_a_run_that_failed_before_its_driver_began_fails_the_check_until_another
         database.release(drive())
         time.sleep(0.01)
     run = instance.create_run_for_job(
-        defs.resolve_job_def("flights_continuously"), status=dg.DagsterRunStatus.FAILURE, tags=FLIGHTS.tags
+        defs.resolve_job_def("flights_run"), status=dg.DagsterRunStatus.FAILURE, tags=FLIGHTS.tags
     )
     passed, severity, state, sentence = look()
     assert (passed, severity, state) == (False, "ERROR", "not started")
     assert f"run {run.run_id} failed before its driver began" in sentence
-    assert "launch flights_continuously again" in sentence
+    assert "launch flights_run again" in sentence
     drive(owner_of(run.run_id))
     assert look()[0], "its driver had begun, after all"
 
@@ -120,7 +125,7 @@ def test_a_run_that_was_refused_since_another_driver_held_the_lease_is_no_failur
     lease = drive()
     time.sleep(0.01)
     instance.create_run_for_job(
-        defs.resolve_job_def("flights_catch_up"), status=dg.DagsterRunStatus.FAILURE, tags=FLIGHTS.tags
+        defs.resolve_job_def("flights_run"), status=dg.DagsterRunStatus.FAILURE, tags=FLIGHTS.tags
     )
     time.sleep(0.01)
     database.release(lease)
@@ -129,7 +134,7 @@ def test_a_run_that_was_refused_since_another_driver_held_the_lease_is_no_failur
 
 def test_failed_runs_of_other_jobs_say_nothing_about_the_ingest(instance, look):
     instance.create_run_for_job(
-        defs.resolve_job_def("flights_compaction"), status=dg.DagsterRunStatus.FAILURE, tags=FLIGHTS.tags
+        defs.resolve_job_def("weir_compaction"), status=dg.DagsterRunStatus.FAILURE, tags=FLIGHTS.tags
     )
     assert look()[2] == "never started"
 

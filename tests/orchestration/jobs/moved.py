@@ -1,4 +1,4 @@
-"""Where the migration job finds the application that a test moves; each test sets its own."""
+"""Where the migration jobs find the application that a test moves; each test sets its own."""
 
 from weir import Application
 

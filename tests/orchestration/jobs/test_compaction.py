@@ -18,10 +18,10 @@ def compact(settings, instance, committer, commit_of):
     committer.commit(commit_of(1))
 
     def run(**config: object) -> tuple[dict[str, object], list[str]]:
-        result = compaction_job(FLIGHTS).execute_in_process(
+        result = compaction_job([FLIGHTS]).execute_in_process(
             instance=instance,
             resources={"weir": WeirResource(dir=str(settings.dir))},
-            run_config={"ops": {"flights_compact": {"config": config}}},
+            run_config={"ops": {"weir_compact": {"config": config}}},
         )
         assert result.success
         [output] = [event for event in result.all_node_events if event.is_successful_output]

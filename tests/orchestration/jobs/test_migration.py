@@ -1,4 +1,4 @@
-"""The migration job against a real broker: each direction first shows what it would change, then does it on request."""
+"""The migration jobs against a real broker: each first shows what it would change, then does it on request."""
 
 import pytest
 from confluent_kafka import Producer
@@ -15,7 +15,7 @@ PARTITIONS = 2
 
 @pytest.fixture
 def moved(broker, topic, settings, instance, monkeypatch):
-    """``moved(direction, dry_run=..., **config)`` runs the job; the metadata of each step that was not skipped."""
+    """``moved(direction, dry_run=..., **config)`` runs that job; the metadata of each step that was not skipped."""
     name, producer = topic(partitions=PARTITIONS), Producer({"bootstrap.servers": broker})
     for number in range(40):
         producer.produce(name, key=b"k", value=number.to_bytes(8, "big"), partition=number % PARTITIONS)
@@ -27,15 +27,13 @@ def moved(broker, topic, settings, instance, monkeypatch):
         supervise(program.app, "tests.orchestration.jobs.moved:app"),
         weir=WeirResource(dir=str(settings.dir), bootstrap_servers=broker),
     )
-    job = defs.resolve_job_def("moved_migration")
 
     def run(direction: str, *, dry_run: bool, **config) -> list[dict[str, object]]:
-        result = job.execute_in_process(
+        job = f"weir_migrate_{direction}"
+        result = defs.resolve_job_def(job).execute_in_process(
             instance=instance,
             raise_on_error=False,
-            run_config={
-                "ops": {"moved_migration_dry_run": {"config": {"move": {direction: config}, "dry_run": dry_run}}}
-            },
+            run_config={"ops": {f"{job}_shown": {"config": {"dry_run": dry_run, **config}}}},
         )
         if not result.success:
             [failed] = [event for event in result.all_events if event.is_step_failure]

@@ -30,7 +30,7 @@ def test_a_restore_is_followed_to_its_end_while_the_driver_cannot_extend_its_lea
     monkeypatch.setattr(module, "FOLLOW_EVERY_S", 0.01)
     register(settings, "flights", FLIGHTS.reference)
     lease = database.acquire_lease("flights", owner="weir run", pid=os.getpid(), host=this_host(), ttl_s=0.0)
-    instance.add_dynamic_partitions("flights_tasks", [TASK])
+    instance.add_dynamic_partitions("weir_tasks", [f"flights:{TASK}"])
     looks, application_status = [], type(database).application_status
     monkeypatch.setattr(
         type(database), "application_status", lambda *given: looks.append(1) or application_status(*given)
@@ -46,9 +46,9 @@ def test_a_restore_is_followed_to_its_end_while_the_driver_cannot_extend_its_lea
 
     driver = Thread(target=drive)
     driver.start()
-    result = restore_job(FLIGHTS).execute_in_process(
+    result = restore_job([FLIGHTS]).execute_in_process(
         instance=instance,
-        partition_key=TASK,
+        partition_key=f"flights:{TASK}",
         resources={"weir": WeirResource(dir=str(settings.dir))},
         raise_on_error=False,
     )

@@ -131,14 +131,14 @@ def test_nobody_is_told_without_a_setting(look, evaluate):
 
 def test_a_failed_check_is_told_once_and_once_when_it_is_over(look, evaluate, webhook):
     assert look() == "flights: nothing to tell"
-    evaluate(RUNNING, "the driver was killed; launch flights_continuously")
+    evaluate(RUNNING, "the driver was killed; launch flights_run")
     evaluate(LAG, "70,000 records wait", dg.AssetCheckSeverity.WARN)
     look()
     [alert] = webhook.taken
-    sentence = "error: flights/ingest running: the driver was killed; launch flights_continuously"
+    sentence = "error: flights/ingest running: the driver was killed; launch flights_run"
     assert alert["title"] == f"Weir: flights: {sentence}"
     assert alert["message"] == sentence
-    evaluate(RUNNING, "the driver was killed; launch flights_continuously")
+    evaluate(RUNNING, "the driver was killed; launch flights_run")
     assert look() == "flights: nothing to tell"
     evaluate(RUNNING)
     look()
@@ -199,7 +199,7 @@ def test_a_check_that_a_run_has_only_planned_is_not_over(look, evaluate, instanc
     instance.report_dagster_event(
         DagsterEvent(
             event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value,
-            job_name="flights_audit",
+            job_name="weir_audit",
             event_specific_data=AssetCheckEvaluationPlanned(asset_key=RUNNING.asset_key, check_name=RUNNING.name),
         ),
         "a-run",
@@ -210,7 +210,7 @@ def test_a_check_that_a_run_has_only_planned_is_not_over(look, evaluate, instanc
 
 def test_a_failed_run_is_told_and_those_before_the_first_look_are_not(look, instance, webhook):
     def fails() -> dg.DagsterRun:
-        run = instance.create_run_for_job(defs.resolve_job_def("flights_compaction"), tags=FLIGHTS.tags)
+        run = instance.create_run_for_job(defs.resolve_job_def("weir_compaction"), tags=FLIGHTS.tags)
         instance.report_run_failed(run, "the disk is full")
         return run
 
@@ -219,7 +219,7 @@ def test_a_failed_run_is_told_and_those_before_the_first_look_are_not(look, inst
     run = fails()
     look()
     look()
-    assert [each["message"] for each in webhook.taken] == [f"run {run.run_id} of flights_compaction failed"]
+    assert [each["message"] for each in webhook.taken] == [f"run {run.run_id} of weir_compaction failed"]
 
 
 def test_a_mail_arrives(monkeypatch):

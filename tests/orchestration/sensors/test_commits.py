@@ -110,10 +110,10 @@ def test_a_commit_that_a_run_has_reported_is_not_shown_again(committer, commit_o
 
 
 def test_the_task_partitions_are_those_of_the_newest_commit(committer, commit_of, instance, look):
-    instance.add_dynamic_partitions("flights_tasks", ["0_9"])
+    instance.add_dynamic_partitions("weir_tasks", ["flights:0_9", "others:0_9"])
     committer.commit(commit_of(1))
     look()
-    assert sorted(instance.get_dynamic_partitions("flights_tasks")) == ["0_0", "1_0"]
+    assert sorted(instance.get_dynamic_partitions("weir_tasks")) == ["flights:0_0", "flights:1_0", "others:0_9"]
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_a_lost_row_fails_the_comparison_and_restores_are_requested_until_the_ta
     shop, settings, database, instance, tick, monkeypatch
 ):
     known = Supervised(application=shop.application, reference="nowhere:sales", topics={"sales": dg.AssetKey("sales")})
-    sensor = repair_sensor([known], [restore_job(known)])
+    sensor = repair_sensor([known], restore_job([known]))
     full, sampled = compare(known, settings)
     assert (full.passed, full.metadata["tasks"].value, full.metadata["rows"].value) == (True, 2, 10)
     assert (sampled.passed, sampled.metadata["tasks"].value, sampled.metadata["rows"].value) == (True, 1, 5)
@@ -103,7 +103,7 @@ def test_a_lost_row_fails_the_comparison_and_restores_are_requested_until_the_ta
     assert "the driver restores task 0_1" in tick(sensor).skip_message
     asked = tick(sensor, later(monkeypatch, 601))
     [request] = asked.run_requests
-    assert request.partition_key == "0_1"
+    assert request.partition_key == "sales:0_1"
     [op] = request.run_config["ops"].values()
     assert op["config"]["from_changelog"]
     assert "less than 600 s ago" in tick(sensor, asked.cursor).skip_message
@@ -112,7 +112,7 @@ def test_a_lost_row_fails_the_comparison_and_restores_are_requested_until_the_ta
 
     def run_of(request: dg.RunRequest, status: dg.DagsterRunStatus) -> None:
         tags = {"dagster/run_key": request.run_key}
-        instance.add_run(dg.DagsterRun(job_name="sales_restore", status=status, tags=tags))
+        instance.add_run(dg.DagsterRun(job_name="weir_restore", status=status, tags=tags))
 
     again = tick(sensor, later(monkeypatch, 601, asked.cursor))
     assert int(json.loads(again.cursor)["sales"].split()[0]) == 0, (
@@ -142,11 +142,11 @@ def test_a_check_that_is_only_planned_requests_nothing(instance, tick):
     instance.report_dagster_event(
         DagsterEvent(
             event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value,
-            job_name="flights_verify",
+            job_name="weir_verify",
             event_specific_data=AssetCheckEvaluationPlanned(
                 asset_key=FLIGHTS.ingest, check_name="state_equals_changelog"
             ),
         ),
         "a-run",
     )
-    assert "no check has found" in tick(repair_sensor([FLIGHTS], [restore_job(FLIGHTS)])).skip_message
+    assert "no check has found" in tick(repair_sensor([FLIGHTS], restore_job([FLIGHTS]))).skip_message

@@ -268,7 +268,7 @@ def test_a_restarted_run_whose_worker_is_killed_before_its_driver_begins_is_mark
 
     (tmp_path / "dagster").mkdir()
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as with_launcher:
-        create = partial(with_launcher.create_run_for_job, defs.resolve_job_def("flights_continuously"))
+        create = partial(with_launcher.create_run_for_job, defs.resolve_job_def("flights_run"))
         drive(owner_of(create(status=dg.DagsterRunStatus.FAILURE).run_id), ended_pid())
         first = look(None)
         [request] = requested(first)
@@ -282,7 +282,7 @@ def test_a_restarted_run_whose_worker_is_killed_before_its_driver_begins_is_mark
         living.communicate(b"\n")
         [another] = requested(look(first.cursor))
         assert another.run_key != request.run_key
-        assert another.job_name == "flights_continuously"
+        assert another.job_name == "flights_run"
         marked = with_launcher.get_run_by_id(run.run_id)
         assert marked.status == dg.DagsterRunStatus.FAILURE
 

@@ -82,7 +82,9 @@ def test_an_application_may_be_left_alone(tick):
 
     alone = replace(FLIGHTS, unwatched=["concern"])
     assert tick(sensor(fails, alone)).skip_message == "there is no application to look at"
-    with pytest.raises(ValueError, match=r"no sensor is called sucession; these are: alerts, commits, .*succession"):
+    with pytest.raises(
+        ValueError, match=r"no sensor or schedule is called sucession; these are: alerts, commits, .*succession"
+    ):
         supervise(clicks("clicking"), "nowhere:app", unwatched=["sucession"])
 
 

@@ -166,7 +166,7 @@ def job(make):
     supervised = Supervised(
         application=load_application("deliveries_shop:app"), reference="deliveries_shop:app", topics={}
     )
-    return make(supervised).execute_in_process(resources={"weir": WeirResource(dir=".weir")})
+    return make([supervised]).execute_in_process(resources={"weir": WeirResource(dir=".weir")})
 
 
 @pytest.mark.spark
