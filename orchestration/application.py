@@ -78,8 +78,8 @@ def supervise(
         topics: Your own assets, each with one key, for source topics that something here fills. Every other topic is an
             external asset ``kafka/<topic>``, shared by all applications that read it.
         thresholds: The limits at which sensors act and checks fail.
-        first_day: The first day of event time that a backfill may ask for.
-        end_day: The day after the last; today if not given.
+        first_day: No earlier day of event time is offered for backfills, whatever the topics hold.
+        end_day: Nor this one or a later one; today if not given.
         owners: Shown with the assets: e-mail addresses, or ``team:name``.
         unwatched: Sensors that leave the application alone, such as ``succession``.
 

@@ -1,12 +1,11 @@
-"""A commit as Dagster records it: materializations of every asset, and the restore job's partitions, one per task.
+"""A commit as Dagster records it: materializations of every asset.
 
-The commits sensor records both while a driver runs (``weir.orchestration.sensors.commits``); an ingest records the
-partitions when its run ends, and its materializations if that run was terminated.
+The commits sensor records them while a driver runs (``weir.orchestration.sensors.commits``), and an ingest does if its
+run was terminated.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import dagster as dg
@@ -22,10 +21,9 @@ from weir.orchestration.drivers.metadata import (
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.positions import committed_positions
 from weir.pipelines.topology.naming import names_over, stored_table
-from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.upserts import shown_name
-from weir.state.storage.places import Place, folder_at, is_table
+from weir.state.storage.places import folder_at, is_table
 
 
 def commit_materializations(
@@ -84,31 +82,3 @@ def dagster_values(metadata: dict[str, Any]) -> dict[str, Any]:
         name: getattr(dg.MetadataValue, value["type"])(value["raw_value"]) if isinstance(value, dict) else value
         for name, value in metadata.items()
     }
-
-
-def task_partition_changes(
-    supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInstance
-) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
-    """What turns the known task partitions into the commit's, leaving out tasks of another program's topology."""
-    partitions, topology = supervised.task_partitions, supervised.application.over(newest).topology
-    tasks = set()
-    for name in newest.tasks:
-        with contextlib.suppress(KeyError):
-            tasks.add(str(topology.task_of(name)))
-    known = set(instance.get_dynamic_partitions(str(partitions.name)))
-    added, gone = sorted(tasks - known), sorted(known - tasks)
-    return [
-        *([partitions.build_add_request(added)] if added else []),
-        *([partitions.build_delete_request(gone)] if gone else []),
-    ]
-
-
-def update_task_partitions(supervised: Supervised, warehouse: Place, instance: dg.DagsterInstance) -> None:
-    """Make the changes that the commits sensor would make at its next tick, for a run that has just ended."""
-    newest = newest_commit(warehouse, supervised.id)
-    for change in task_partition_changes(supervised, newest, instance) if newest else ():
-        if isinstance(change, dg.AddDynamicPartitionsRequest):
-            instance.add_dynamic_partitions(change.partitions_def_name, change.partition_keys)
-        else:
-            for task in change.partition_keys:
-                instance.delete_dynamic_partition(change.partitions_def_name, task)

@@ -1,21 +1,12 @@
-"""A commit becomes materializations, upstream first, and its tasks become partitions."""
+"""A commit becomes materializations, upstream first."""
 
 import dagster as dg
 import pytest
 
 from tests.orchestration.applications import FLIGHTS
-from weir.orchestration.assets.materializations import commit_materializations, update_task_partitions
+from weir.orchestration.assets.materializations import commit_materializations
 
 INGEST, TABLES, TOPIC = FLIGHTS.ingest, FLIGHTS.tables, FLIGHTS.topics["flights"]
-
-
-def test_the_task_partitions_are_updated_when_a_run_ends(settings, committer, commit_of, instance):
-    update_task_partitions(FLIGHTS, settings.warehouse, instance)
-    assert instance.get_dynamic_partitions("flights_tasks") == [], "nothing is committed yet"
-    instance.add_dynamic_partitions("flights_tasks", ["0_9"])
-    committer.commit(commit_of(1))
-    update_task_partitions(FLIGHTS, settings.warehouse, instance)
-    assert sorted(instance.get_dynamic_partitions("flights_tasks")) == ["0_0", "1_0"]
 
 
 @pytest.mark.usefixtures("committer")
