@@ -9,7 +9,7 @@ from pydantic import Field
 
 from weir.infra.control import ControlDatabase, ControlDatabaseError
 from weir.infra.settings import Settings
-from weir.orchestration.assets.columns import column_schema
+from weir.orchestration.assets.columns import column_schema, with_lineage
 from weir.orchestration.assets.materializations import commit_materializations
 from weir.orchestration.assets.partitions import update_partitions
 from weir.orchestration.drivers.dagster_run import owner_of
@@ -91,7 +91,7 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
         if "error" in closing:
             raise dg.Failure(addressed(closing["error"], settings, supervised.reference))
         update_partitions(supervised, settings, context.instance)
-        yield from finished.get_results(implicit_materializations=False)
+        yield from with_lineage(supervised, finished.get_results(implicit_materializations=False))
 
     return ingest
 

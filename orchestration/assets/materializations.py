@@ -12,6 +12,7 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
 
 from weir.infra.settings import Settings
+from weir.orchestration.assets.columns import LINEAGE, column_lineage
 from weir.orchestration.drivers.metadata import (
     ingest_metadata,
     offsets_metadata,
@@ -53,6 +54,7 @@ def commit_materializations(
             )
     ingest = {**health, **ingest_metadata(newest, supervised.topics)}
     events.append(dg.AssetMaterialization(supervised.ingest, description=found, metadata=dagster_values(ingest)))
+    lineage = column_lineage(supervised)
     names = names_over(supervised.application.topology, newest)
     for table, key in supervised.tables.items():
         name = stored_table(table, names)
@@ -62,7 +64,10 @@ def commit_materializations(
                 dg.AssetMaterialization(
                     key,
                     description=found,
-                    metadata=dagster_values(table_metadata(settings, newest, supervised.id, name)),
+                    metadata={
+                        **dagster_values(table_metadata(settings, newest, supervised.id, name)),
+                        **({LINEAGE: lineage[table]} if table in lineage else {}),
+                    },
                     tags={DATA_VERSION_TAG: table_data_version(newest, name)},
                 )
             )
