@@ -6,13 +6,14 @@ made from it. A condition decides which rows there are, not what is in them, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
 from weir.pipelines.operators.fold import ColumnFold
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.joiner import Joiner
+from weir.pipelines.operators.mapping import PairExpressions
 from weir.pipelines.topology.cogroups import CogroupNode
 from weir.pipelines.topology.foreign_key import ResponseJoinNode
 from weir.pipelines.topology.global_tables import GlobalJoinNode, GlobalTableNode
@@ -84,10 +85,8 @@ class ColumnLineage:
                 return self.of(node.source)
             case MapValuesNode() | FlatMapValuesNode():
                 return {**_picked(self.of(node.parent), node.record.key_columns), **self._computed(node, node.mapper)}
-            case MapNode(mapper=UserFunction()):
-                return {}
-            case MapNode():
-                return {**self._computed(node, node.mapper.value), **self._computed(node, node.mapper.key)}
+            case MapNode(mapper=PairExpressions() as mapper):
+                return {**self._computed(node, mapper.value), **self._computed(node, mapper.key)}
             case SelectKeyNode() | ChangeSelectNode():
                 values = _picked(self.of(node.parent), node.record.beside_key)
                 return {**values, **self._computed(node, node.selector)}
@@ -162,7 +161,7 @@ def _of_columns(names: Iterable[str], origins: Origins) -> frozenset[TopicColumn
     return frozenset().union(*found) if all(found) else frozenset()
 
 
-def _in_all(sides: list[Origins]) -> Origins:
+def _in_all(sides: Sequence[Origins]) -> Origins:
     """Of rows that come from any side: nothing where one does not know."""
     known = [name for name in sides[0] if all(side.get(name) for side in sides)]
     return {name: frozenset().union(*(side[name] for side in sides)) for name in known}

@@ -89,6 +89,10 @@ CASES = {
         lambda shop: shop.orders.map_values(doubled).map_values(amount=col("amount"), who=col("user")),
         {"user": "orders.user", "who": "orders.user"},
     ),
+    "pairs of expressions": (
+        lambda shop: shop.orders.map(key={"item": col("item")}, value={"worth": col("amount") * col("price")}),
+        {"item": "orders.item", "worth": "orders.amount orders.price"},
+    ),
     "elements": (
         lambda shop: shop.orders.flat_map_values(tag=col("tags")),
         {"user": "orders.user", "tag": "orders.tags"},
