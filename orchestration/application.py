@@ -86,8 +86,8 @@ def supervise(
             external asset ``kafka/<topic>``, shared by all applications that read it.
         thresholds: The limits at which sensors act and checks fail.
         on_lag: What the sensor ``weir_lag`` may do when the application lags, and at which measures.
-        first_day: The first day of event time that a backfill may ask for.
-        end_day: The day after the last; today if not given.
+        first_day: No earlier day of event time is offered for backfills, whatever the topics hold.
+        end_day: Nor this one or a later one; today if not given.
         owners: Shown with the assets: e-mail addresses, or ``team:name``.
         unwatched: Sensors and schedules that leave the application alone, such as ``succession``.
 

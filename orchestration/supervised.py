@@ -41,9 +41,9 @@ class Supervised:
     topic_assets: Sequence[dg.AssetsDefinition] = ()
     """Those among them that something here fills."""
     first_day: date = FIRST_DAY
-    """The first day of event time that a backfill may ask for."""
+    """No earlier day of event time is offered for backfills."""
     end_day: date | None = None
-    """The day after the last; None for today."""
+    """Nor this one or a later one; None for today."""
     unwatched: Collection[str] = ()
     """Sensors and schedules that leave the application alone, by name without ``weir_``."""
     owners: Sequence[str] = ()
@@ -107,6 +107,11 @@ class Supervised:
     def sinks(self) -> Mapping[str, dg.AssetKey]:
         """The asset of each sink outside the warehouse, by the sink's name."""
         return {sink.name: self.tables[outbox_name(sink.name)] for sink in self.application.topology.outside_sinks}
+
+    @cached_property
+    def day_partitions(self) -> dg.DynamicPartitionsDefinition:
+        """One partition per day that a backfill can be asked for; the commits sensor keeps them in step."""
+        return dg.DynamicPartitionsDefinition(name=f"{self.name}_days")
 
     def partition(self, part: str) -> str:
         """How ``TASKS`` and ``BACKFILLS`` name a task or a backfill of the application."""

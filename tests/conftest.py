@@ -79,8 +79,6 @@ WHOLE_RUNS = [
         "state/engine/test_backing.py",
         "state/engine/test_task_store.py",
         "state/stores/test_codec.py",
-        "test_advice.py",
-        "test_imports.py",
     )
 ]
 """Tests that run an application with its commits, write and restore a whole task, start a Python of their own, or try

@@ -87,14 +87,17 @@ def nodes(path: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(path.read_text(), str(path))))
 
 
-def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imports_of(path: Path) -> list[tuple[int, str]]:
     """Line and dotted name of every import, anywhere in the file; ``from a import b`` gives ``a.b`` too."""
+    found: list[tuple[int, str]] = []
     for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.lineno, node.module
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+            found.append((node.lineno, node.module))
+            found += ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+    return found
 
 
 def offences(root: Path) -> list[str]:

@@ -347,6 +347,17 @@ class KafkaAdmin:
         found = self._listed(partitions, OffsetSpec.for_timestamp(time_ms), False)
         return {partition: listed.offset if listed.offset >= 0 else None for partition, listed in found.items()}
 
+    def time_ranges(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+        """The timestamp of the oldest record that is kept and the greatest one, in milliseconds, of each (topic,
+        partition) that holds records; errors as for ``end_offsets``."""
+        oldest = self._listed(partitions, OffsetSpec.for_timestamp(0), False)
+        greatest = self._listed(partitions, OffsetSpec.max_timestamp(), False)
+        return {
+            partition: (oldest[partition].timestamp, listed.timestamp)
+            for partition, listed in greatest.items()
+            if listed.offset >= 0 <= oldest[partition].offset
+        }
+
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
         """The next offset to read of each (topic, partition) that a consumer group has committed; empty if none.
 

@@ -1,17 +1,20 @@
-"""Backfills of days: an asset with one partition per day of event time; Dagster's backfill dialog asks for the days.
+"""Backfills of days: an asset with one partition per day of event time; Dagster's backfill dialog offers those that
+there are records of (``weir.orchestration.assets.partitions``).
 
 A range of days is one run: a separate driver next to the live one, then a swap in one commit (docs/backfill.md).
 """
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, timedelta
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
 from weir.infra.settings import Settings
-from weir.orchestration.partitions import make_changes, partition_changes
+from weir.orchestration.assets.partitions import has_days
+from weir.orchestration.partitions import make_changes, own_partition_changes
 from weir.orchestration.resources import WeirResource, run_driver
 from weir.orchestration.supervised import BACKFILLS, Supervised
 from weir.pipelines.backfill.differences import MAX_CHANGE
@@ -65,12 +68,11 @@ class BackfillConfig(dg.Config):
 
 def backfill_assets(supervised: Supervised) -> list[dg.AssetsDefinition]:
     """``<app>/backfill``; empty if no output has rows that belong to days."""
-    outputs = day_outputs(supervised.application.topology)
-    if not outputs.swapped and not outputs.published:
+    if not has_days(supervised):
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)  # about backfill policies, at every start
-        return [_backfill_asset(supervised, outputs)]
+        return [_backfill_asset(supervised, day_outputs(supervised.application.topology))]
 
 
 def _backfill_asset(supervised: Supervised, outputs: DayOutputs) -> dg.AssetsDefinition:
@@ -82,10 +84,7 @@ def _backfill_asset(supervised: Supervised, outputs: DayOutputs) -> dg.AssetsDef
         owners=supervised.owners,
         tags=supervised.tags,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        partitions_def=dg.DailyPartitionsDefinition(
-            start_date=supervised.first_day.isoformat(),
-            end_date=supervised.end_day.isoformat() if supervised.end_day else None,
-        ),
+        partitions_def=supervised.day_partitions,
         description=f"Days of event time, UTC, of {', '.join(_names(outputs))}: recomputed from the topics and "
         "swapped in by one commit, while the ingest keeps running; what has left the warehouse is published again if "
         "asked. Terminating the run leaves everything as it was.",
@@ -94,8 +93,9 @@ def _backfill_asset(supervised: Supervised, outputs: DayOutputs) -> dg.AssetsDef
         context: dg.AssetExecutionContext, config: BackfillConfig, weir: WeirResource, pipes: dg.PipesSubprocessClient
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
         """Start a driver over the days, follow it to its end, and record what it reports."""
-        window, settings = context.partition_time_window, weir.settings()
-        days = Days(first=window.start.date(), end=window.end.date())
+        asked, settings = context.partition_key_range, weir.settings()
+        first, last = (date.fromisoformat(day) for day in (asked.start, asked.end))
+        days = Days(first=first, end=last + timedelta(days=1))
         known = {row.id for row in backfills_of(supervised, settings)}
         context.instance.add_run_tags(context.run.run_id, supervised.tags)
         try:
@@ -169,7 +169,7 @@ def backfills_of(supervised: Supervised, settings: Settings) -> list[BackfillRow
 def update_backfill_partitions(supervised: Supervised, settings: Settings, instance: dg.DagsterInstance) -> None:
     """Make the application's backfills that can be swapped in or discarded the partitions of the jobs that do so."""
     there = [row.id for row in backfills_of(supervised, settings) if row.state != "swapped in"]
-    make_changes(partition_changes(supervised, BACKFILLS, there, instance), instance)
+    make_changes(own_partition_changes(supervised, BACKFILLS, there, instance), instance)
 
 
 def _left_by_termination(supervised: Supervised, made: Iterable[BackfillRow]) -> dg.MaterializeResult[None]:

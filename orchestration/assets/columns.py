@@ -1,13 +1,20 @@
-"""The columns of a table as Dagster shows them, with their types in words."""
+"""The columns of a table as Dagster shows them: their types in words, and the columns that they come from."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
 
 import dagster as dg
 import polars as pl
 from polars._typing import PolarsDataType  # has no public name
 
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.topology.column_lineage import ColumnLineage
+from weir.pipelines.topology.topology import table_spec
 from weir.state.commit.upserts import upserts_of
 from weir.state.types import TableSpec
+
+LINEAGE = "dagster/column_lineage"
 
 
 def column_schema(spec: TableSpec) -> dg.TableSchema:
@@ -18,6 +25,40 @@ def column_schema(spec: TableSpec) -> dg.TableSchema:
             for name, dtype in (upserts_of(spec) or spec).schema.items()
         ]
     )
+
+
+def column_lineage(supervised: Supervised) -> dict[str, dg.TableColumnLineage]:
+    """By output table, the columns of topics that the values of its columns come from, where the topology tells.
+
+    Dagster reads it from materializations, not from definitions. The topics of global tables are no assets, so nothing
+    is said of columns that come from them.
+    """
+    lineage, found = ColumnLineage(), dict[str, dg.TableColumnLineage]()
+    for sink in supervised.application.topology.sinks:
+        if sink.sink is None:
+            found[table_spec(sink).name] = dg.TableColumnLineage(
+                {
+                    name: [dg.TableColumnDep(supervised.topics[topic], column) for topic, column in sorted(origins)]
+                    for name, origins in lineage.of(sink).items()
+                    if all(topic in supervised.topics for topic, _ in origins)
+                }
+            )
+    return found
+
+
+def with_lineage(
+    supervised: Supervised, results: Iterable[dg.MaterializeResult[None] | dg.AssetCheckResult]
+) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+    """What a driver has reported, with what it does not know: the lineage of columns is in Dagster's own words."""
+    lineage = {supervised.tables[table]: found for table, found in column_lineage(supervised).items()}
+    for result in results:
+        if isinstance(result, dg.MaterializeResult) and result.asset_key in lineage:
+            metadata = {**(result.metadata or {}), LINEAGE: lineage[result.asset_key]}
+            yield dg.MaterializeResult(
+                asset_key=result.asset_key, metadata=metadata, data_version=result.data_version, tags=result.tags
+            )
+        else:
+            yield result
 
 
 def type_words(dtype: PolarsDataType) -> str:

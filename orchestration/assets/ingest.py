@@ -9,8 +9,9 @@ from pydantic import Field
 
 from weir.infra.control import ControlDatabase, ControlDatabaseError
 from weir.infra.settings import Settings
-from weir.orchestration.assets.columns import column_schema
-from weir.orchestration.assets.materializations import commit_materializations, update_task_partitions
+from weir.orchestration.assets.columns import column_schema, with_lineage
+from weir.orchestration.assets.materializations import commit_materializations
+from weir.orchestration.assets.partitions import update_partitions
 from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.drivers.metadata import health_metadata
 from weir.orchestration.resources import WeirResource, run_driver
@@ -84,8 +85,8 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
         finished, closing = driven
         if "error" in closing:
             raise dg.Failure(addressed(closing["error"], settings, supervised.reference))
-        update_task_partitions(supervised, folder_at(settings.warehouse), context.instance)
-        yield from finished.get_results(implicit_materializations=False)
+        update_partitions(supervised, settings, context.instance)
+        yield from with_lineage(supervised, finished.get_results(implicit_materializations=False))
 
     return ingest
 

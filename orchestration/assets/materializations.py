@@ -1,32 +1,30 @@
-"""A commit as Dagster records it: materializations of every asset, and its tasks as partitions of the restore job.
+"""A commit as Dagster records it: materializations of every asset.
 
-The commits sensor records both while a driver runs (``weir.orchestration.sensors.commits``); an ingest records the
-partitions when its run ends, and its materializations if that run was terminated.
+The commits sensor records them while a driver runs (``weir.orchestration.sensors.commits``), and an ingest does if its
+run was terminated.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
 
 from weir.infra.settings import Settings
+from weir.orchestration.assets.columns import LINEAGE, column_lineage
 from weir.orchestration.drivers.metadata import (
     ingest_metadata,
     offsets_metadata,
     table_data_version,
     table_metadata,
 )
-from weir.orchestration.partitions import PartitionsChange, make_changes, partition_changes
-from weir.orchestration.supervised import TASKS, Supervised
+from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.positions import committed_positions
 from weir.pipelines.topology.naming import names_over, stored_table
-from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.upserts import shown_name
-from weir.state.storage.places import Place, folder_at, is_table
+from weir.state.storage.places import folder_at, is_table
 
 
 def commit_materializations(
@@ -56,6 +54,7 @@ def commit_materializations(
             )
     ingest = {**health, **ingest_metadata(newest, supervised.topics)}
     events.append(dg.AssetMaterialization(supervised.ingest, description=found, metadata=dagster_values(ingest)))
+    lineage = column_lineage(supervised)
     names = names_over(supervised.application.topology, newest)
     for table, key in supervised.tables.items():
         name = stored_table(table, names)
@@ -65,7 +64,10 @@ def commit_materializations(
                 dg.AssetMaterialization(
                     key,
                     description=found,
-                    metadata=dagster_values(table_metadata(settings, newest, supervised.id, name)),
+                    metadata={
+                        **dagster_values(table_metadata(settings, newest, supervised.id, name)),
+                        **({LINEAGE: lineage[table]} if table in lineage else {}),
+                    },
                     tags={DATA_VERSION_TAG: table_data_version(newest, name)},
                 )
             )
@@ -85,20 +87,3 @@ def dagster_values(metadata: dict[str, Any]) -> dict[str, Any]:
         name: getattr(dg.MetadataValue, value["type"])(value["raw_value"]) if isinstance(value, dict) else value
         for name, value in metadata.items()
     }
-
-
-def task_partition_changes(
-    supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInstance
-) -> list[PartitionsChange]:
-    """What turns the known task partitions into the commit's, leaving out tasks of another program's topology."""
-    topology, tasks = supervised.application.over(newest).topology, set()
-    for name in newest.tasks:
-        with contextlib.suppress(KeyError):
-            tasks.add(str(topology.task_of(name)))
-    return partition_changes(supervised, TASKS, tasks, instance)
-
-
-def update_task_partitions(supervised: Supervised, warehouse: Place, instance: dg.DagsterInstance) -> None:
-    """Make the changes that the commits sensor would make at its next tick, for a run that has just ended."""
-    if (newest := newest_commit(warehouse, supervised.id)) is not None:
-        make_changes(task_partition_changes(supervised, newest, instance), instance)

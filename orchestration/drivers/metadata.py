@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from weir.infra.control import ControlDatabase, ControlDatabaseError, MinuteRow
+from weir.infra.control import ApplicationStatus, ControlDatabase, ControlDatabaseError, MinuteRow
 from weir.infra.settings import Settings
 from weir.pipelines.expectations import expectation_counts, other_counts
 from weir.pipelines.operations.errors import OperationError
@@ -30,6 +30,10 @@ MINUTE_MS = 60_000
 SHOWN_MINUTES = 60
 MINUTES_PER_BAR = 2
 """Sixty bars would be wider than the column that Dagster gives them."""
+PLOTTED_MINUTES = 10
+"""About as long as there is between two materializations of a driver that keeps committing."""
+STATE_BYTES = "map-used-bytes"
+"""The reading of how much of its LMDB file a task's stores use."""
 BARS = "▁▂▃▄▅▆▇█"
 NO_READING = "·"
 
@@ -61,16 +65,33 @@ def health_metadata(settings: Settings, application: str) -> dict[str, Any]:
 
 
 def _pace(settings: Settings, application: str) -> dict[str, Any]:
-    """The commit latency that the driver last reported, and its last hour; empty without a control database. The lag is
-    in the check ``lag``, which is newer."""
+    """How the driver did since the materialization before, as numbers, of which Dagster makes plots, and its last hour;
+    empty without a control database. The lag as of now is in the check ``lag``."""
     try:
         database = ControlDatabase(settings.control_database_url)
         status, minutes = database.application_status(application), database.last_hour(application)
     except ControlDatabaseError:
         return {}
-    metric = status.metric if status else None
-    newest = {} if metric is None else {"commit_ms": round(metric.commit_ms, 1)}
-    return {**newest, "last_hour": {"raw_value": last_hour_markdown(minutes), "type": "md"}}
+    return {**_plotted(status, minutes), "last_hour": {"raw_value": last_hour_markdown(minutes), "type": "md"}}
+
+
+def _plotted(status: ApplicationStatus | None, minutes: Sequence[MinuteRow]) -> dict[str, float | int]:
+    if status is None or status.metric is None:
+        return {}
+    recent = [row for row in minutes if row.at_ms > minutes[-1].at_ms - PLOTTED_MINUTES * MINUTE_MS]
+    used = [reading["value"] for reading in status.readings if reading["name"] == STATE_BYTES]
+    return {
+        "commit_ms": round(status.metric.commit_ms, 1),
+        **({"state_bytes": sum(used)} if used else {}),
+        **(
+            {
+                "records_per_s": round(sum(row.records_per_s for row in recent) / len(recent), 1),
+                "greatest_lag_records": max(row.lag for row in recent),
+            }
+            if recent
+            else {}
+        ),
+    }
 
 
 def quarantine_metadata(found: QuarantineStatus) -> dict[str, Any]:

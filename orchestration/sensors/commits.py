@@ -15,8 +15,8 @@ import dagster as dg
 from weir.orchestration.assets.materializations import (
     commit_materializations,
     recorded_metadata,
-    task_partition_changes,
 )
+from weir.orchestration.assets.partitions import day_partition_changes, has_days, known_days, task_partition_changes
 from weir.orchestration.drivers.metadata import health_metadata
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
@@ -30,7 +30,8 @@ FOLD_S = 600.0
 
 
 def commits_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
-    """Shows the newest commit in every asset of an application, and keeps the task partitions in step with it."""
+    """Shows the newest commit in every asset of an application, and keeps the partitions in step with it: tasks, and
+    the days that a backfill can be asked for."""
     return watch(
         "commits",
         commits,
@@ -55,11 +56,14 @@ def commits(look: Look) -> Found:
             look.settings,
             health=health_metadata(look.settings, look.id),
         )
+    partitions = task_partition_changes(look.supervised, newest, look.instance)
+    if events or (has_days(look.supervised) and not known_days(look.supervised, look.instance)):
+        partitions += day_partition_changes(look.supervised, newest, look.instance, look.settings)
     return Found(
         said=f"commit {newest.state_id} "
         + ("is news" if events else f"is shown already, or will be within {FOLD_S:.0f} s of the previous one"),
         events=events,
-        partitions=task_partition_changes(look.supervised, newest, look.instance),
+        partitions=partitions,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import Annotated, Any
 
@@ -32,11 +33,12 @@ from weir.pipelines.cli.advice import advised
 from weir.pipelines.cli.options import DEBUG
 from weir.pipelines.cli.render import notices
 from weir.pipelines.operations.errors import says_what_to_do
+from weir.state.printable import printable
 
 
 def _sentence(error: Exception) -> str:
     """Weir's own errors say what to do; any other is shown with its type and how to see more."""
-    text = " ".join(str(error).split())
+    text = printable(re.sub(r"\s+", " ", str(error).strip(), flags=re.ASCII))
     if says_what_to_do(error):
         return text
     return f"unexpected {type(error).__name__}: {text or 'no message'}; run it again with --debug for the stack trace"

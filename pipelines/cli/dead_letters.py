@@ -15,9 +15,10 @@ from weir.pipelines.cli.options import (
     confirm,
     load_settings,
 )
-from weir.pipelines.cli.render import console, notices, print_json, print_table, printable
+from weir.pipelines.cli.render import console, notices, print_json, print_table
 from weir.pipelines.operations.rows import as_dictionaries
 from weir.pipelines.operations.text import counted
+from weir.state.printable import printable
 
 dead_letters = typer.Typer(
     no_args_is_help=True,

@@ -27,6 +27,7 @@ from weir.pipelines.cli.options import (
 from weir.pipelines.cli.render import console, notices, print_json, print_json_line, print_table
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.text import counted
+from weir.state.printable import printable
 
 if TYPE_CHECKING:
     from weir.infra.kafka.admin import KafkaAdmin
@@ -341,7 +342,7 @@ def _print(record: Record, widest: int, *, with_headers: bool, as_json: bool, is
         print_json_line(line | plain("key", record.key) | plain("value", record.value))
         return
     width = max(widest, len("offset"))
-    headers = ", ".join(f"{name}={shown(value)}" for name, value in record.headers) or "-"
+    headers = ", ".join(f"{printable(name)}={shown(value)}" for name, value in record.headers) or "-"
     shown_headers = f"{headers}  " if with_headers else ""
     if is_first:
         title = "headers  " if with_headers else ""

@@ -12,20 +12,11 @@ import polars as pl
 from rich.console import Console
 
 from weir.pipelines.operations.rows import as_dictionaries
+from weir.state.printable import printable
 
 console = Console(highlight=False, emoji=False)
 """Results go to standard output; messages about the work go to ``notices``."""
 notices = Console(stderr=True, highlight=False, emoji=False)
-
-
-def printable(text: str, *, kept: str = "") -> str:
-    """``text`` with its control characters escaped, but for those that are ``kept``: what a record holds breaks no line
-    and commands no terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each in kept else each.encode("unicode_escape").decode() for each in text
-    )
 
 
 def _cell(value: Any) -> str:
@@ -61,7 +52,7 @@ def print_table(frame: pl.DataFrame, title: str = "") -> None:
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, is_number, strict=True)
         )
-        console.print(text.rstrip(), style=None if number else "bold", markup=False, soft_wrap=True)
+        console.print(text.rstrip(" "), style=None if number else "bold", markup=False, soft_wrap=True)
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from weir.pipelines.operations.errors import OperationError
+from weir.state.printable import is_printable
 
 
 def records_of(
@@ -72,7 +73,7 @@ def text_of(data: bytes | None) -> str | None:
         text = None if data is None else data.decode()
     except UnicodeDecodeError:
         return None
-    if text is None or not all(each.isprintable() or each in "\r\n\t" for each in text):
+    if text is None or not all(is_printable(each) or each in "\r\n\t" for each in text):
         return None
     return text
 

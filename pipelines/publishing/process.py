@@ -108,7 +108,7 @@ class _Publishing:
         return self._publisher.state
 
     def run(self, drain: Event) -> None:
-        if self._again.is_interrupted:
+        if self._publisher.answered(lambda: self._again.is_interrupted, Event()):
             Thread(target=self._retry, daemon=True).start()
         try:
             self._publisher.run(Event(), drain)
@@ -122,7 +122,8 @@ class _Publishing:
             self._publisher.decide(decision.action)
 
     def _retry(self) -> None:
-        self._publisher.retried(self._again.run())
+        error = self._publisher.answered(self._again.run, Event()) or ""
+        self._publisher.answered(lambda: self._publisher.retried(error), Event())
 
 
 def _listen(publishing: Sequence[_Publishing], drain: Event) -> None:

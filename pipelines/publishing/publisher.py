@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from threading import Event, Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import polars as pl
@@ -31,6 +31,7 @@ from weir.state.commit.refused import Refused
 from weir.state.errors import AppendOnlyError
 
 log = logging.getLogger("weir.publisher")
+Answer = TypeVar("Answer")
 
 LOOK_EVERY_S = 0.05
 """How long committed rows wait at most before they are seen."""
@@ -187,12 +188,16 @@ class Publisher:
     def _is_replaced(self, stop: Event) -> bool:
         """Whether the publisher of a newer driver has taken over. Until the warehouse tells, this one does not connect
         again, which would take the sink from the other."""
+        return self.answered(self._is_newest, stop) is False
+
+    def answered(self, ask: Callable[[], Answer], stop: Event) -> Answer | None:
+        """What a look at the warehouse finds, made again until it does not fail; None once ``stop`` is set."""
         while not stop.is_set():
             try:
-                return not self._is_newest()
+                return ask()
             except Exception as error:
                 self._fail_of_itself(error, stop)
-        return False
+        return None
 
     def _publish(self, connection: Connection, stop: Event, drain: Event) -> None:
         mark, limits, is_retry = self._begin(connection), connection.limits, self._outbox.is_of_refused

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from weir.pipelines.serdes.values import as_datetimes
+from weir.state.printable import is_printable, printable
 
 AT_MOST = 80
 """Characters of one value."""
@@ -28,8 +29,8 @@ def _of_bytes(value: bytes) -> str:
         text = value.decode()
     except UnicodeDecodeError:
         return "0x" + value.hex()
-    return repr(text) if text.isprintable() else "0x" + value.hex()
+    return f"'{text}'" if all(map(is_printable, text)) else "0x" + value.hex()
 
 
 def _of_object(value: object) -> str:
-    return repr(value) if isinstance(value, str) else str(value)
+    return f"'{printable(value)}'" if isinstance(value, str) else printable(str(value))

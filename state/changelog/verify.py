@@ -28,6 +28,7 @@ from weir.state.engine.copies import committed_copy
 from weir.state.engine.instances import current_instance
 from weir.state.engine.task_store import LONG_KEYS, TASK_STORE
 from weir.state.errors import RowFormatError, StateError, TaskCorruptedError
+from weir.state.printable import printable
 from weir.state.storage.places import Place, table_at
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.long_keys import whole
@@ -255,7 +256,7 @@ def _shown_key(spec: StoreSpec, key: bytes, reader: StateView, long_keys: Mappin
         row = KeyCodec(spec.key, spec.kind).decode(known).row(0, named=True)
     except (RowFormatError, ValueError, pl.exceptions.PolarsError):  # a damaged key may be anything
         return f"key {key!r}"
-    return "key " + ", ".join(f"{name}={value}" for name, value in row.items())
+    return "key " + ", ".join(f"{name}={printable(str(value))}" for name, value in row.items())
 
 
 def _shown_row(spec: StoreSpec, value: bytes | None) -> str:
@@ -265,4 +266,4 @@ def _shown_row(spec: StoreSpec, value: bytes | None) -> str:
         row = RowCodec(spec.value).decode([value]).row(0, named=True)
     except RowFormatError:
         return f"bytes that are not a row: {value!r}"
-    return ", ".join(f"{name}={shown}" for name, shown in row.items())
+    return ", ".join(f"{name}={printable(str(shown))}" for name, shown in row.items())

@@ -16,7 +16,15 @@ MADE_IN = {
     "ScheduleDefinition": "schedules",
     "SensorDefinition": "sensors",
 }
-ROOT_FILES = {"application.py", "definitions.py", "partitions.py", "resources.py", "supervised.py", "thresholds.py"}
+ROOT_FILES = {
+    "application.py",
+    "definitions.py",
+    "on_lag.py",
+    "partitions.py",
+    "resources.py",
+    "supervised.py",
+    "thresholds.py",
+}
 FOLDERS = {*MADE_IN.values(), "drivers", "examples"}
 
 

@@ -24,6 +24,7 @@ from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.orchestration.application import definitions, supervise
 from weir.orchestration.assets.backfill import BackfillConfig, _left_by_termination
+from weir.orchestration.assets.partitions import update_partitions
 from weir.orchestration.definitions import defs
 from weir.orchestration.examples.applications import weather_app
 from weir.orchestration.jobs.rebuild import RebuildConfig
@@ -45,8 +46,7 @@ def test_a_range_of_days_is_one_run_and_the_days_are_the_applications():
     for application in ("flights", "weather"):
         node = graph.get(dg.AssetKey([application, "backfill"]))
         assert node.backfill_policy == dg.BackfillPolicy.single_run()
-        assert node.partitions_def.get_first_partition_key() == "2013-01-01"
-        assert node.partitions_def.get_last_partition_key() == "2014-01-01"
+        assert node.partitions_def.name == f"{application}_days"
         assert node.parent_keys == {dg.AssetKey([application, "topic"])}
 
 
@@ -68,7 +68,8 @@ def place(tmp_path_factory):
 
 
 def recompute(place, instance: dg.DagsterInstance, config: dict | None = None) -> dg.ExecuteInProcessResult:
-    """A run over three days."""
+    """A run over three days of those that the topic holds."""
+    update_partitions(weather_app, place[0], instance)
     [asset] = [each for each in WEATHER.assets if BACKFILL in getattr(each, "keys", ())]
     return dg.materialize(
         [asset],
@@ -211,6 +212,8 @@ def test_three_days_are_recomputed_and_swapped_in_by_one_run(place):
     with dg.DagsterInstance.ephemeral() as instance:
         result = recompute(place, instance)
         assert result.success
+        offered = instance.get_dynamic_partitions("weather_days")
+        assert (len(offered), offered[0], offered[-1]) == (364, "2013-01-01", "2013-12-30"), "the topic's own days"
         assert instance.get_materialized_partitions(BACKFILL) == {"2013-03-04", "2013-03-05", "2013-03-06"}
     metadata = {
         name: entry.value

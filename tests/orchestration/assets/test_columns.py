@@ -1,9 +1,13 @@
-"""Types of columns in words that an operator knows."""
+"""Types of columns in words that an operator knows, and the columns that they come from."""
 
+import dagster as dg
 import polars as pl
 import pytest
 
-from weir.orchestration.assets.columns import type_words
+from tests.orchestration.applications import FLIGHTS
+from weir import Application, Int64, StreamsBuilder, String
+from weir.orchestration.application import supervise
+from weir.orchestration.assets.columns import LINEAGE, column_lineage, type_words, with_lineage
 from weir.orchestration.definitions import defs
 
 
@@ -34,3 +38,42 @@ def test_types_are_in_words(dtype, words):
 def test_the_ingest_shows_its_topology():
     [spec] = [spec for spec in defs.resolve_all_asset_specs() if spec.key.path == ["flights", "ingest"]]
     assert "Source: KSTREAM-SOURCE-0000000000 (topics: [flights])" in spec.metadata["topology"].value
+
+
+def test_an_output_shows_the_columns_of_topics_that_its_own_come_from():
+    found = column_lineage(FLIGHTS)
+    assert set(found) == set(FLIGHTS.outputs), "of changelogs and dead letters nothing is said"
+    origins = {
+        column: [(each.asset_key, each.column_name) for each in origins]
+        for column, origins in found["late_departures"].deps_by_column.items()
+    }
+    topic = FLIGHTS.topics["flights"]
+    assert origins == {
+        "carrier": [(topic, "carrier")],
+        "origin": [(topic, "origin")],
+        "late": [(topic, "dep_delay")],
+        "mean_delay": [(topic, "dep_delay")],
+        "max_delay": [(topic, "dep_delay")],
+        "cancelled": [(topic, "dep_time")],
+    }
+
+
+def test_nothing_is_said_of_columns_from_topics_that_are_no_assets():
+    builder = StreamsBuilder()
+    names = builder.global_table("names", key=String("user"), value=String("name"), store="names")
+    orders = builder.stream("orders", key=String("user"), value=Int64("cents"))
+    orders.join(names, key="user").to_delta("named")
+    named = column_lineage(supervise(Application("shop", builder), "nowhere:app"))["named"]
+    assert sorted(named.deps_by_column) == ["cents", "user"]
+
+
+def test_what_a_driver_reports_of_an_output_gets_the_lineage_and_keeps_the_rest():
+    ingest, output = FLIGHTS.ingest, FLIGHTS.outputs["late_departures"]
+    reported = [
+        dg.MaterializeResult(asset_key=key, metadata={"epoch": 3}, data_version=dg.DataVersion("7"))
+        for key in (ingest, output)
+    ]
+    first, second = with_lineage(FLIGHTS, reported)
+    assert first is reported[0]
+    assert (second.asset_key, second.data_version) == (output, dg.DataVersion("7"))
+    assert second.metadata == {"epoch": 3, LINEAGE: column_lineage(FLIGHTS)["late_departures"]}

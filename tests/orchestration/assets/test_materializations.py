@@ -1,21 +1,13 @@
-"""A commit becomes materializations, upstream first, and its tasks become partitions."""
+"""A commit becomes materializations, upstream first."""
 
 import dagster as dg
 import pytest
 
 from tests.orchestration.applications import FLIGHTS
-from weir.orchestration.assets.materializations import commit_materializations, update_task_partitions
+from weir.orchestration.assets.columns import LINEAGE
+from weir.orchestration.assets.materializations import commit_materializations
 
 INGEST, TABLES, TOPIC = FLIGHTS.ingest, FLIGHTS.tables, FLIGHTS.topics["flights"]
-
-
-def test_the_task_partitions_are_updated_when_a_run_ends(settings, committer, commit_of, instance):
-    update_task_partitions(FLIGHTS, settings.warehouse, instance)
-    assert instance.get_dynamic_partitions("weir_tasks") == [], "nothing is committed yet"
-    instance.add_dynamic_partitions("weir_tasks", ["flights:0_9", "others:0_9"])
-    committer.commit(commit_of(1))
-    update_task_partitions(FLIGHTS, settings.warehouse, instance)
-    assert sorted(instance.get_dynamic_partitions("weir_tasks")) == ["flights:0_0", "flights:1_0", "others:0_9"]
 
 
 @pytest.mark.usefixtures("committer")
@@ -32,3 +24,10 @@ def test_a_topic_is_reported_only_when_a_commit_has_read_further_than_dagster_kn
 
     assert keys(1, 10) == [INGEST, *TABLES.values()]
     assert keys(2, 11) == [TOPIC, INGEST, *TABLES.values()], "upstream first, or Dagster shows the ingest as stale"
+
+
+@pytest.mark.usefixtures("committer")
+def test_outputs_are_reported_with_the_columns_that_theirs_come_from(settings, instance, commit_of):
+    events = commit_materializations(FLIGHTS, commit_of(1), instance, settings, health={})
+    with_lineage = {event.asset_key for event in events if LINEAGE in event.metadata}
+    assert with_lineage == set(FLIGHTS.outputs.values())

@@ -1,5 +1,6 @@
 """Commits that no Dagster run has reported are shown: all that matters, and not too often."""
 
+import time
 from pathlib import Path
 
 import dagster as dg
@@ -67,18 +68,39 @@ def test_what_a_driver_outside_dagster_has_committed_is_shown_with_offsets_and_r
 
 
 @pytest.mark.usefixtures("committer")
-def test_latency_and_the_last_hour_come_from_the_drivers_readings(committer, commit_of, database, look, shown):
+def test_what_is_plotted_and_the_last_hour_come_from_the_drivers_readings(committer, commit_of, database, look, shown):
+    """The numbers are of the ten minutes before the newest reading."""
     committer.commit(commit_of(1))
-    for lag in (4000, 250):
+    minute_ms = 60_000
+    now_ms = time.time_ns() // 1_000_000 // minute_ms * minute_ms
+    for minutes_ago, lag, pace in ((30, 9000, 50.0), (9, 4000, 2000.0), (0, 250, 1000.0)):
         database.acquire_lease("flights", owner="weir run", pid=1, host="elsewhere", ttl_s=60, take_over=True)
         database.add_metric(
             "flights",
-            MetricRow(epoch=1, committed_epoch=1, records_in=10, records_per_s=1234.0, lag=lag, commit_ms=12.5),
+            MetricRow(
+                epoch=1,
+                committed_epoch=1,
+                records_in=10,
+                records_per_s=pace,
+                lag=lag,
+                commit_ms=12.5,
+                at_ms=now_ms - minutes_ago * minute_ms,
+            ),
         )
+    reading = {"group": "stream-state-metrics", "name": "map-used-bytes", "value": 8192}
+    database.report_readings("flights", [{**reading, "tags": {"task-id": task}} for task in ("0_0", "1_0")])
     look()
-    assert shown(INGEST)["commit_ms"] == 12.5
+    plotted = {
+        name: shown(INGEST)[name] for name in ("commit_ms", "records_per_s", "greatest_lag_records", "state_bytes")
+    }
+    assert plotted == {
+        "commit_ms": 12.5,
+        "records_per_s": 1500.0,
+        "greatest_lag_records": 4000,
+        "state_bytes": 16384,
+    }
     assert "| lag, records |" in shown(INGEST)["last_hour"]
-    assert "| 4,000 |" in shown(INGEST)["last_hour"]
+    assert "| 9,000 |" in shown(INGEST)["last_hour"]
 
 
 @pytest.mark.slow

@@ -105,6 +105,11 @@ def test_a_row_stays_on_its_line_and_commands_no_terminal(capsys):
     ]
 
 
+def test_keys_are_told_apart_by_their_spaces(capsys):
+    print_table(pl.DataFrame({"count": [1, 2, 3], "key": ["a b", "a\u00a0b", "a b\u3000"]}))
+    assert capsys.readouterr().out.split("\n")[1:4] == ["    1  a b", "    2  a\u00a0b", "    3  a b\u3000"]
+
+
 def test_an_unknown_table_names_the_known_ones(shown):
     result = shown("nope")
     assert result.exit_code == 1

@@ -68,6 +68,7 @@ def test_a_line_without_the_field_is_named(line, message):
         (b"", ""),
         ("zoë".encode(), "zoë"),
         (b"a\nb\tc\r", "a\\nb\\tc\\r"),
+        ("a\u00a0b\u3000".encode(), "a\u00a0b\u3000"),
         (b"\xff\x00", "base64:/wA="),
         (b"\x00\x00\x00\x07", "base64:AAAABw=="),  # valid UTF-8, but an Int32 that nobody can read
     ],

@@ -105,6 +105,13 @@ def test_the_command_prints_one_line_per_task_and_exits_with_1_at_a_difference(s
     assert "`weir restore sales 0_1 --from-changelog --dir " in " ".join(bad.stderr.split())
 
 
+def test_the_key_of_a_difference_is_named_without_commands_to_the_terminal(shop, monkeypatch):
+    monkeypatch.setattr(registry, "registered_application", lambda settings, name: shop.application)
+    shop.change("sums", key("shop\u00a0\x1b[2J"), row())
+    bad = CliRunner().invoke(app, ["verify", "sales", "--dir", str(shop.folder)])
+    assert "key shop=shop\u00a0\\x1b[2J: wanted" in bad.stderr
+
+
 def test_files_of_a_killed_verification_are_removed_by_the_next(shop):
     left = shop.state_of("0_1") / ".copy-5000001-x"
     left.mkdir()

@@ -14,15 +14,20 @@ from tests.pipelines.publishing.batches import APP, BATCH, SINK, Orders, drain, 
 from tests.pipelines.publishing.requests_server import Answer, RequestsServer
 from tests.pipelines.spark.inline import Place, Topics
 from tests.waiting import wait_for
+from weir import Application, StreamsBuilder, String
 from weir.pipelines.cli.sink import shown_state
 from weir.pipelines.publishing import publisher
 from weir.pipelines.publishing.connect import connect
 from weir.pipelines.publishing.mark_file import MarkFile
-from weir.pipelines.publishing.process import PublishingSettings
-from weir.pipelines.publishing.retry import Retry
+from weir.pipelines.publishing.process import PublishingSettings, _Publishing
+from weir.pipelines.publishing.retry import NAME, Retry
 from weir.pipelines.publishing.state import Decision, RefusedPlace, SinkState
 from weir.pipelines.spark.publishing import Publishers
+from weir.state.commit import outbox
+from weir.state.commit.outbox import refused_name
 from weir.state.commit.refused import Refused
+from weir.state.errors import ObjectStoreAwayError
+from weir.state.storage.local import Local
 
 BATCHES = 3
 
@@ -38,7 +43,7 @@ def server():
 def orders(tmp_path, server, monkeypatch):
     """All of whose batches have been refused."""
     monkeypatch.setattr(publisher, "FIRST_WAIT_S", 0.02)
-    made = Orders(tmp_path, http_node(server.url))
+    made = Orders(tmp_path / APP, http_node(server.url))
     made.commit(BATCHES * BATCH)
     server.next += [Answer(400)] * BATCHES
     drain(made.publisher(refused=Refused(made.folder, SINK, APP)))
@@ -103,6 +108,53 @@ def test_a_batch_that_was_taken_just_before_a_kill_comes_again_with_its_key(orde
     keys = [request.key for request in server.requests[BATCHES:]]
     assert keys[0] == keys[1]
     assert len(set(keys)) == BATCHES
+    assert delivered(server) == orders.sent
+
+
+@pytest.fixture
+def publishing(orders):
+    """What the process has for the sink."""
+    builder = StreamsBuilder()
+    builder.stream("in", key=String("user"), value=String("order"))
+    warehouse = str(orders.folder.parent)
+    settings = PublishingSettings(driver=0, reference="", warehouse=warehouse, kafka={}, sql_url="", generation=1)
+    return _Publishing(orders.node.sink, Application(APP, builder), settings)
+
+
+def away_at_first(monkeypatch, owner, name):
+    """The next three looks at the warehouse of this kind fail."""
+    look, left = getattr(owner, name), [ObjectStoreAwayError("s3://bucket", "connection refused")] * 3
+
+    def asked(*arguments):
+        if left:
+            raise left.pop()
+        return look(*arguments)
+
+    monkeypatch.setattr(owner, name, asked)
+    return left
+
+
+def test_a_sink_that_begins_while_the_warehouse_is_away_waits_and_goes_on_with_the_retry(
+    orders, server, publishing, monkeypatch
+):
+    (orders.folder / refused_name(SINK) / NAME).touch()
+    orders.commit(BATCH)
+    left, drained = away_at_first(monkeypatch, Local, "find"), Event()
+    drained.set()
+    publishing.run(drained)
+    assert not left
+    wait_for(lambda: publishing.state.refused_rows == 0, "the retry goes on", 30)
+    assert sorted(delivered(server)) == sorted(orders.sent)
+
+
+@pytest.mark.parametrize(("owner", "name"), [(outbox, "table_at"), (Refused, "count")])
+def test_refused_rows_that_are_to_be_sent_again_wait_for_the_warehouse(
+    orders, server, publishing, monkeypatch, owner, name
+):
+    left = away_at_first(monkeypatch, owner, name)
+    publishing.decide(Decision(sink=SINK, action="retry"))
+    assert not left
+    assert publishing.state.refused_rows == aside(orders) == 0
     assert delivered(server) == orders.sent
 
 
