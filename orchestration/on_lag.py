@@ -138,7 +138,7 @@ class Cause:
 
 
 def cause_of(measured: Measured, on_lag: OnLag, name: str) -> Cause:
-    """The measured cause of lag. ``name`` begins the names of the application's jobs.
+    """The measured cause of lag. ``name`` is the application's, which jobs have as a partition.
 
     A task that alone is behind comes first, since nothing else helps it; then commits, then slots.
     """
@@ -146,7 +146,7 @@ def cause_of(measured: Measured, on_lag: OnLag, name: str) -> Cause:
     if under_repair:
         return Cause(
             sentence=", ".join(f"task {task.task} is {task.status}" for task in under_repair),
-            advice=f"the driver restores it by itself; {name}_restore tries again at once",
+            advice="the driver restores it by itself; weir_restore tries again at once",
         )
     found = (
         _one_task(measured, on_lag, name)
@@ -154,7 +154,8 @@ def cause_of(measured: Measured, on_lag: OnLag, name: str) -> Cause:
         or _busy_slots(measured, name)
         or Cause(
             sentence="neither stores nor commits nor slots are the cost: records come faster than they are read",
-            advice=f"if that lasts, launch {name}_stop, and start again with a greater max_epoch_records",
+            advice=f"if that lasts, launch weir_stop with the partition {name}, "
+            "and start again with a greater max_epoch_records",
         )
     )
     is_allowed = found.action is not None and found.action.help in on_lag.actions
@@ -172,7 +173,8 @@ def _one_task(measured: Measured, on_lag: OnLag, name: str) -> Cause | None:
     if slowness < on_lag.slow_store_ratio:
         return Cause(
             sentence=f"{alone}, and its store is as quick as those of other tasks: its partition gets more records",
-            advice=f"if that lasts, launch {name}_stop, spread the keys over more partitions, and start again",
+            advice=f"if that lasts, launch weir_stop with the partition {name}, "
+            "spread the keys over more partitions, and start again",
         )
     return Cause(
         sentence=f"{alone}, because its store is slow: it writes {measured.applied_per_s[worst.task]:,.0f} records "
@@ -183,7 +185,7 @@ def _one_task(measured: Measured, on_lag: OnLag, name: str) -> Cause | None:
             arguments={"task": worst.task, "source": "snapshot", "slot": FREEST_SLOT},
             task=worst.task,
         ),
-        advice=f"launch {name}_restore for {worst.task}",
+        advice=f"launch weir_restore with the partition {name}:{worst.task}",
     )
 
 
@@ -215,7 +217,8 @@ def _costly_commits(measured: Measured, on_lag: OnLag, name: str) -> Cause | Non
             kind="pace",
             arguments={"interval_ms": str(round(1000 * wanted_s)), "for_s": str(round(on_lag.repeat_s))},
         ),
-        advice=f"launch {name}_stop, and start again with a longer commit_interval in the program",
+        advice=f"launch weir_stop with the partition {name}, "
+        "and start again with a longer commit_interval in the program",
     )
 
 
@@ -228,5 +231,6 @@ def _busy_slots(measured: Measured, name: str) -> Cause | None:
         action=None
         if wanted <= measured.slots
         else Action(help="slots", kind="slots", arguments={"slots": str(wanted)}),
-        advice=f"launch {name}_stop, and start again with more cores, slots (WEIR_SLOTS) and partitions",
+        advice=f"launch weir_stop with the partition {name}, "
+        "and start again with more cores, slots (WEIR_SLOTS) and partitions",
     )

@@ -81,7 +81,7 @@ def _act(look: Look, status: ApplicationStatus, taken: Sequence[ActionTaken], re
     if not lags:
         return _warn(look, {}, remembered, at_ms=at_ms, said="no lag beyond the limits")
     measured = Measured.of(status, supervised.application.commit_interval.total_seconds())
-    cause = cause_of(measured, on_lag, supervised.name)
+    cause = cause_of(measured, on_lag, supervised.id)
     if cause.action is None:
         sentence = f"{cause.sentence}; {cause.advice}"
         return _warn(look, {CONDITION: sentence}, remembered, at_ms=at_ms, said=sentence)

@@ -83,26 +83,34 @@ def test_what_helps_is_chosen_by_what_was_measured(measured, action):
             SLOW,
             "task 0_0 alone is behind, by 90,000 records, because its store is slow: it writes 1,000 records per "
             "second, those of other tasks 10.0 times as many",
-            "launch shop_restore for 0_0",
+            "launch weir_restore with the partition shop:0_0",
         ),
         (
             SLOW | {"applied_per_s": {}},
             "task 0_0 alone is behind, by 90,000 records, and its store is as quick as those of other tasks: its "
             "partition gets more records",
-            "launch shop_stop, spread the keys over more partitions",
+            "launch weir_stop with the partition shop, spread the keys over more partitions",
         ),
         (
             COSTLY | {"tasks": tasks(5, 5)},
             "commits take 48% of the time, 120 ms each and 0.2 s apart",
-            "launch shop_stop, and start again with a longer commit_interval",
+            "launch weir_stop with the partition shop, and start again with a longer commit_interval",
         ),
-        (BUSY, "all 2 slots are busy, and 1.4 cores are free", "launch shop_stop, and start again with more cores"),
+        (
+            BUSY,
+            "all 2 slots are busy, and 1.4 cores are free",
+            "launch weir_stop with the partition shop, and start again with more cores",
+        ),
         (
             {"tasks": tasks(90_000, 0, statuses={0: "in doubt"})},
             "task 0_0 is in doubt",
-            "the driver restores it by itself; shop_restore tries again at once",
+            "the driver restores it by itself; weir_restore tries again at once",
         ),
-        ({"tasks": tasks(9, 9)}, "neither stores nor commits nor slots are the cost", "launch shop_stop"),
+        (
+            {"tasks": tasks(9, 9)},
+            "neither stores nor commits nor slots are the cost",
+            "launch weir_stop with the partition shop",
+        ),
     ],
 )
 def test_without_leave_to_act_the_cause_is_named_with_the_job_to_launch(measured, sentence, advice):

@@ -143,7 +143,7 @@ def test_a_cause_that_the_driver_may_do_nothing_about_is_warned_of_with_the_job_
     lagging()
     warned = tick(sensor(actions=["commits"]))
     [sentence] = observed(warned)
-    assert sentence.endswith("times as many; launch flights_restore for 0_0")
+    assert sentence.endswith("times as many; launch weir_restore with the partition flights:0_0")
     assert database.pending_requests("flights") == []
     assert isinstance(tick(sensor(actions=["commits"]), warned.cursor), dg.SkipReason)
     lagging(5)
