@@ -381,12 +381,12 @@ def _above(node: Node) -> list[Node]:
 
 
 @st.composite
-def data_for(draw: st.DrawFn, program: Program, most: int = 70) -> Data:
+def data_for(draw: st.DrawFn, program: Program, least: int = 30, most: int = 70) -> Data:
     """Topics with keys where Kafka's partitioner puts them, out of order by several windows."""
     data: Data = {(topic, partition): [] for topic, count in program.topics for partition in range(count)}
     tables = {step.topic for step in program.steps if isinstance(step, Source) and step.is_table}
     tables |= set(program.global_topics)
-    size = draw(st.integers(30, most))
+    size = draw(st.integers(least, most))
     grain = draw(st.sampled_from([1, 1, 5, 10]))
     jitter = draw(st.sampled_from([0, 8, 40, 100]))
     keys = draw(st.sampled_from([1, 3, 6, 12]))
