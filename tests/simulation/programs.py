@@ -10,7 +10,7 @@ from hypothesis.errors import StopTest
 from hypothesis.internal.conjecture.data import ConjectureData
 
 from tests.pipelines.order.description import Data, Program
-from tests.pipelines.order.programs import data_for, programs
+from tests.pipelines.order.programs import data_for, programs, takes_null_keys
 
 SIZES = (*[(1, 3, 8)] * 3, (2, 3, 12), (3, 10, 30), (5, 30, 40))
 """How many steps are drawn at most, and how many records at least and at most, one of these: what a world costs grows
@@ -21,6 +21,17 @@ with its stores, outputs and epochs. Most worlds are small, so that many are tri
 def _cases(draw: st.DrawFn, most_steps: int, least: int, most: int) -> tuple[Program, Data]:
     program = draw(programs(most_topics=2, most_partitions=2, most_steps=most_steps))
     return program, draw(data_for(program, least=least, most=most))
+
+
+def _without_some_keys(program: Program, data: Data, rng: Random) -> Data:
+    """Some records of some topics have no key, where the model knows what becomes of them."""
+    chance = {topic: rng.choice([0.0, 0.0, 0.2]) * takes_null_keys(program, topic) for topic, _ in program.topics}
+    return {
+        (topic, partition): [
+            record._replace(key=None) if rng.random() < chance[topic] else record for record in records
+        ]
+        for (topic, partition), records in data.items()
+    }
 
 
 def case_of(seed: int) -> tuple[Program, Data]:
@@ -34,4 +45,5 @@ def case_of(seed: int) -> tuple[Program, Data]:
                 found: tuple[Program, Data] = drawing.draw(_cases(*size))
         except StopTest:
             continue
-        return found
+        program, data = found
+        return program, _without_some_keys(program, data, rng)

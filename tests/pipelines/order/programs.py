@@ -415,6 +415,28 @@ def data_for(draw: st.DrawFn, program: Program, least: int = 30, most: int = 70)
     return data
 
 
+def takes_null_keys(program: Program, topic: str) -> bool:
+    """Whether the model says what becomes of a topic's records that have no key."""
+    keyless = set[int]()
+    for place, step in enumerate(program.steps):
+        comes = not keyless.isdisjoint(program.parents(place))
+        match step:
+            case Source():
+                if step.topic == topic and not step.is_table:
+                    keyless.add(place)
+            case _ if not comes:
+                pass
+            case Filter() | MapValues() | Expect() | FlatMapValues() | WithTime() | Branch() | Merge() | GlobalJoin():
+                keyless.add(place)
+            case StreamTableJoin(grace=None) if not program.has_new_key(step.parent):
+                keyless.add(place)
+            case Sink() | SelectKey() | FlatMap(how="odd ones") | Aggregate() | Cogroup() | ToTable() | Batch():
+                pass
+            case _:
+                return False
+    return topic not in program.global_topics
+
+
 CUTS = st.builds(
     Cuts,
     max_records=st.sampled_from([7, 20, 1000, 3, 1]),
