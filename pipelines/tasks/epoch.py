@@ -70,12 +70,13 @@ from weir.state.engine.backing import suppliers_of
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import Settlement, StateSession, StateView
 from weir.state.engine.in_memory import place
-from weir.state.engine.instances import current_instance, instance_folder, set_current
+from weir.state.engine.instances import current_instance, instance_folder, noted_generation, set_current
 from weir.state.engine.meta import Uncommitted
 from weir.state.engine.rollback_cost import RollbackCost
 from weir.state.engine.session import EpochSession
 from weir.state.engine.task_store import TASK_STORE, TaskStore
 from weir.state.errors import (
+    FencedStoreError,
     MapFullError,
     OwnStoreBehindError,
     RowFormatError,
@@ -231,7 +232,9 @@ class EpochRunner:
         started_s, store = time.monotonic(), None
         self._written = []
         try:
-            self._at_work = store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
+            if plan.expected is None:
+                self._create(plan)
+            self._at_work = store = self._store(plan.task, plan.instance)
             if (stored := _stored_receipt(plan.plan_hash, store)) is not None:
                 return stored
             base = store.base
@@ -262,7 +265,7 @@ class EpochRunner:
         except RowFormatError as error:
             return _refusal(plan, ReceiptStatus.NEEDS_RESTORE, f"holds rows that cannot be read: {error.reason}")
         except MapFullError:
-            self._store(plan.task, plan.instance, is_new=False).grow()
+            self._store(plan.task, plan.instance).grow()
             return _refusal(plan, ReceiptStatus.MAP_FULL, "the store's map was full; it has grown")
         except Exception as error:
             if is_disk_full(error):
@@ -291,7 +294,7 @@ class EpochRunner:
         False if the store does not hold the committed state, cannot be used, or belongs to a newer driver.
         """
         try:
-            store = self._store(task, instance, is_new=False)
+            store = self._store(task, instance)
             settled = self._settled(task, store, generation=generation, expected=committed, committed=committed)
             if close:
                 store.close(clean=True)
@@ -319,15 +322,28 @@ class EpochRunner:
     def _with_headers(self, records: Sequence[BadRecord]) -> list[BadRecord]:
         return with_headers(records, self._connected)
 
-    def _store(self, task: TaskId, instance: str, *, is_new: bool) -> TaskStore:
-        folder = self._folder_of(task, instance)
-        stores, task_name = self._sub_topology(task).stores, self._topology.task_name(task)
-        names, suppliers = [spec.name for spec in stores], suppliers_of(stores)
-        if is_new and not folder.exists():
-            TaskStore.create(folder, task_name, names, suppliers).close()
-            set_current(self._task_folder(task), instance)
-        place(folder, in_memory=self._sub_topology(task).is_in_memory)
-        return TaskStoreCache.get(folder, task_name, names, suppliers)
+    def _create(self, plan: TaskPlan) -> None:
+        """Make the store of a task that has no state yet, if it is not there.
+
+        Raises:
+            FencedStoreError: A newer driver has another one.
+        """
+        task_folder, folder = self._task_folder(plan.task), self._folder_of(plan.task, plan.instance)
+        if folder.exists():
+            return
+        named = current_instance(task_folder)
+        newest = 0 if named is None else noted_generation(named)
+        task_name, stores = self._topology.task_name(plan.task), self._sub_topology(plan.task).stores
+        if newest > plan.state.generation:
+            raise FencedStoreError(task_name, plan.state.generation, newest)
+        TaskStore.create(folder, task_name, [spec.name for spec in stores], suppliers_of(stores)).close()
+        set_current(task_folder, plan.instance)
+
+    def _store(self, task: TaskId, instance: str) -> TaskStore:
+        folder, sub_topology = self._folder_of(task, instance), self._sub_topology(task)
+        place(folder, in_memory=sub_topology.is_in_memory)
+        names, suppliers = [spec.name for spec in sub_topology.stores], suppliers_of(sub_topology.stores)
+        return TaskStoreCache.get(folder, self._topology.task_name(task), names, suppliers)
 
     def _settled(
         self, task: TaskId, store: TaskStore, *, generation: int, expected: StateId | None, committed: StateId | None

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
 from weir.state.commit.columns import Difference, differences, fitted, merged
-from weir.state.commit.delta_log import is_append_only, rewrite
+from weir.state.commit.delta_log import DeltaLog, is_append_only, rewrite
 from weir.state.commit.files import partition_text, scan_as_written, stored_schema, write_file
 from weir.state.commit.layout import Layout
 from weir.state.commit.upserts import shown_name, upserts_of
@@ -83,7 +83,8 @@ def evolution(app_folder: Place, spec: TableSpec) -> Evolution | None:
 def _evolution(app_folder: Place, spec: TableSpec, *, is_shown: bool) -> Evolution | None:
     if not is_table(app_folder / spec.name):
         return None
-    return needed(app_folder, Layout.of(table_at(app_folder / spec.name)), spec, is_shown=is_shown)
+    log = DeltaLog(app_folder / spec.name, app_folder.name)
+    return needed(app_folder, log.layout, spec, is_shown=is_shown)
 
 
 def needed(app_folder: Place, layout: Layout, spec: TableSpec, *, is_shown: bool = False) -> Evolution:

@@ -7,18 +7,18 @@ again opens it as ``Outbox(..., is_of_refused=True)`` and removes them once the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
 import polars as pl
-from deltalake import DeltaTable
 
-from weir.state.commit.delta_log import replace_files
+from weir.state.commit.delta_log import DeltaLog, replace_files
 from weir.state.commit.files import scan_files, write_file
+from weir.state.commit.live_files import live_files
 from weir.state.commit.outbox import Mark, outbox_name, refused_mark, refused_name, refused_number
-from weir.state.commit.tables import AppendTable, file_actions
-from weir.state.storage.places import Place, folder_at, is_table, table_at
+from weir.state.commit.tables import AppendTable
+from weir.state.storage.places import Place, folder_at, is_table
 from weir.state.types import TableSpec
 
 T = TypeVar("T")
@@ -52,14 +52,13 @@ class Refused:
         """How far the rows have come that were put aside last: a publisher never goes back behind them."""
         if not is_table(self._folder):
             return Mark()
-        return refused_mark(table_at(self._folder).transaction_version(self._transaction) or 0)
+        return refused_mark(self._log().transaction)
 
     def count(self) -> int:
         """How many rows are aside."""
         if not is_table(self._folder):
             return 0
-        files = file_actions(table_at(self._folder))
-        return 0 if files.is_empty() else int(files["num_records"].sum())
+        return int(self._files()["num_records"].sum())
 
     def all(self) -> pl.DataFrame:
         """What was put aside at once, a row each in order: ``epoch`` and ``first_row`` of the first of its ``rows``,
@@ -80,7 +79,7 @@ class Refused:
     def discard(self, numbers: Collection[int]) -> int:
         """Delete what was put aside with these numbers, as in ``all``; returns how many rows there were."""
         while True:
-            files = file_actions(table_at(self._folder)).filter(pl.col("min._epoch").is_in(list(numbers)))
+            files = self._files().filter(pl.col("min._epoch").is_in(list(numbers)))
             if files.is_empty():
                 return 0
             if replace_files(self._folder, files, [], is_data_changed=True):
@@ -91,10 +90,9 @@ class Refused:
         if not is_table(self._folder):
             return query(pl.LazyFrame(schema={"_epoch": pl.Int64(), **REASON})).collect()
 
-        def read(table: DeltaTable) -> pl.DataFrame:
-            files = file_actions(table)
-            names: Iterable[str] = [] if files.is_empty() else files["path"]
-            return query(scan_files(self._folder, names, pl.scan_delta(table).collect_schema())).collect()
+        def read(log: DeltaLog) -> pl.DataFrame:
+            files = self._files()
+            return query(scan_files(self._folder, files["path"], log.layout.columns)).collect()
 
         return self._at_newest(read)
 
@@ -103,40 +101,45 @@ class Refused:
         if not is_table(self._folder):
             return []
 
-        def read(table: DeltaTable) -> tuple[int, int, list[RefusedRows]]:
-            if self._first[:2] == (table.version(), at_most):
+        def read(log: DeltaLog) -> tuple[int, int, list[RefusedRows]]:
+            if self._first[:2] == (log.version, at_most):
                 return self._first
-            return table.version(), at_most, self._read_first(table, at_most)
+            return log.version, at_most, self._read_first(log, at_most)
 
         self._first = self._at_newest(read)
         return self._first[2]
 
-    def _at_newest(self, read: Callable[[DeltaTable], T]) -> T:
+    def _log(self) -> DeltaLog:
+        return DeltaLog(self._folder, self._transaction)
+
+    def _files(self) -> pl.DataFrame:
+        """As ``file_actions`` has them."""
+        files, _ = live_files(self._folder, ranges=["_epoch"])
+        return files
+
+    def _at_newest(self, read: Callable[[DeltaLog], T]) -> T:
         """What is read of the newest version. Files are deleted once their rows have been sent again, perhaps before
         they have been read: then it is read of the version that no longer has them."""
         while True:
-            table = table_at(self._folder)
+            log = self._log()
             try:
-                return read(table)
+                return read(log)
             except FileNotFoundError:
-                if table_at(self._folder).version() == table.version():
+                if self._log().version == log.version:
                     raise
 
-    def _read_first(self, table: DeltaTable, at_most: int) -> list[RefusedRows]:
-        files = file_actions(table)
-        if files.is_empty():
-            return []
-        schema, found = pl.scan_delta(table).collect_schema(), list[RefusedRows]()
-        earliest = files.sort("min._epoch").head(at_most)
+    def _read_first(self, log: DeltaLog, at_most: int) -> list[RefusedRows]:
+        found = list[RefusedRows]()
+        earliest = self._files().sort("min._epoch").head(at_most)
         for path, rows, number in earliest.select("path", "num_records", "min._epoch").rows():
-            row = scan_files(self._folder, [path], schema).head(1).collect()
+            row = scan_files(self._folder, [path], log.layout.columns).head(1).collect()
             through, reason = refused_mark(number), row["_reason"].item()
             found.append(RefusedRows(through=through, rows=rows, first=row.drop(list(REASON)), reason=reason))
         return found
 
     def add(self, rows: pl.DataFrame, reached: Mark, reason: str) -> None:
         """Put rows of the outbox aside, which end at ``reached``, unless they are aside already."""
-        outbox = pl.scan_delta(table_at(self._app_folder / outbox_name(self._sink))).collect_schema()
+        outbox = DeltaLog(folder_at(self._app_folder) / outbox_name(self._sink), self._transaction).layout.columns
         spec = TableSpec(name=refused_name(self._sink), schema=pl.Schema({**outbox, **REASON}))
         number = refused_number(reached)
         now = pl.lit(time.time_ns() // 1_000_000).cast(REASON["_refused_at"])

@@ -10,27 +10,40 @@ from hypothesis.errors import StopTest
 from hypothesis.internal.conjecture.data import ConjectureData
 
 from tests.pipelines.order.description import Data, Program
-from tests.pipelines.order.programs import data_for, programs
+from tests.pipelines.order.programs import data_for, programs, takes_null_keys
 
-MOST_STEPS = (1, 2, 3, 5)
-"""How many steps are drawn at most, one of these: what a world costs grows with its stores and outputs."""
+SIZES = (*[(1, 3, 8)] * 3, (2, 3, 12), (3, 10, 30), (5, 30, 40))
+"""How many steps are drawn at most, and how many records at least and at most, one of these: what a world costs grows
+with its stores, outputs and epochs. Most worlds are small, so that many are tried."""
 
 
 @st.composite
-def _cases(draw: st.DrawFn, most_steps: int) -> tuple[Program, Data]:
+def _cases(draw: st.DrawFn, most_steps: int, least: int, most: int) -> tuple[Program, Data]:
     program = draw(programs(most_topics=2, most_partitions=2, most_steps=most_steps))
-    return program, draw(data_for(program, most=40))
+    return program, draw(data_for(program, least=least, most=most))
+
+
+def _without_some_keys(program: Program, data: Data, rng: Random) -> Data:
+    """Some records of some topics have no key, where the model knows what becomes of them."""
+    chance = {topic: rng.choice([0.0, 0.0, 0.2]) * takes_null_keys(program, topic) for topic, _ in program.topics}
+    return {
+        (topic, partition): [
+            record._replace(key=None) if rng.random() < chance[topic] else record for record in records
+        ]
+        for (topic, partition), records in data.items()
+    }
 
 
 def case_of(seed: int) -> tuple[Program, Data]:
     """A program with topics for it; the same seed gives the same."""
     rng = Random(seed)
-    most = rng.choice(MOST_STEPS)
+    size = rng.choice(SIZES)
     while True:
         drawing = ConjectureData(prefix=(), random=rng)
         try:
             with BuildContext(drawing, is_final=False, wrapped_test=lambda: None):  # type: ignore[arg-type]
-                found: tuple[Program, Data] = drawing.draw(_cases(most))
+                found: tuple[Program, Data] = drawing.draw(_cases(*size))
         except StopTest:
             continue
-        return found
+        program, data = found
+        return program, _without_some_keys(program, data, rng)

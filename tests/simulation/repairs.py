@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,7 +27,6 @@ from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.tasks.epoch import task_rows
 from weir.state.changelog.reading import TaskChangelog, encoded
 from weir.state.changelog.verify import StateDifferenceError, verify_task
-from weir.state.commit.protocol import newest_commit
 from weir.state.engine.doubts import Doubt, instances_in_doubt, put_in_doubt
 from weir.state.engine.instances import current_instance, instance_folder
 from weir.state.errors import StateError
@@ -105,7 +105,7 @@ class Repairs:
     def _damage(self) -> bool:
         """Whether a row is wrong now, and the check has seen it."""
         try:
-            rows = list(self._rows())
+            rows = next(filter(None, (rows() for rows in self._stores())), [])
         except UNREADABLE:
             return False
         if not rows:
@@ -117,27 +117,32 @@ class Repairs:
             _write(row.instance, dict.fromkeys(places, row.right))
         return self._found is not None
 
-    def _rows(self) -> Iterator[Row]:
-        """Those that may be damaged."""
+    def _stores(self) -> list[Callable[[], list[Row]]]:
+        """What gives the rows that may be damaged, for each store of each task; in a random order, since to read all
+        of them takes long."""
         place, spec = self._place, self._place.spec()
-        folder, topology = place.warehouse / place.application.id, spec.application.topology
-        commit = newest_commit(place.warehouse, place.application.id)
+        commit, topology = spec.newest, spec.application.topology
+        found = list[Callable[[], list[Row]]]()
         for task in spec.tasks if commit is not None else ():
             name = topology.task_name(task)
             instance = instance_folder(place.state_folder / name, commit.tasks[name].instance)
-            if current_instance(place.state_folder / name) != instance or not (instance / "data.mdb").exists():
-                continue
-            data = _content(instance)
-            for store in topology.sub_topology(task.sub_topology).stores:
-                if store.value.get("num") != pl.Int64():
-                    continue
-                rows = TaskChangelog.of(folder, store, name, through=commit.epoch).newest_rows()
-                rows = rows.filter(~pl.col("_deleted"))
-                for right, wrong in zip(
-                    _pairs(store, rows), _pairs(store, rows.with_columns(pl.col("num") + 1)), strict=True
-                ):
-                    if right != wrong and len(right) == len(wrong) and right in data:
-                        yield Row(task, name, instance, store, right, wrong)
+            if current_instance(place.state_folder / name) == instance and (instance / "data.mdb").exists():
+                stores = topology.sub_topology(task.sub_topology).stores
+                rows_of = partial(self._rows, task, name, instance, commit.epoch)
+                found += [partial(rows_of, store) for store in stores if store.value.get("num") == pl.Int64()]
+        self._rng.shuffle(found)
+        return found
+
+    def _rows(self, task: TaskId, name: str, instance: Path, epoch: int, store: StoreSpec) -> list[Row]:
+        folder = self._place.warehouse / self._place.application.id
+        rows = TaskChangelog.of(folder, store, name, through=epoch).newest_rows().filter(~pl.col("_deleted"))
+        pairs = zip(_pairs(store, rows), _pairs(store, rows.with_columns(pl.col("num") + 1)), strict=True)
+        data = _content(instance)
+        return [
+            Row(task, name, instance, store, right, wrong)
+            for right, wrong in pairs
+            if right != wrong and len(right) == len(wrong) and right in data
+        ]
 
     def _difference(self, row: Row) -> StateDifferenceError | None:
         place = self._place

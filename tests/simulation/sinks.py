@@ -161,8 +161,8 @@ class Sinks:
 def _row(row: Row) -> tuple[Any, Value | None, int | None]:
     """A row as the model has it: key, value, time."""
     if "topic" in row:
-        text = row["value"]
-        return row["key"].decode(), None if text is None else Value(**msgspec.json.decode(text)), row["time_ms"]
+        key, text = row["key"], row["value"]
+        return key and key.decode(), None if text is None else Value(**msgspec.json.decode(text)), row["time_ms"]
     value = None if row["_deleted"] else Value(row["num"], row["word"])
     return _key(row), value, row.get("_ts")
 

@@ -144,13 +144,13 @@ class World:
     def _run(self) -> None:
         self._outside = [self.scheduler.spawn("topics", self._fill)]
         beside = []
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.2:
             beside.append(self.scheduler.spawn("compaction", self._compact))
         if self.rng.random() < 0.5:
             self._outside.append(self.scheduler.spawn("requests", self._ask))
         if self.rng.random() < 0.2:
             self._outside.append(self.scheduler.spawn("brokers", self._go_wrong))
-        elif not self.sinks.are_there and self.rng.random() < 0.4:  # to which a swap tells nothing
+        elif not self.sinks.are_there and self.rng.random() < 0.25:  # to which a swap tells nothing
             self._operators.append(self.scheduler.spawn("backfills", self.backfills.live))
         if not self.place.snapshot_rows and self.rng.random() < 0.3:
             self.repairs.is_on = True

@@ -265,7 +265,7 @@ def _join_windows(windows: JoinWithin) -> JoinWindows:
 
 
 def topics(data: Data) -> Topics:
-    def row(key: str, value: description.Value | None, ts: int) -> Row:
-        return key.encode(), None if value is None else json.dumps(value._asdict()).encode(), ts
+    def row(key: str | None, value: description.Value | None, ts: int) -> Row:
+        return key and key.encode(), None if value is None else json.dumps(value._asdict()).encode(), ts
 
     return Topics({name: [row(*record) for record in records] for name, records in data.items()})

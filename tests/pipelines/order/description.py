@@ -16,7 +16,7 @@ class Value(NamedTuple):
 
 
 class Record(NamedTuple):
-    key: str
+    key: str | None
     value: Value | None
     ts: int
 

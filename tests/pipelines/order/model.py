@@ -161,6 +161,13 @@ WITHOUT_STATE = (
 """Kinds of nodes for which keys need not lie where they belong."""
 
 
+DROPS_NULL_KEYS = (
+    *("table source", "versioned table", "to table", "aggregate", "cogroup", "window aggregate"),
+    *("session aggregate", "sliding aggregate"),
+)
+"""Kinds of nodes that take no record without a key."""
+
+
 class CircleError(Exception):
     """Sub-topologies lead back to earlier ones."""
 
@@ -453,7 +460,7 @@ class Machine:
     def _forward(self, task: Task, node: Node, item: Any) -> None:
         for child in node.children:
             if child.kind == "edge":
-                if child.children:
+                if child.children and item.key is not None:
                     self._out.append((child, item if isinstance(item, Sent) else Sent(*item)))
                 continue
             for forwarded in self._process(task, child, node, item):
@@ -463,6 +470,8 @@ class Machine:
         """What a node forwards for one item of one parent; nothing is computed before it is asked for."""
         step = node.step
         match node.kind:
+            case kind if item.key is None and (kind in DROPS_NULL_KEYS or isinstance(step, Batch)):
+                return
             case "source":
                 yield item
             case "table source" | "to table":

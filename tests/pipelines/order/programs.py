@@ -381,12 +381,12 @@ def _above(node: Node) -> list[Node]:
 
 
 @st.composite
-def data_for(draw: st.DrawFn, program: Program, most: int = 70) -> Data:
+def data_for(draw: st.DrawFn, program: Program, least: int = 30, most: int = 70) -> Data:
     """Topics with keys where Kafka's partitioner puts them, out of order by several windows."""
     data: Data = {(topic, partition): [] for topic, count in program.topics for partition in range(count)}
     tables = {step.topic for step in program.steps if isinstance(step, Source) and step.is_table}
     tables |= set(program.global_topics)
-    size = draw(st.integers(30, most))
+    size = draw(st.integers(least, most))
     grain = draw(st.sampled_from([1, 1, 5, 10]))
     jitter = draw(st.sampled_from([0, 8, 40, 100]))
     keys = draw(st.sampled_from([1, 3, 6, 12]))
@@ -413,6 +413,28 @@ def data_for(draw: st.DrawFn, program: Program, most: int = 70) -> Data:
         is_gone = topic in tables and num == 9
         data[name].append(Record(key, None if is_gone else Value(num, word), ts - ts % grain))
     return data
+
+
+def takes_null_keys(program: Program, topic: str) -> bool:
+    """Whether the model says what becomes of a topic's records that have no key."""
+    keyless = set[int]()
+    for place, step in enumerate(program.steps):
+        comes = not keyless.isdisjoint(program.parents(place))
+        match step:
+            case Source():
+                if step.topic == topic and not step.is_table:
+                    keyless.add(place)
+            case _ if not comes:
+                pass
+            case Filter() | MapValues() | Expect() | FlatMapValues() | WithTime() | Branch() | Merge() | GlobalJoin():
+                keyless.add(place)
+            case StreamTableJoin(grace=None) if not program.has_new_key(step.parent):
+                keyless.add(place)
+            case Sink() | SelectKey() | FlatMap(how="odd ones") | Aggregate() | Cogroup() | ToTable() | Batch():
+                pass
+            case _:
+                return False
+    return topic not in program.global_topics
 
 
 CUTS = st.builds(

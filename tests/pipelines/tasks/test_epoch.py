@@ -15,6 +15,7 @@ from weir.pipelines.tasks import epoch as module
 from weir.pipelines.tasks.epoch import EpochRunner
 from weir.pipelines.tasks.plan import OffsetRange, ReceiptStatus, TaskPlan
 from weir.state.engine import environment, task_store
+from weir.state.engine.instances import current_instance
 from weir.state.types import StateId, TaskId
 
 PLAN = TaskPlan(
@@ -61,6 +62,17 @@ def test_a_plan_that_comes_again_is_answered_with_its_receipt_and_another_undoes
     second = runner(place).run(replace(PLAN, state=StateId(2, 1), ranges=(shorter,)))
     assert second.status is ReceiptStatus.DONE
     assert (second.positions, second.counts["records_in"]) == ({"sales": {0: 5}}, 5)
+
+
+def test_a_worker_of_an_older_driver_makes_no_instance_where_a_newer_one_has_its_own(place):
+    """PROTOCOL 20: the older driver's is in quarantine when its worker, which was frozen, gets to the task."""
+    newer = replace(PLAN, instance="second", state=StateId(2, 1))
+    assert runner(place).run(newer).status is ReceiptStatus.DONE
+    refused = runner(place).run(PLAN)
+    assert refused.status is ReceiptStatus.FAILED
+    assert "this is generation 1, but generation 2 has taken over" in refused.error
+    assert current_instance(place.state_of("0_0")) == place.state_of("0_0") / "second"
+    assert not (place.state_of("0_0") / "first").exists()
 
 
 @pytest.mark.parametrize(
