@@ -30,7 +30,7 @@ from weir.pipelines.tasks.epoch import TaskSettings, task_rows
 from weir.pipelines.tasks.rebuilding import rebuilt
 from weir.pipelines.topology.clocks import clocks_of
 from weir.state.changelog.restore import OnProgress, RestoreProgress, restore_task
-from weir.state.commit.log import newest_generation
+from weir.state.commit.log import newest_commit, newest_generation
 from weir.state.commit.record import TaskCommit
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import StateView
@@ -162,6 +162,13 @@ def _restore(
     _require_newest(application_folder, name, request.generation)
     # 5. The new instance named
     set_current(folder, request.instance)
+    try:
+        _require_newest(application_folder, name, request.generation)
+    except FencedStoreError:  # frozen since it was asked before: the newer driver's instance is named again
+        newest = newest_commit(application_folder.parent, application_folder.name)
+        if newest is not None and name in newest.tasks:
+            set_current(folder, newest.tasks[name].instance)
+        raise
     (folder / _PROGRESS).unlink(missing_ok=True)
     snapshot = request.commit.snapshot
     return Restored(

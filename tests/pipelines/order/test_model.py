@@ -48,7 +48,7 @@ ONE = (("t", 1),)
 TWO = (("left", 1), ("right", 1))
 
 
-def counted(*times: int, key: str = "k") -> list[Record]:
+def counted(*times: int, key: str | None = "k") -> list[Record]:
     return [Record(key, Value(1, "a"), ts) for ts in times]
 
 
@@ -68,6 +68,13 @@ def test_hashes_are_those_of_kafkas_own_test():
     }
     assert {key: murmur2(key) for key in known} == {key: value % (1 << 32) for key, value in known.items()}
     assert partition_of("21", 5) == ((-973932308) & 0x7FFFFFFF) % 5
+
+
+def test_a_record_without_a_key_is_passed_on_and_no_aggregate_takes_it():
+    steps = Source("t"), Sink(0), Aggregate(0, "sum and last"), Sink(2)
+    found = outcome(ONE, {("t", 0): [*counted(1, key=None), *counted(2)]}, *steps)
+    assert found.facts[1] == [(None, Value(1, "a"), 1), ("k", Value(1, "a"), 2)]
+    assert found.standing[3] == {"k": (Value(1, "a"), 2)}
 
 
 def test_records_are_taken_by_merge_time_then_topic_then_partition_then_offset():

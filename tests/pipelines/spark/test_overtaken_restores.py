@@ -93,6 +93,22 @@ def test_one_that_ends_after_a_newer_driver_has_restored_the_task_does_not_name_
     assert totals(place) == expected(place)
 
 
+def test_one_that_is_frozen_just_before_it_names_its_instance_names_that_of_the_newer_driver_again(place, monkeypatch):
+    _, carry_out = begun(place)
+    name = restore_jobs.set_current
+
+    def frozen(*given):
+        monkeypatch.undo()
+        run_newer(place)
+        name(*given)
+
+    monkeypatch.setattr(restore_jobs, "set_current", frozen)
+    with pytest.raises(FencedStoreError):
+        carry_out()
+    (done,) = place.restores.done
+    assert current_instance(place.state_of("0_0")) == place.state_of("0_0") / done.request.instance
+
+
 def test_a_driver_whose_restore_was_overtaken_says_that_it_was(place):
     driver, _ = begun(place)
     (request,) = place.restores.waiting
