@@ -306,7 +306,7 @@ def test_a_run_that_would_change_more_than_a_share_fails_with_the_counts_and_a_j
         assert [each["backfill"] for each in listed(place, instance) if each["state"] == "complete"] == [row.id]
         [partition] = instance.get_dynamic_partitions(BACKFILLS.name)
         swapped = run_job(place, instance, "weir_swap_backfill", partition, max_change=1.0)
-        assert swapped["swap"].endswith("9 -> 9 rows (9 removed, 0 changed, 9 added, 0 unchanged)")
+        assert "9 -> 9 rows (9 removed, 0 changed, 9 added, 0 unchanged)" in swapped["swap"]
         assert instance.get_dynamic_partitions(BACKFILLS.name) == []
     after, of_days = read_rows(table), pl.col("window_start").is_between(DAY, DAY + timedelta(days=3), closed="left")
     assert after.filter(of_days)["mean_temp"].sum() == pytest.approx(before.filter(of_days)["mean_temp"].sum() + 9)

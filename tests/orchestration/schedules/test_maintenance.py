@@ -17,10 +17,11 @@ def test_a_schedule_asks_for_one_run_per_application_unless_it_is_left_alone(
     settings, instance, committer, commit_of, name
 ):
     def requests(*applications):
-        [schedule] = [each for each in definitions(*applications).schedules if each.name == f"weir_{name}"]
-        return schedule.evaluate_tick(
-            dg.build_schedule_context(instance=instance, resources={"weir": WeirResource(dir=str(settings.dir))})
+        repository = definitions(*applications).get_repository_def()
+        context = dg.build_schedule_context(
+            instance=instance, repository_def=repository, resources={"weir": WeirResource(dir=str(settings.dir))}
         )
+        return repository.get_schedule_def(f"weir_{name}").evaluate_tick(context)
 
     assert requests(FLIGHTS, CLICKS).skip_message == "no application has committed anything yet"
     committer.commit(commit_of(1))
