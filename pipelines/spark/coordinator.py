@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -435,24 +436,28 @@ class Coordinator:
             self.slots.move(task_id, slot)
             self.tasks[task_id].slot = slot
 
-    def add_slots(self, count: int) -> list[TaskId]:
-        """Have ``count`` slots, and tasks move with their stores into those that have none; returns these tasks.
+    def fill_slots(self) -> list[TaskId]:
+        """Have tasks that rest move with their stores into slots that have none; returns these tasks.
 
         Raises:
-            RunError: There can be no more; nothing was changed.
+            RunError: A slot does not answer; some may have moved.
         """
-        self.slots.grow(count)
+        slot_of = {task.id: task.slot for task in self.tasks.values()}
         resting = {
-            task.id: task.slot
-            for task in self.tasks.values()
-            if task.state is TaskState.RUNNING and self.slots.is_free(task.id)
+            task.id for task in self.tasks.values() if task.state is TaskState.RUNNING and self.slots.is_free(task.id)
         }
-        costs = {task: self.metrics.busy_s(str(task)) for task in resting}
-        moves = relieved(resting, count, costs)
+        costs = {task: self.metrics.busy_s(str(task)) for task in slot_of}
+        moves = relieved(slot_of, self.slots.count, costs, resting)
         for task, slot in moves.items():
             self.slots.move(task, slot, with_store=True)
             self.tasks[task].slot = slot
         return sorted(moves)
+
+    @property
+    def has_empty_slot(self) -> bool:
+        """Whether a slot has no task although another one has several."""
+        held = Counter(task.slot for task in self.tasks.values())
+        return len(held) < self.slots.count and max(held.values(), default=0) > 1
 
     def take_doubted(self) -> dict[TaskId, str]:
         """Take tasks out of the epochs whose stores a check has found to differ since; returns what it has found.
@@ -679,6 +684,14 @@ class Coordinator:
     def check_claim(self) -> None:
         """Raise ``FencedError`` when a newer driver has taken over."""
         self._patiently(self._committer.check_claim)
+
+    def look_at_claim(self) -> None:
+        """The same where nothing is to be written: a warehouse that does not answer will be asked again."""
+        try:
+            self._committer.check_claim()
+        except Exception as error:
+            if not (isinstance(error, OSError) or is_away(error)):
+                raise
 
     def settle(self, *, close: bool = False) -> None:
         """Let tasks that are idle after a commit drop their undo logs; ``close`` is for a clean stop.

@@ -201,6 +201,8 @@ class Driver:
         self._wait_for_records = spec.wait_for_records
         self._other_interval_until_s = math.inf
         """Until when commits are as far apart as somebody has asked for, by the monotonic clock."""
+        self._fills_slots = False
+        """Whether slots that were added wait for tasks that are at work."""
         self._beat = Beat(self._interval_s, is_told=spec.wait_for_records is not None)
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
@@ -261,7 +263,7 @@ class Driver:
                 self._refresh_ends(stop)
             if time.monotonic() - self._clock.topics > TOPICS_EVERY_S:
                 self._clock.topics = time.monotonic()
-                self._coordinator.check_claim()
+                self._coordinator.look_at_claim()
                 if not until_caught_up:
                     self._ask(stop, self._topics.require_readable)
                 if not until_caught_up and (grown := self._ask(stop, self._topics.grown)):
@@ -269,6 +271,8 @@ class Driver:
                     return self._finish(NEW_TOPICS, stop)
             self._restores.take_up()
             self._snapshots.take_up()
+            if self._fills_slots:
+                self._fill_slots()
             self._held = self._held_by_sinks()
             is_held = self._is_paused or self._restores.hold_epochs or bool(self._held)
             result = self._take_up() if is_held else self._run_epoch()
@@ -580,8 +584,15 @@ class Driver:
             raise RunError(f"{wanted!r} is not a number of slots")
         if int(wanted) <= before:
             return f"there are {before} slots already"
-        moved = self._coordinator.add_slots(int(wanted))
+        self._coordinator.slots.grow(int(wanted))
+        moved = self._fill_slots()
         return f"{wanted} slots instead of {before}; moved: {', '.join(map(str, moved)) or 'no task'}"
+
+    def _fill_slots(self) -> list[TaskId]:
+        """Have tasks move into slots that were added; those that are at work now will do so later."""
+        moved = self._coordinator.fill_slots()
+        self._fills_slots = self._coordinator.has_empty_slot
+        return moved
 
     def _set_interval(self, interval_s: float) -> None:
         self._interval_s = interval_s

@@ -130,10 +130,12 @@ class SlotPool(PlansUnderWay):
         try:
             for started in [self.ask(slot, run_warm_up, []) for slot in range(before, count)]:
                 started.result()
-        except BaseException:
+        except BaseException as error:
             failed, self._slots[before:] = self._slots[before:], []
             for slot in failed:
                 slot.close()
+            if isinstance(error, SlotError):
+                raise RunError(f"there are no more slots: {error}") from error
             raise
 
     def _add_slot(self) -> None:
@@ -161,7 +163,10 @@ class SlotPool(PlansUnderWay):
     def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
         left = self.ask(self.slot_of[task], run_departures, [task])
         if with_store:
-            left.result()
+            try:
+                left.result()
+            except SlotError as error:
+                raise RunError(f"task {task} stays where it is: {error}") from error
         super().move(task, slot, with_store=with_store)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from weir.state.types import TaskId
 
@@ -42,11 +42,14 @@ def freest(task: TaskId, slot_of: Mapping[TaskId, int], slots: int, costs: Mappi
     return min(loads, key=lambda slot: (*loads[slot], slot), default=slot_of[task])
 
 
-def relieved(slot_of: Mapping[TaskId, int], slots: int, costs: Mapping[TaskId, float]) -> dict[TaskId, int]:
-    """Which tasks move into slots that have none: of the slot whose tasks cost most, every second one by cost, for one
-    empty slot after another. A slot's only task stays.
+def relieved(
+    slot_of: Mapping[TaskId, int], slots: int, costs: Mapping[TaskId, float], resting: Collection[TaskId]
+) -> dict[TaskId, int]:
+    """Which of the tasks that are ``resting`` move into slots that have none: of the slot whose tasks cost most, every
+    second one by cost, for one empty slot after another. A slot's only task stays.
 
-    >>> relieved({TaskId(0, 0): 0, TaskId(0, 1): 0, TaskId(0, 2): 1}, 3, {TaskId(0, 0): 0.5, TaskId(0, 1): 0.4})
+    >>> tasks = {TaskId(0, 0): 0, TaskId(0, 1): 0, TaskId(0, 2): 1}
+    >>> relieved(tasks, 3, {TaskId(0, 0): 0.5, TaskId(0, 1): 0.4}, tasks)
     {TaskId(sub_topology=0, partition=1): 2}
     """
     held: dict[int, list[TaskId]] = {slot: [] for slot in range(slots)}
@@ -54,12 +57,14 @@ def relieved(slot_of: Mapping[TaskId, int], slots: int, costs: Mapping[TaskId, f
         held[slot_of[task]].append(task)
     found = dict[TaskId, int]()
     for empty in [slot for slot in range(slots) if not held[slot]]:
-        shared = [slot for slot in held if len(held[slot]) > 1]
+        shared = [slot for slot in held if len(held[slot]) > 1 and any(task in resting for task in held[slot])]
         if not shared:
             break
         fullest = max(
             shared, key=lambda slot: (sum(costs.get(task, 0.0) for task in held[slot]), len(held[slot]), -slot)
         )
-        held[fullest], held[empty] = held[fullest][::2], held[fullest][1::2]
+        movable = [task for task in held[fullest] if task in resting]
+        held[empty] = movable[1::2] if len(movable) == len(held[fullest]) else movable[::2]
+        held[fullest] = [task for task in held[fullest] if task not in held[empty]]
         found |= dict.fromkeys(held[empty], empty)
     return found

@@ -153,3 +153,19 @@ def test_tasks_move_with_their_stores_into_slots_that_are_added(place, gate):
 
 def _moved(slots) -> list[TaskId]:
     return [task for task, slot in slots.slot_of.items() if slot == 1]
+
+
+def test_slots_that_are_added_while_all_tasks_are_at_work_are_filled_once_they_rest(place, gate):
+    place.slot_count = 1
+    run, stop = place.begin(until_caught_up=False)
+    wait_for(gate.is_in.is_set, "the call is being made")
+    asked = place.desk.ask("slots", slots="2")
+    wait_for(lambda: asked in place.desk.answers, "it is answered")
+    assert place.desk.answers[asked] == ("2 slots instead of 1; moved: no task", False)
+    gate.opened.set()
+    slots = place.used[-1]
+    wait_for(lambda: set(slots.slot_of.values()) == {0, 1}, "one task has moved")
+    wait_for(lambda: place.positions("clicks") == [RECORDS] * 2, "all is committed")
+    stop.set()
+    run.result(60)
+    assert totals(place) == EXPECTED

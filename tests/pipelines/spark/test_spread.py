@@ -128,5 +128,20 @@ def test_the_freest_slot_is_another_one_whose_tasks_cost_least(slots, costs, slo
 )
 def test_tasks_of_the_fullest_slots_move_into_empty_ones(held, slots, costs, moves):
     tasks = [TaskId(0, number) for number in range(len(held))]
-    found = relieved(dict(zip(tasks, held, strict=True)), slots, dict(zip(tasks, costs, strict=True)))
+    found = relieved(dict(zip(tasks, held, strict=True)), slots, dict(zip(tasks, costs, strict=True)), tasks)
+    assert {task.partition: slot for task, slot in found.items()} == moves
+
+
+@pytest.mark.parametrize(
+    ("held", "slots", "resting", "moves"),
+    [
+        pytest.param([0, 1, 1], 3, {1, 2}, {2: 2}, id="a slot whose only task is at work is not empty"),
+        pytest.param([0, 0, 0], 2, {1, 2}, {1: 1}, id="what is at work stays"),
+        pytest.param([0, 0], 2, {0}, {0: 1}, id="the one at rest moves"),
+        pytest.param([0, 0], 2, (), {}, id="nothing rests"),
+    ],
+)
+def test_tasks_at_work_stay_and_their_slots_are_not_empty(held, slots, resting, moves):
+    tasks = [TaskId(0, number) for number in range(len(held))]
+    found = relieved(dict(zip(tasks, held, strict=True)), slots, {}, {tasks[number] for number in resting})
     assert {task.partition: slot for task, slot in found.items()} == moves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import timedelta
 from threading import Event, Thread
 
@@ -19,6 +19,8 @@ from weir.pipelines.publishing.publisher import Publisher
 from weir.pipelines.spark import driver
 from weir.pipelines.spark.errors import RunError
 from weir.state.commit.outbox import Outbox
+from weir.state.commit.protocol import Committer
+from weir.state.errors import ObjectStoreAwayError
 
 ROWS, EPOCH_ROWS, LIMIT_BYTES, STOP_LIMIT_S = 600, 20, 20_000, 5.0
 
@@ -82,9 +84,14 @@ class Run:
         made = place.driver(on_progress=self.reports.append)
         place.publishing.start()
         self._stop = Event()
-        thread = ThreadPoolExecutor(1)
-        self._ended = thread.submit(made.run, self._stop)
-        thread.shutdown(wait=False)
+        self._ended = Future()
+        Thread(target=self._run, args=(made,), daemon=True).start()
+
+    def _run(self, driver) -> None:
+        try:
+            self._ended.set_result(driver.run(self._stop))
+        except BaseException as error:
+            self._ended.set_exception(error)
 
     def state(self) -> str:
         return self.reports[-1].state if self.reports else ""
@@ -104,7 +111,7 @@ class Run:
         return summary, time.monotonic() - began
 
     def error(self):
-        return self._ended.exception(20)
+        return self._ended.exception(60)
 
 
 @pytest.fixture
@@ -185,7 +192,26 @@ def test_a_run_that_commits_nothing_learns_that_a_newer_driver_has_taken_over(pl
         shelf.back.set()
     run = Run(place)
     if why == "paused":
+        wait_for(lambda: run.is_at_rest("idle"), "all is committed", 60)
         place.desk.ask("pause")
     wait_for(lambda: run.is_at_rest(why), "there is nothing to commit", 20)
     place.driver()
     assert "newer driver has taken over" in str(run.error())
+
+
+def test_a_paused_run_stops_at_once_though_the_warehouse_does_not_answer(place, shelf, monkeypatch):
+    monkeypatch.setattr(driver, "TOPICS_EVERY_S", 0.05)
+    shelf.back.set()
+    run, asked = Run(place), Event()
+    wait_for(lambda: run.is_at_rest("idle"), "all is committed", 60)
+    place.desk.ask("pause")
+    wait_for(lambda: run.is_at_rest("paused"), "there is nothing to commit", 20)
+
+    def away(committer) -> None:
+        asked.set()
+        raise ObjectStoreAwayError("s3://bucket", "connection refused")
+
+    monkeypatch.setattr(Committer, "check_claim", away)
+    assert asked.wait(20)
+    summary, _ = run.stop()
+    assert summary.reason == "stopped"

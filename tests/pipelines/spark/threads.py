@@ -55,6 +55,7 @@ class ThreadedSlots(PlansUnderWay):
     def grow(self, count: int) -> None:
         for slot in range(self.count, count):
             self._threads.append(ThreadPoolExecutor(1))
+            self._replies.append(queue.SimpleQueue())
             self._runners[slot] = self._runner(slot)
 
     def driver_dies(self) -> None:
