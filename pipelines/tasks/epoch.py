@@ -70,12 +70,13 @@ from weir.state.engine.backing import suppliers_of
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import Settlement, StateSession, StateView
 from weir.state.engine.in_memory import place
-from weir.state.engine.instances import current_instance, instance_folder, set_current
+from weir.state.engine.instances import current_instance, instance_folder, noted_generation, set_current
 from weir.state.engine.meta import Uncommitted
 from weir.state.engine.rollback_cost import RollbackCost
 from weir.state.engine.session import EpochSession
 from weir.state.engine.task_store import TASK_STORE, TaskStore
 from weir.state.errors import (
+    FencedStoreError,
     MapFullError,
     OwnStoreBehindError,
     RowFormatError,
@@ -231,7 +232,9 @@ class EpochRunner:
         started_s, store = time.monotonic(), None
         self._written = []
         try:
-            self._at_work = store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
+            self._at_work = store = self._store(
+                plan.task, plan.instance, made_by=plan.state.generation if plan.expected is None else None
+            )
             if (stored := _stored_receipt(plan.plan_hash, store)) is not None:
                 return stored
             base = store.base
@@ -262,7 +265,7 @@ class EpochRunner:
         except RowFormatError as error:
             return _refusal(plan, ReceiptStatus.NEEDS_RESTORE, f"holds rows that cannot be read: {error.reason}")
         except MapFullError:
-            self._store(plan.task, plan.instance, is_new=False).grow()
+            self._store(plan.task, plan.instance).grow()
             return _refusal(plan, ReceiptStatus.MAP_FULL, "the store's map was full; it has grown")
         except Exception as error:
             if is_disk_full(error):
@@ -291,7 +294,7 @@ class EpochRunner:
         False if the store does not hold the committed state, cannot be used, or belongs to a newer driver.
         """
         try:
-            store = self._store(task, instance, is_new=False)
+            store = self._store(task, instance)
             settled = self._settled(task, store, generation=generation, expected=committed, committed=committed)
             if close:
                 store.close(clean=True)
@@ -313,11 +316,19 @@ class EpochRunner:
     def _with_headers(self, records: Sequence[BadRecord]) -> list[BadRecord]:
         return with_headers(records, self._connected)
 
-    def _store(self, task: TaskId, instance: str, *, is_new: bool) -> TaskStore:
+    def _store(self, task: TaskId, instance: str, *, made_by: int | None = None) -> TaskStore:
+        """``made_by`` is the generation that makes the instance if it is missing; None if it has to be there.
+
+        Raises:
+            FencedStoreError: It is missing, since a newer driver has given the task another one.
+        """
         folder = self._folder_of(task, instance)
         stores, task_name = self._sub_topology(task).stores, self._topology.task_name(task)
         names, suppliers = [spec.name for spec in stores], suppliers_of(stores)
-        if is_new and not folder.exists():
+        if made_by is not None and not folder.exists():
+            served = current_instance(self._task_folder(task))
+            if served is not None and (newest := noted_generation(served)) > made_by:
+                raise FencedStoreError(task_name, made_by, newest)
             TaskStore.create(folder, task_name, names, suppliers).close()
             set_current(self._task_folder(task), instance)
         place(folder, in_memory=self._sub_topology(task).is_in_memory)

@@ -15,6 +15,7 @@ from weir.pipelines.tasks import epoch as module
 from weir.pipelines.tasks.epoch import EpochRunner
 from weir.pipelines.tasks.plan import OffsetRange, ReceiptStatus, TaskPlan
 from weir.state.engine import environment, task_store
+from weir.state.engine.instances import current_instance, instances, set_current
 from weir.state.types import StateId, TaskId
 
 PLAN = TaskPlan(
@@ -61,6 +62,18 @@ def test_a_plan_that_comes_again_is_answered_with_its_receipt_and_another_undoes
     second = runner(place).run(replace(PLAN, state=StateId(2, 1), ranges=(shorter,)))
     assert second.status is ReceiptStatus.DONE
     assert (second.positions, second.counts["records_in"]) == ({"sales": {0: 5}}, 5)
+
+
+def test_a_worker_that_slept_through_a_restore_does_not_make_the_first_instance_anew(place):
+    """PROTOCOL 20: the first instance is in quarantine, and queries are served by the one that took its place."""
+    task = place.state_folder / place.application.topology.task_name(PLAN.task)
+    restored = task_store.TaskStore.create(task / "restored", task.name, [])
+    restored.bulk_load({}, state=StateId(3, 1), generation=3)
+    restored.close()
+    set_current(task, "restored")
+    late = runner(place).run(PLAN)
+    assert (late.status, late.error.partition(":")[0]) == (ReceiptStatus.FAILED, "FencedStoreError")
+    assert (current_instance(task), list(instances(place.state_folder))) == (task / "restored", [task / "restored"])
 
 
 @pytest.mark.parametrize(
