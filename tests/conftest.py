@@ -129,10 +129,10 @@ def s3_url() -> Iterator[str]:
 
 @pytest.fixture
 def s3_bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URI of a bucket of the test's own; the environment says how to reach it."""
+    """The URI of a bucket of the test's own; the environment says how to reach it, with a secret of its own, too."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "tests",
-        "AWS_SECRET_ACCESS_KEY": "tests",
+        "AWS_SECRET_ACCESS_KEY": f"hidden-store-{uuid.uuid4().hex}",
         "AWS_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": s3_url,
     }.items():
