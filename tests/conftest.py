@@ -18,6 +18,7 @@ import requests
 import typer.testing
 from hypothesis import settings as hypothesis_settings
 
+from tests.azure_server import AZURITE, azure_server, make_container
 from tests.examples import examples
 from tests.kafka_server import kafka_server
 from tests.s3_server import s3_server
@@ -126,10 +127,10 @@ def s3_url() -> Iterator[str]:
 
 @pytest.fixture
 def s3_bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URI of a bucket of the test's own; the environment says how to reach it."""
+    """The URI of a bucket of the test's own; the environment says how to reach it, with a secret of its own, too."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "tests",
-        "AWS_SECRET_ACCESS_KEY": "tests",
+        "AWS_SECRET_ACCESS_KEY": f"hidden-store-{uuid.uuid4().hex}",
         "AWS_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": s3_url,
     }.items():
@@ -137,6 +138,25 @@ def s3_bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     bucket = f"test-{uuid.uuid4().hex}"
     requests.put(f"{s3_url}/{bucket}", timeout=10).raise_for_status()
     return f"s3://{bucket}"
+
+
+@pytest.fixture(scope="session")
+def azure_url() -> Iterator[str]:
+    """A server that speaks the protocol of Azure's blobs, where it is installed."""
+    if AZURITE is None:
+        pytest.skip("azurite is not installed: npm install --global azurite")
+    with azure_server() as url:
+        yield url
+
+
+@pytest.fixture
+def azure_container(azure_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URI of a container of the test's own; the environment says how to reach it."""
+    monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
+    monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", azure_url)
+    container = f"test-{uuid.uuid4().hex}"
+    make_container(azure_url, container)
+    return f"az://{container}"
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ from weir.pipelines.operations.signals import stop_on_signals
 from weir.pipelines.spark.backfill import run_shadow
 from weir.pipelines.spark.errors import PartitionCountError
 from weir.pipelines.spark.progress import Progress
+from weir.pipelines.spark.runner import has_room, starting_report, waiting_for_disk
 from weir.state.commit.log import newest_commit
 from weir.state.engine.environment import FREE_DISK_RESERVE_BYTES
 from weir.state.errors import SwapRefusedError
@@ -69,15 +70,23 @@ def make_backfill(
     """Backfill ``days``, or ``EVERYTHING``, of the application at ``module:attribute``, in this process; None if a
     signal ended it. ``passes_wall_clock`` says whether what processors do by the wall clock is due.
 
-    However it ends, an incomplete backfill is removed, except after a kill -9: then ``discard`` removes it. Main thread
-    only; raises what ``weir.pipelines.backfill.begin`` and ``run_shadow`` raise.
+    It begins once there is room for it. However it ends, an incomplete backfill is removed, except after a kill -9:
+    then ``discard`` removes it. Main thread only; raises what ``weir.pipelines.backfill.begin`` and ``run_shadow``
+    raise.
     """
     warehouse, state_dir = folder_at(settings.warehouse), settings.state_dir
     application = load_reference(reference)
     application = application.over(newest_commit(warehouse, application.id))
     surroundings = _surroundings(settings, application.id, console, needs_broker=not source.paths)
-    room = telling("the backfill", [settings.dir, *disks(warehouse)], FREE_DISK_RESERVE_BYTES)
+    folders = [settings.dir, *disks(warehouse)]
+    room = telling("the backfill", folders, FREE_DISK_RESERVE_BYTES)
+
+    def say(message: str) -> None:
+        on_progress(starting_report(application, message))
+
     with room, surroundings as (stop, bootstrap_servers, settings):
+        if not has_room(folders, "the backfill", waiting_for_disk(say, stop)):
+            return None
         if source.paths:
             shadow = begin_from_files(
                 application,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -166,7 +167,8 @@ class _Generations:
             counts = self._brokers.source_counts(application.topology, known)
             admit(application, app_folder, newest, counts, self.accept_state_loss)
             check_sinks(application.topology.outside_sinks, settings.sql_url)
-            if not self._has_room():
+            wait = waiting_for_disk(self._wait, self.stop)
+            if not has_room([settings.dir], f"application {application.id!r}", wait):
                 return _stopped_early(application)
             self._tell_waiting("")
             self._say("starting Spark")
@@ -252,17 +254,6 @@ class _Generations:
             waited_s = time.monotonic() - driver.last_commit_end_s if application.topology.outside_sinks else 0.0
             return replace(summary, publishing_s=waited_s if summary.commits else 0.0)
 
-    def _has_room(self) -> bool:
-        """Wait while the folder's disk has no room for what Spark writes there; False when told to stop."""
-        wait = waiting_for_disk(self._wait, self.stop)
-        while True:
-            try:
-                require_room(self.settings.dir, f"application {self.application.id!r}", FREE_DISK_RESERVE_BYTES)
-                return True
-            except DiskFullError as error:
-                if not wait(error):
-                    return False
-
     def _say(self, message: str) -> None:
         self.report(starting_report(self.application, message))
 
@@ -270,6 +261,18 @@ class _Generations:
         """Say why the start waits, here and in the control database."""
         self._tell_waiting(reason)
         self._say(reason)
+
+
+def has_room(folders: Sequence[Path], what: str, wait: Callable[[Exception], bool]) -> bool:
+    """Wait while the disk of a folder has no room for what a start writes there; False when told to stop."""
+    while True:
+        try:
+            for folder in folders:
+                require_room(folder, what, FREE_DISK_RESERVE_BYTES)
+            return True
+        except DiskFullError as error:
+            if not wait(error):
+                return False
 
 
 def waiting_for_disk(say: Callable[[str], None], stop: Event) -> Callable[[Exception], bool]:

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from weir.state.changelog.merging import Merge, Merged, merged, packs
 from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
-from weir.state.commit.checkpoints import LOG, entry_name
+from weir.state.commit.checkpoints import LOG, NO_HOOKS, entry_name
 from weir.state.commit.columns import differences
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.delta_log import is_append_only, replace_files
@@ -296,7 +296,9 @@ def raise_horizon(folder: Place, epoch: int) -> None:
         if tombstone_horizon(table) >= epoch:
             return
         try:
-            table.alter.set_table_properties({TOMBSTONE_HORIZON: str(epoch)}, raise_if_not_exists=False)
+            table.alter.set_table_properties(
+                {TOMBSTONE_HORIZON: str(epoch)}, raise_if_not_exists=False, post_commithook_properties=NO_HOOKS
+            )
             (folder_at(folder) / LOG).sync([entry_name(table.version())])
         except Exception:  # when two change a table's properties at the same time, Delta refuses one
             if attempt == _ATTEMPTS - 1:

@@ -1,7 +1,7 @@
-"""Delta checkpoints: written, and on disk before entries that they cover go; a torn one gives way to the one before.
+"""Delta checkpoints: written, and on disk before entries go; a torn one gives way to the one before.
 
 Delta's libraries write checkpoints without syncing them. A loss of power could then leave half of one, and of the
-entries that it stands for none.
+entries that it stands for none. So the entries since a checkpoint stay until the next one is on disk, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import re
 
 import polars as pl
-from deltalake import DeltaTable
+from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import DeltaError
 
 from weir.state.commit.files import scan_as_written
@@ -23,16 +23,23 @@ LOG = "_delta_log"
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 _POINTER = "_last_checkpoint"
 """The file that tells readers of the newest checkpoint; without it they list the folder."""
+RETENTION = "delta.logRetentionDuration"
+"""The table property that says how long entries stay that are no longer needed."""
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""For changes by delta-rs, which would write a checkpoint and drop entries at every hundredth version, all unsynced."""
 
 
 def write_checkpoint(place: Place) -> int:
-    """Write a checkpoint of the newest version of a table, and drop entries that it covers and that have expired; its
-    version."""
+    """Write a checkpoint of the newest version of a table, then drop entries and checkpoints that have expired and are
+    older than the checkpoint before; its version."""
     # 6. Logs kept short
-    table, log = table_at(place), folder_at(place) / LOG
+    table, log = opened(place), folder_at(place) / LOG
     table.create_checkpoint()
     log.sync([*_files_of(log, table.version()), _POINTER])
-    table.cleanup_metadata()
+    if (before := _whole_before(log, table.version())) is not None:
+        earlier = table_at(place, before)
+        if _retention(earlier) == _retention(table):
+            earlier.cleanup_metadata()  # by the property as it was at that version; nothing from there on goes
     return table.version()
 
 
@@ -74,6 +81,16 @@ def _drop_torn(log: Folder) -> bool:
     log.delete([_POINTER, *_files_of(log, versions[-1])])
     log.sync()
     return True
+
+
+def _whole_before(log: Folder, version: int) -> int | None:
+    """The newest version before one that has a whole checkpoint; those in parts, which others write, do not count."""
+    earlier = sorted((number for number in _versions(log) if number < version), reverse=True)
+    return next((number for number in earlier if is_whole(log, f"{number:020}.checkpoint.parquet")), None)
+
+
+def _retention(table: DeltaTable) -> str | None:
+    return table.metadata().configuration.get(RETENTION)
 
 
 def _versions(log: Folder) -> set[int]:

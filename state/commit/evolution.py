@@ -17,6 +17,7 @@ import polars as pl
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
+from weir.state.commit.checkpoints import NO_HOOKS
 from weir.state.commit.columns import Difference, differences, fitted, merged
 from weir.state.commit.delta_log import DeltaLog, is_append_only, rewrite
 from weir.state.commit.files import partition_text, scan_as_written, stored_schema, write_file
@@ -150,7 +151,8 @@ def evolve(
                 _write_anew(app_folder, table, spec, lacking, epoch)
             else:
                 names = {each.path.partition(".")[0].partition("[")[0] for each in lacking.differences}
-                table.alter.add_columns([field for field in delta_schema(lacking.schema).fields if field.name in names])
+                fields = [field for field in delta_schema(lacking.schema).fields if field.name in names]
+                table.alter.add_columns(fields, post_commithook_properties=NO_HOOKS)
         except CommitFailedError:  # another writer was quicker
             failures += 1
             if failures == _ATTEMPTS:

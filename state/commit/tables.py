@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.commit.checkpoints import LOG, entry_name, last_checkpoint, write_checkpoint
+from weir.state.commit.checkpoints import LOG, RETENTION, entry_name, last_checkpoint, write_checkpoint
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.delta_log import DeltaLog, first_entry
 from weir.state.commit.evolution import (
@@ -38,9 +38,9 @@ REPLACED_RETENTION = {"delta.deletedFileRetentionDuration": "interval 10 minutes
 """How long files that left a table of upserts stay for readers of an older version; every refresh replaces some."""
 CHECKPOINT_EVERY_VERSIONS = 100
 """Readers read every log entry since the last checkpoint, 0.1 ms each."""
-LOG_RETENTION = {"delta.logRetentionDuration": "interval 1 hours"}
-"""How long Delta's own log keeps entries that a checkpoint covers: readers list them all, 2 us each. The application's
-commits are in its commit log; a table keeps older data for as long as vacuum does."""
+LOG_RETENTION = {RETENTION: "interval 1 hours"}
+"""How long Delta's own log keeps entries that the checkpoint before the newest covers: readers list them all, 2 us
+each. The application's commits are in its commit log; a table keeps older data for as long as vacuum does."""
 
 _ORDER = ("_epoch", "_seq")
 _DELETED = "_deleted"
@@ -189,7 +189,7 @@ class AppendTable:
         return self._log.version - self._checkpointed >= CHECKPOINT_EVERY_VERSIONS
 
     def checkpoint(self) -> None:
-        """Write a Delta checkpoint and drop expired log entries; uses its own handle, so any thread may call it."""
+        """Write a Delta checkpoint and drop old log entries; uses its own handle, so any thread may call it."""
         self._checkpointed = write_checkpoint(self.folder)
         (self.folder / LOG).remove_leftovers()
 

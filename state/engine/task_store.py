@@ -541,6 +541,7 @@ class TaskStore:
     def _stand_at(self, state: StateId | None, generation: int) -> None:
         """Mark all rows as committed at ``state``."""
         self._settled_by = generation
+        note_generation(self.folder, generation)
         for name, store in self._backing.stores.items():
             if state is not None and store.is_persistent():
                 self._backing.commit(name, state)

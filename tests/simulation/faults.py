@@ -10,8 +10,9 @@ DONE = ": done"
 """How the points end that are passed once a call of the storage has done its work."""
 FIRST_ENTRY = f"{0:020}.json"
 """The entry that makes a table."""
-READS = ("get", "find", "list", "download")
-WRITES = ("put", "put_if_absent", "add", "upload", "sync")
+READS = ("get", "find", "list", "folders", "download")
+WRITES = ("make", "put", "put_if_absent", "add", "upload", "sync", "sync_content")
+DELETIONS = ("delete", "delete_folder", "remove_empty", "remove_leftovers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ def error_at(label: str, rng: Random) -> OSError | None:
     broken = OSError(errno.EIO, "Input/output error"), TimeoutError(errno.ETIMEDOUT, "no answer")
     if kind == "linked":
         return OSError(errno.EIO, "its name is perhaps not on disk")
-    if kind in READS or (kind in WRITES and label.endswith(DONE)):
+    if kind in (*READS, *DELETIONS) or (kind in WRITES and label.endswith(DONE)):
         return rng.choice(broken)
     if kind in WRITES:
         full = OSError(errno.ENOSPC, "No space left on device")

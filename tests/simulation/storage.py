@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,14 +51,23 @@ class SimulatedFolder(Local):
         with self.calls("get", name):
             return super().get_range(name, start, length)
 
-    def find_all(self, names: Sequence[str]) -> Sequence[File | None]:
-        with self.calls("find", ""):
-            return super().find_all(names)
+    def find(self, name: str) -> File | None:
+        with self.calls("find", name):
+            return super().find(name)
 
     def list(self, prefix: str = "", *, after: str = "", below: bool = False) -> Iterator[File]:
         with self.calls("list", prefix):
             found = super().list(prefix, after=after, below=below)
         yield from found
+
+    def folders(self) -> Iterator[str]:
+        with self.calls("folders", ""):
+            found = super().folders()
+        yield from found
+
+    def make(self) -> None:
+        with self.calls("make", ""):
+            super().make()
 
     def put(self, name: str, data: bytes) -> None:
         with self.calls("put", name):
@@ -86,9 +95,25 @@ class SimulatedFolder(Local):
         with self.calls("sync", ""):
             super().sync(names)
 
+    def sync_content(self, name: str) -> None:
+        with self.calls("sync_content", name):
+            super().sync_content(name)
+
     def delete(self, names: Iterable[str]) -> None:
         with self.calls("delete", ""):
             super().delete(names)
+
+    def delete_folder(self, name: str) -> None:
+        with self.calls("delete_folder", name):
+            super().delete_folder(name)
+
+    def remove_empty(self, name: str) -> None:
+        with self.calls("remove_empty", name):
+            super().remove_empty(name)
+
+    def remove_leftovers(self) -> None:
+        with self.calls("remove_leftovers", ""):
+            super().remove_leftovers()
 
 
 class PageCache:

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from tests.simulation.faults import error_at
 from tests.simulation.storage import PageCache
 from tests.simulation.substitutes import on_disk
 from weir.state.storage.contract import Folder
@@ -90,6 +91,34 @@ def test_what_was_deleted_may_be_back(tmp_path):
 
     a, b = ("deep/a", CONTENT), ("b", CONTENT)
     assert left_after(tmp_path, write) == {(), (a,), (b,), (b, a)}
+
+
+def test_every_call_of_a_folder_may_fail(tmp_path):
+    kinds = set()
+
+    def calls(kind: str, name: str) -> nullcontext[None]:
+        kinds.add(kind)
+        return nullcontext()
+
+    with on_disk(PageCache(tmp_path / "disk", tmp_path / "kept").fsync, calls):
+        folder = folder_at(tmp_path / "disk") / "app"
+        folder.make()
+        folder.put("a", CONTENT)
+        folder.put_if_absent("b", CONTENT)
+        add(folder, "c", is_durable=False)
+        folder.upload("d", folder.path / "a", 8, what="a copy")
+        folder.download("d", tmp_path / "e", 8)
+        folder.get_range("a", 0, len(folder.get("a")))
+        folder.sync_content("c")
+        folder.sync(["c"])
+        assert (folder.find("a"), [*folder.list(prefix="z")], [*folder.folders()]) != (None, [], [])
+        folder.delete(["a"])
+        folder.delete_folder("gone")
+        folder.remove_empty("gone")
+        folder.remove_leftovers()
+    without_answer = {"name", "parent", "path", "uri", "options", "at_once", "begun", "get_range"}
+    assert kinds >= {name for name in vars(Folder) if not name.startswith("_")} - without_answer
+    assert all(error_at(f"{kind} a", Random(0)) for kind in kinds)
 
 
 def test_a_call_fails_before_it_has_done_anything_or_after(tmp_path):

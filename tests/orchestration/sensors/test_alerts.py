@@ -3,6 +3,7 @@
 import json
 import socketserver
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -239,6 +240,21 @@ def test_what_is_wrong_is_said_without_secrets(monkeypatch):
     monkeypatch.setattr("weir.infra.alerts.find_spec", lambda name: None)
     with pytest.raises(AlertError, match=r"pip install 'weir-streams\[alerts\]'"):
         send("json://x", "a", "b")
+
+
+def test_no_url_with_its_secret_is_kept_or_logged_by_a_tick(
+    tick, evaluate, webhook, instance, monkeypatch, caplog, capfd
+):
+    """Told to one that takes it, refused by another."""
+    secret = f"hidden-alert-{uuid.uuid4().hex}"
+    taken, refused = (f"json://ann:{secret}@127.0.0.1:{port}/a?retry=0" for port in (webhook.server_port, 1))
+    monkeypatch.setenv("WEIR_ALERT_URLS", f"{taken} {refused}")
+    sensor = alerts_sensor([FLIGHTS], {"flights": [RUNNING]})
+    evaluate(RUNNING, "killed")
+    answer = tick(sensor, None)
+    assert len(webhook.taken) == 1
+    assert "not everybody" in str(answer)
+    assert secret not in "".join((str(answer), caplog.text, *capfd.readouterr()))
 
 
 def test_the_cursor_of_others_is_kept(tick, database):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from weir.state.commit.checkpoints import last_checkpoint
+from weir.state.changelog.compaction import raise_horizon
+from weir.state.commit.checkpoints import entry_name, last_checkpoint
 from weir.state.commit.files import write_file
 from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.errors import DamagedFileError
+from weir.state.storage.places import table_at
 from weir.state.types import TableSpec
 
 SPEC = TableSpec(name="facts", schema=pl.Schema({"number": pl.Int64()}))
@@ -46,12 +49,13 @@ class Table:
 
 @pytest.fixture
 def table(tmp_path) -> Table:
-    """With checkpoints at 5 and 10, three commits after them, and the entries before the first gone."""
+    """With checkpoints at 5 and 10, three commits after them, and the entries before the first gone. All are so far
+    apart that each checkpoint finds everything expired."""
     made = Table(tmp_path)
     made.append(5)
     made.table.checkpoint()
-    made.make_old()
     made.append(5)
+    made.make_old()
     made.table.checkpoint()
     made.append(3)
     assert not (made.log / f"{0:020}.json").exists()
@@ -97,8 +101,75 @@ def test_the_only_checkpoint_that_has_the_rows_stays_and_is_named(table):
     assert table.checkpoint(10).read_bytes() == before
 
 
+def test_what_another_writer_left_of_a_checkpoint_is_not_relied_on(table):
+    """Of two parts the second is missing; delta-rs would drop all that is older than the first."""
+    part = f"{13:020}.checkpoint.0000000001.0000000002.parquet"
+    (table.log / part).write_bytes(table.checkpoint(10).read_bytes())
+    table.append(2)
+    table.make_old()
+    table.table.checkpoint()
+    cut(table.checkpoint(15))
+    assert Table(table.folder).numbers() == [*range(1, 16)]
+
+
+@pytest.mark.parametrize("harm", [empty, cut])
+def test_a_torn_checkpoint_before_is_passed_over(table, harm):
+    harm(table.checkpoint(10))
+    table.append(2)
+    table.make_old()
+    table.table.checkpoint()
+    cut(table.checkpoint(15))
+    (table.log / "_last_checkpoint").unlink()
+    assert Table(table.folder).numbers() == [*range(1, 16)]
+
+
+def test_a_checkpoint_that_is_written_again_may_be_torn(table):
+    table.table.checkpoint()
+    table.make_old()
+    table.table.checkpoint()
+    cut(table.checkpoint(13))
+    assert Table(table.folder).numbers() == [*range(1, 14)]
+
+
+def test_entries_stay_as_long_as_the_property_says_that_was_changed_since_the_checkpoint_before(table):
+    changed = {"delta.logRetentionDuration": "interval 30 days"}
+    table_at(table.folder / SPEC.name).alter.set_table_properties(changed)
+    table.make_old()
+    table.table.checkpoint()
+    assert (table.log / entry_name(5)).exists()
+
+
+def test_without_one_before_no_entries_go(tmp_path):
+    table = Table(tmp_path)
+    table.append(5)
+    table.make_old()
+    table.table.checkpoint()
+    cut(table.checkpoint(5))
+    assert Table(tmp_path).numbers() == [*range(1, 6)]
+
+
+def more_columns(table: AppendTable) -> None:
+    table.evolve(table.folder.parent, replace(SPEC, schema=pl.Schema({**SPEC.schema, "more": pl.Int64()})))
+
+
+def another_horizon(table: AppendTable) -> None:
+    raise_horizon(table.folder, 7)
+
+
+@pytest.mark.parametrize("change", [more_columns, another_horizon])
+def test_a_change_of_a_table_neither_writes_a_checkpoint_nor_drops_entries(tmp_path, change):
+    """delta-rs would do both at every hundredth version, and sync nothing."""
+    table = Table(tmp_path)
+    table.append(98)
+    table.make_old()
+    change(table.table)
+    assert sorted(path.name for path in table.log.iterdir()) == [entry_name(version) for version in range(100)]
+
+
 def test_a_checkpoint_is_on_disk_before_entries_go(tmp_path, monkeypatch):
     table, synced, cleanup = Table(tmp_path), list[str](), DeltaTable.cleanup_metadata
+    table.append(5)
+    table.table.checkpoint()
     table.append(5)
 
     def noted(descriptor, fsync=os.fsync):
@@ -106,7 +177,7 @@ def test_a_checkpoint_is_on_disk_before_entries_go(tmp_path, monkeypatch):
         fsync(descriptor)
 
     def cleaned(self):
-        assert synced == [f"{5:020}.checkpoint.parquet", "_last_checkpoint", "_delta_log"]
+        assert synced == [f"{10:020}.checkpoint.parquet", "_last_checkpoint", "_delta_log"]
         synced.append("entries cleaned")
         cleanup(self)
 

@@ -40,11 +40,11 @@ from weir.state.storage.places import folder_at, storage_options, table_at
 from weir.state.types import StateId, TableSpec
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", "s3_bucket", "azure_container"], ids=["local", "s3", "azure"])
 def warehouse(request, tmp_path) -> Folder:
     if request.param == "local":
         return Local(tmp_path)
-    return folder_at(request.getfixturevalue("s3_bucket") + "/warehouse")
+    return folder_at(f"{request.getfixturevalue(request.param)}/warehouse")
 
 
 def test_the_first_claim_creates_the_tables_and_commits_follow(warehouse):

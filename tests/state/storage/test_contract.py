@@ -32,27 +32,35 @@ def simulated(tmp_path) -> Iterator[Folder]:
         yield folder_at(tmp_path / "disk")
 
 
-@pytest.fixture(params=["local", "memory", "s3", "simulated"])
-def folder(request, tmp_path) -> Folder:
-    if request.param == "local":
-        return Local(tmp_path) / "app"
-    if request.param == "simulated":
-        return request.getfixturevalue("simulated") / "app"
-    if request.param == "memory":
-        return ObjectFolder("memory://", "warehouse", MemoryStore()) / "app"
-    return folder_at(request.getfixturevalue("s3_bucket") + "/warehouse") / "app"
+@pytest.fixture
+def local(tmp_path) -> Folder:
+    return Local(tmp_path)
 
 
-@pytest.fixture(params=["local", "s3", "simulated"])
-def shared_folder(request, tmp_path) -> Folder:
+@pytest.fixture
+def memory() -> Folder:
+    return ObjectFolder("memory://", "warehouse", MemoryStore())
+
+
+@pytest.fixture
+def s3(s3_bucket) -> Folder:
+    return folder_at(f"{s3_bucket}/warehouse")
+
+
+@pytest.fixture
+def azure(azure_container) -> Folder:
+    return folder_at(f"{azure_container}/warehouse")
+
+
+@pytest.fixture(params=["local", "memory", "s3", "azure", "simulated"])
+def folder(request) -> Folder:
+    return request.getfixturevalue(request.param) / "app"
+
+
+@pytest.fixture(params=["local", "s3", "azure", "simulated"])
+def shared_folder(request) -> Folder:
     """One that delta-rs and polars can read."""
-    if request.param == "simulated":
-        return request.getfixturevalue("simulated") / "app"
-    return (
-        Local(tmp_path) / "app"
-        if request.param == "local"
-        else folder_at(request.getfixturevalue("s3_bucket") + "/app")
-    )
+    return request.getfixturevalue(request.param) / "app"
 
 
 def names(folder: Folder, prefix: str = "", **options) -> list[str]:
