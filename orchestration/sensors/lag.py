@@ -34,7 +34,7 @@ def lag_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
         applications,
         every_s=LOOK_EVERY_S,
         description="Finds the measured cause of lag and does what helps: commits further apart, a restore of the one "
-        "task that is behind in the freest slot, more slots. Otherwise it warns, and names the job to launch.",
+        "task that is behind in the least busy slot, more slots. Otherwise it warns, and names the job to launch.",
     )
 
 

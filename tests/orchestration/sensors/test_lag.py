@@ -76,7 +76,7 @@ def test_without_a_driver_or_without_lag_nothing_is_asked(database, tick, laggin
     assert database.pending_requests("flights") == []
 
 
-def test_a_task_whose_store_is_slow_is_restored_in_the_freest_slot_and_what_that_brought_is_shown_once(
+def test_a_task_whose_store_is_slow_is_restored_in_the_least_busy_slot_and_what_that_brought_is_shown_once(
     database, settings, tick, lagging
 ):
     lagging()
@@ -86,7 +86,7 @@ def test_a_task_whose_store_is_slow_is_restored_in_the_freest_slot_and_what_that
     assert request.arguments == {"task": "0_0", "source": "snapshot", "slot": "freest"}
     assert "its store is slow: it writes 1,000 records per second, those of other tasks 9.0 times" in request.reason
     assert "10,001 records are waiting" in request.reason
-    assert f"request {request.id}, a restore of task 0_0 in the freest slot: " in asked
+    assert f"request {request.id}, a restore of task 0_0 in the least busy slot: " in asked
     assert f"request {request.id} waits for the driver" in tick(sensor()).skip_message
     database.finish_request(request.id, "task 0_0 is restoring in slot 1")
     lagging(4_000, restoring=True)
@@ -111,7 +111,7 @@ def test_there_is_a_pause_after_an_action_and_the_same_is_not_repeated_for_a_whi
     [request] = database.pending_requests("flights")
     database.finish_request(request.id, "task 0_0 is restoring in slot 1")
     lagging()
-    assert "a restore of task 0_0 in the freest slot was requested 0 s ago and is not repeated within 600 s" in (
+    assert "a restore of task 0_0 in the least busy slot was requested 0 s ago and is not repeated within 600 s" in (
         tick(sensor()).skip_message
     )
     since(settings, 590)
