@@ -16,7 +16,7 @@ from weir.infra.control.rows import FREEST_SLOT, RequestKind
 from weir.pipelines.tasks.run_metrics import TASK, THREAD
 
 Help = Literal["commits", "restore", "slots"]
-"""Commits further apart; a restore of the task in the freest slot; more slots."""
+"""Commits further apart; a restore of the task in the least busy slot; more slots."""
 ALONE = 4
 """A task is alone behind if it lags so many times as far as any other."""
 BUSY = 0.8
@@ -43,12 +43,16 @@ class OnLag:
     task of its sub-topology."""
 
     def __post_init__(self) -> None:
-        """Raises ``ValueError`` for an action that does not exist, or a measure that is not above 0."""
+        """Raises ``ValueError`` for an action that does not exist, or a measure that cannot be."""
         if unknown := set(self.actions) - set(get_args(Help)):
             raise ValueError(f"on lag, nothing is called {min(unknown)}; there is: {', '.join(get_args(Help))}")
         for name in ("repeat_s", "commit_max_share", "commit_interval_max_s", "slow_store_ratio"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name):g}; it must be above 0")
+        if self.pause_s < 0:
+            raise ValueError(f"pause_s is {self.pause_s:g}; it must not be negative")
+        if self.commit_max_share > 1:
+            raise ValueError(f"commit_max_share is {self.commit_max_share:g}; it is a share of the time, at most 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +125,7 @@ class Action:
             case "commits":
                 return f"commits {int(self.arguments['interval_ms']) / 1000:,.1f} s apart"
             case "restore":
-                return f"a restore of task {self.task} in the freest slot"
+                return f"a restore of task {self.task} in the least busy slot"
             case "slots":
                 return f"{self.arguments['slots']} slots"
 
@@ -170,6 +174,11 @@ def _one_task(measured: Measured, on_lag: OnLag, name: str) -> Cause | None:
     if not others or worst.lag < ALONE * max(others):
         return None
     alone, slowness = f"task {worst.task} alone is behind, by {worst.lag:,} records", _slowness(measured, worst)
+    if slowness is None:
+        return Cause(
+            sentence=f"{alone}, and it is not known how quick its store is",
+            advice=f"if that lasts, launch weir_restore with the partition {name}:{worst.task}",
+        )
     if slowness < on_lag.slow_store_ratio:
         return Cause(
             sentence=f"{alone}, and its store is as quick as those of other tasks: its partition gets more records",
@@ -189,15 +198,16 @@ def _one_task(measured: Measured, on_lag: OnLag, name: str) -> Cause | None:
     )
 
 
-def _slowness(measured: Measured, task: TaskStatusRow) -> float:
-    """How many times as quickly the median of the tasks with such stores writes; 0 if that is not known."""
+def _slowness(measured: Measured, task: TaskStatusRow) -> float | None:
+    """How many times as quickly the median of the tasks with such stores writes; None if that is not known: there are
+    no such stores, or nothing was written to them within the last minute."""
     sub_topology, own = task.task.partition("_")[0], measured.applied_per_s.get(task.task, 0.0)
     others = [
         rate
         for other, rate in measured.applied_per_s.items()
         if other != task.task and other.partition("_")[0] == sub_topology
     ]
-    return median(others) / own if others and own else 0.0
+    return median(others) / own if others and own else None
 
 
 def _costly_commits(measured: Measured, on_lag: OnLag, name: str) -> Cause | None:

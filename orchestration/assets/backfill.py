@@ -145,7 +145,13 @@ def run_backfill(
     try:
         driven = run_driver(DRIVER, supervised, context, weir, pipes, asked)
     finally:
-        update_backfill_partitions(supervised, weir.settings(), context.instance)
+        try:
+            update_backfill_partitions(supervised, weir.settings(), context.instance)
+        except Exception:  # how the run ended is more important
+            context.log.exception(
+                f"the partitions of swaps and discards could not be updated; launch weir_backfills with the partition "
+                f"{supervised.id}, which updates them"
+            )
     if driven is None:
         raise dg.Failure(
             f"the backfill of {supervised.id} was killed; launch weir_backfills with the partition {supervised.id} to "

@@ -1,7 +1,7 @@
 """Jobs that make an application's checks: the cheap ones, or those that read all of the state and of the tables."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -10,19 +10,24 @@ from weir.infra.settings import Settings
 from weir.orchestration.checks.commits import commit_results
 from weir.orchestration.checks.evaluations import evaluation_of
 from weir.orchestration.checks.files import PRESENT_CHECK, READABLE_CHECK, file_results
-from weir.orchestration.checks.lag import current_lag
+from weir.orchestration.checks.lag import LAG_CHECK, current_lag
+from weir.orchestration.checks.quarantine import CHECK as QUARANTINE_CHECK
 from weir.orchestration.checks.quarantine import quarantine_result
-from weir.orchestration.checks.running import running_result
+from weir.orchestration.checks.running import RUNNING_CHECK, running_result
+from weir.orchestration.checks.sinks import CHECK as SINK_CHECK
 from weir.orchestration.checks.sinks import sink_results
 from weir.orchestration.checks.state import FULL_CHECK, SAMPLED_CHECK, state_result
 from weir.orchestration.jobs.shared import by_application, chosen, job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 
+COMMIT_CHECKS = "the checks of commits"
+Check = Callable[[], Iterable[dg.AssetCheckResult]]
+
 
 def verify_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
     """``weir_verify``: the full comparison of the state, and all rows of the outputs. Its run fails if they do not
-    agree."""
+    agree, or if a check cannot be made."""
 
     @dg.op(
         name="weir_compare",
@@ -33,11 +38,11 @@ def verify_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         context: dg.OpExecutionContext, weir: WeirResource
     ) -> Iterator[dg.AssetCheckEvaluation | dg.Output[None]]:
         supervised, settings, failed = chosen(context, applications), weir.settings(), list[str]()
-        for result in (
-            state_result(supervised, settings, FULL_CHECK),
-            *file_results(supervised, settings, READABLE_CHECK, reads=True),
-        ):
-            evaluation = evaluation_of(result)
+        checks: dict[str, Check] = {
+            FULL_CHECK: lambda: [state_result(supervised, settings, FULL_CHECK)],
+            READABLE_CHECK: lambda: file_results(supervised, settings, READABLE_CHECK, reads=True),
+        }
+        for evaluation in _evaluations(context, checks, failed):
             yield evaluation
             if not evaluation.passed:
                 where = f"{evaluation.asset_key.to_user_string()} {evaluation.check_name}"
@@ -55,7 +60,7 @@ def verify_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
 
 
 def audit_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
-    """``weir_audit``: every other check."""
+    """``weir_audit``: every other check. Its run fails if one cannot be made, once the others are."""
 
     @dg.op(
         name="weir_make_checks",
@@ -65,9 +70,10 @@ def audit_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
     def audit(
         context: dg.OpExecutionContext, weir: WeirResource
     ) -> Iterator[dg.AssetCheckEvaluation | dg.Output[None]]:
-        supervised, settings = chosen(context, applications), weir.settings()
-        for result in _cheap_results(supervised, settings, context.instance):
-            yield evaluation_of(result)
+        supervised, failed = chosen(context, applications), list[str]()
+        yield from _evaluations(context, _cheap_checks(supervised, weir.settings(), context.instance), failed)
+        if failed:
+            raise dg.Failure("; ".join(failed))
         yield dg.Output(None)
 
     return job_of(
@@ -78,14 +84,26 @@ def audit_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
     )
 
 
-def _cheap_results(
-    supervised: Supervised, settings: Settings, instance: dg.DagsterInstance
-) -> Iterator[dg.AssetCheckResult]:
+def _cheap_checks(supervised: Supervised, settings: Settings, instance: dg.DagsterInstance) -> dict[str, Check]:
     database = ControlDatabase(settings.control_database_url)
-    yield running_result(supervised, database, instance, time.time())
-    yield current_lag(supervised, settings)
-    yield from commit_results(supervised, settings)
-    yield quarantine_result(supervised, settings)
-    yield from sink_results(supervised, settings)
-    yield state_result(supervised, settings, SAMPLED_CHECK)
-    yield from file_results(supervised, settings, PRESENT_CHECK, reads=False)
+    return {
+        RUNNING_CHECK: lambda: [running_result(supervised, database, instance, time.time())],
+        LAG_CHECK: lambda: [current_lag(supervised, settings)],
+        COMMIT_CHECKS: lambda: commit_results(supervised, settings),
+        QUARANTINE_CHECK: lambda: [quarantine_result(supervised, settings)],
+        SINK_CHECK: lambda: sink_results(supervised, settings),
+        SAMPLED_CHECK: lambda: [state_result(supervised, settings, SAMPLED_CHECK)],
+        PRESENT_CHECK: lambda: file_results(supervised, settings, PRESENT_CHECK, reads=False),
+    }
+
+
+def _evaluations(
+    context: dg.OpExecutionContext, checks: Mapping[str, Check], failed: list[str]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Make every check; those that raise are added to ``failed``, with their errors."""
+    for name, make in checks.items():
+        try:
+            yield from map(evaluation_of, make())
+        except Exception as error:  # whatever is wrong with one, the others are made
+            context.log.exception(f"{name} could not be made")
+            failed.append(f"{name} could not be made: {error}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -27,14 +27,14 @@ CONDITION = "cause of lag"
 
 
 def lag_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
-    """The cursor holds the last action whose effect was shown, and when which cause was last warned of."""
+    """The cursor holds the actions whose effects were shown, and when which cause was last warned of."""
     return watch(
         "lag",
         lag,
         applications,
         every_s=LOOK_EVERY_S,
         description="Finds the measured cause of lag and does what helps: commits further apart, a restore of the one "
-        "task that is behind in the freest slot, more slots. Otherwise it warns, and names the job to launch.",
+        "task that is behind in the least busy slot, more slots. Otherwise it warns, and names the job to launch.",
     )
 
 
@@ -42,32 +42,35 @@ def lag_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
 class Remembered:
     """The cursor."""
 
-    shown: int = 0
-    """The newest action whose effect was shown."""
+    shown: tuple[int, ...] = ()
+    """The actions of the last hour whose effects were shown, the newest first."""
     warned: str | None = None
     """What ``report_changes`` remembers."""
 
     @classmethod
     def of(cls, cursor: str | None) -> Remembered:
-        return cls(*json.loads(cursor)) if cursor else cls()
+        if not cursor:
+            return cls()
+        shown, warned = json.loads(cursor)
+        return cls(tuple(shown), warned)
 
     def __str__(self) -> str:
         return json.dumps([self.shown, self.warned])
 
 
 def lag(look: Look) -> Found:
-    """A request, or why there is none; and the effect of the last one, once it can be told."""
+    """A request, or why there is none; and the effects of those before, once they can be told."""
     remembered = Remembered.of(look.cursor)
-    taken = [action for action in actions_of(look.database, look.id) if action.by == SENSOR]
+    taken = actions_of(look.database, look.id, SENSOR)
     shown = _effects(look, taken, remembered.shown)
     status = look.database.application_status(look.id)
     if status is None or not status.is_running or status.metric is None:
         found = _warn(look, {}, remembered, at_ms=round(time.time() * 1000), said="no driver is running")
     else:
         found = _act(look, status, taken, remembered)
-    newest = max((action.request for action, _ in shown), default=remembered.shown)
+    told = {*remembered.shown, *(action.request for action, _ in shown)}
     warned = Remembered.of(found.cursor).warned if found.cursor else remembered.warned
-    cursor = str(Remembered(newest, warned))
+    cursor = str(Remembered(tuple(action.request for action in taken if action.request in told), warned))
     return Found(
         said=found.said,
         cursor=cursor if cursor != str(remembered) else None,
@@ -111,14 +114,19 @@ def _waits(action: Action, taken: Sequence[ActionTaken], pause_s: float, repeat_
     return ""
 
 
-def _effects(look: Look, taken: Sequence[ActionTaken], shown: int) -> list[tuple[ActionTaken, dg.AssetObservation]]:
+def _effects(
+    look: Look, taken: Sequence[ActionTaken], shown: Collection[int]
+) -> list[tuple[ActionTaken, dg.AssetObservation]]:
     """Observations of the actions whose effect can be told by now, and was not yet."""
-    now_s = time.time()
+    before_ms = 1000 * (time.time() - EFFECT_S)
     return [
         (action, effect_observation(look.supervised.ingest, action))
         for action in taken
-        if action.request > shown
-        and (action.state == "failed" or (action.after_s is not None and now_s - action.at_ms / 1000 >= EFFECT_S))
+        if action.request not in shown
+        and (
+            action.state == "failed"
+            or (action.lag_after is not None and action.done_at_ms is not None and action.done_at_ms <= before_ms)
+        )
     ]
 
 

@@ -118,10 +118,14 @@ def _is_no_case_of_ours(look: Look, driver: ApplicationStatus, run: dg.DagsterRu
 
 def _next_run(supervised: Supervised, run: dg.DagsterRun, backoff: Backoff) -> dg.RunRequest:
     """A run of the ingest with the same configuration; where the run that ended had other assets too, without them."""
-    of_run: Mapping[str, Any] = run.run_config
-    given = of_run.get("ops", {}).get(supervised.ingest_op, {}).get("config", {})
-    # without a configuration, the job runs until it is stopped, and whatever else runs the assets until it catches up
-    config = {"until_caught_up": run.job_name != supervised.ingest_job, **given}
+    ops: Mapping[str, Any] = run.run_config.get("ops", {})
+    # Dagster takes a job's own configuration whole, or not at all: where the run has one for the op, the op's default
+    # of until_caught_up held, which is True
+    is_endless = supervised.ingest_op not in ops and run.job_name in (
+        supervised.ingest_job,
+        f"{supervised.name}_continuously",  # as the job was called
+    )
+    config = {"until_caught_up": not is_endless, **ops.get(supervised.ingest_op, {}).get("config", {})}
     return dg.RunRequest(
         run_key=backoff.run_key(supervised.id),
         job_name=supervised.ingest_job,

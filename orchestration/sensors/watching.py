@@ -9,7 +9,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import dagster as dg
 from dagster._core.definitions.target import ExecutableDefinition  # has no public name
@@ -17,6 +17,7 @@ from dagster._core.storage.tags import RUN_KEY_TAG
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
+from weir.orchestration.partitions import PartitionsChange
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 
@@ -26,7 +27,6 @@ NAMED = 3
 """A skipped tick names the applications of which it says the same thing up to this many, and counts more."""
 
 Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
-PartitionsRequest = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Found:
     """To be remembered; None keeps what is."""
     events: Sequence[Event] = ()
     run_requests: Sequence[dg.RunRequest] = ()
-    partitions: Sequence[PartitionsRequest] = field(default=())
+    partitions: Sequence[PartitionsChange] = ()
 
 
 Concern = Callable[[Look], Found]

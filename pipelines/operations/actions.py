@@ -29,6 +29,8 @@ class ActionTaken:
     """Why, in a sentence."""
     state: str
     """pending, done or failed."""
+    done_at_ms: int | None
+    """When the driver answered; None while it has not."""
     did: str
     """What the driver answered; empty while it has not."""
     lag_before: int | None
@@ -48,10 +50,12 @@ class ActionTaken:
         return f"lag {self.lag_before:,} before, {self.lag_after:,} {self.after_s:,.0f} s after"
 
 
-def actions_of(database: ControlDatabase, application: str) -> list[ActionTaken]:
-    """The actions of the last hour, the newest first."""
+def actions_of(database: ControlDatabase, application: str, sensor: str = "") -> list[ActionTaken]:
+    """The actions of the last hour, the newest first; of one ``sensor``, or of all."""
     since_ms = round(1000 * (time.time() - LOOK_BACK_S))
-    return [action_of(database, request) for request in database.requests_by(application, BY_SENSORS, since_ms)]
+    return [
+        action_of(database, request) for request in database.requests_by(application, BY_SENSORS + sensor, since_ms)
+    ]
 
 
 def action_of(database: ControlDatabase, request: RequestRow) -> ActionTaken:
@@ -69,6 +73,7 @@ def action_of(database: ControlDatabase, request: RequestRow) -> ActionTaken:
         task=request.arguments.get("task", ""),
         measured=request.reason,
         state=request.state,
+        done_at_ms=done_ms,
         did=request.result,
         lag_before=before.lag if before else None,
         lag_after=after.lag if after else None,

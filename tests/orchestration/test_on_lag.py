@@ -87,6 +87,16 @@ def test_what_helps_is_chosen_by_what_was_measured(measured, action):
         ),
         (
             SLOW | {"applied_per_s": {}},
+            "task 0_0 alone is behind, by 90,000 records, and it is not known how quick its store is",
+            "if that lasts, launch weir_restore with the partition shop:0_0",
+        ),
+        (
+            SLOW | {"applied_per_s": rates(0, 9_000, 10_000, 11_000)},
+            "task 0_0 alone is behind, by 90,000 records, and it is not known how quick its store is",
+            "if that lasts, launch weir_restore with the partition shop:0_0",
+        ),
+        (
+            SLOW | {"applied_per_s": rates(9_000, 9_000, 10_000, 11_000)},
             "task 0_0 alone is behind, by 90,000 records, and its store is as quick as those of other tasks: its "
             "partition gets more records",
             "launch weir_stop with the partition shop, spread the keys over more partitions",
@@ -158,8 +168,14 @@ def test_measures_are_those_that_the_driver_has_reported():
     [
         ({"actions": ["restart"]}, "nothing is called restart; there is: commits, restore, slots"),
         ({"repeat_s": 0}, "repeat_s is 0; it must be above 0"),
+        ({"pause_s": -1}, "pause_s is -1; it must not be negative"),
+        ({"commit_max_share": 5}, "commit_max_share is 5; it is a share of the time, at most 1"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
         OnLag(**options)
+
+
+def test_no_pause_and_commits_that_may_take_all_of_the_time_are_settings():
+    assert OnLag(pause_s=0, commit_max_share=1).actions

@@ -23,7 +23,8 @@ from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.orchestration.application import definitions, supervise
-from weir.orchestration.assets.backfill import BackfillConfig, _left_by_termination
+from weir.orchestration.assets import backfill
+from weir.orchestration.assets.backfill import BackfillConfig, _left_by_termination, run_backfill
 from weir.orchestration.assets.partitions import update_partitions
 from weir.orchestration.definitions import defs
 from weir.orchestration.examples.applications import weather_app
@@ -189,6 +190,20 @@ def test_a_complete_backfill_whose_run_was_terminated_is_discarded(tmp_path, mon
     facts = sorted(read_rows(terminal.warehouse / "numbers" / "facts")["n"])
     assert facts == [n for n in range(72) if n % 2 == 0]
     assert "complete" not in terminal.weir("backfill list numbers").text
+
+
+def test_a_warehouse_that_is_away_does_not_hide_how_a_backfill_ended(tmp_path, monkeypatch):
+    def fails(*_args: object) -> None:
+        raise dg.Failure("the driver has ended")
+
+    def is_away(*_args: object) -> None:
+        raise OSError("the warehouse is away")
+
+    monkeypatch.setattr(backfill, "run_driver", fails)
+    monkeypatch.setattr(backfill, "backfills", is_away)
+    with pytest.raises(dg.Failure) as failure:
+        run_backfill(weather_app, dg.build_op_context(), WeirResource(dir=str(tmp_path)), driver_pipes(), {})
+    assert failure.value.description == "the driver has ended"
 
 
 @pytest.mark.dagster

@@ -22,10 +22,13 @@ HERE = f"process {os.getpid()} on {this_host()}"
 
 @pytest.fixture
 def look(database, instance):
-    """``look(after_s)`` is what the check says that long from now: passed, severity if not, state, sentence."""
+    """``look(after_s)`` is what the check says that long after the last heartbeat, if there was one: passed, severity
+    if not, state, sentence."""
 
     def result(after_s: float = 0.0) -> tuple[bool, str, str, str]:
-        found = running_result(FLIGHTS, database, instance, time.time() + after_s)
+        status = database.application_status("flights")
+        now_s = time.time() if status is None else status.heartbeat_at_ms / 1000
+        found = running_result(FLIGHTS, database, instance, now_s + after_s)
         severity = "" if found.passed else found.severity.value
         return found.passed, severity, found.metadata["state"].value, found.description
 

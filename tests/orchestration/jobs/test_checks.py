@@ -45,3 +45,40 @@ def test_a_verification_that_finds_a_difference_fails_with_it_and_the_check_show
     evaluations = {each.check_name: each for each in result.get_asset_check_evaluations()}
     assert not evaluations["state_equals_changelog"].passed
     assert evaluations["files_readable"].passed, "the others are made all the same"
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize(
+    ("job", "broken", "sentence"),
+    [
+        ("weir_audit", "running_result", "running could not be made: the disk is gone"),
+        ("weir_audit", "commit_results", "the checks of commits could not be made: the disk is gone"),
+        ("weir_verify", "state_result", "state_equals_changelog could not be made: the disk is gone"),
+    ],
+)
+def test_a_check_that_cannot_be_made_keeps_no_other_from_being_made_and_fails_the_run(
+    run, monkeypatch, job, broken, sentence
+):
+    def made() -> tuple[dg.ExecuteInProcessResult, set[dg.AssetCheckKey]]:
+        result = run(job)
+        return result, {each.asset_check_key for each in result.get_asset_check_evaluations()}
+
+    def fails(*_args) -> None:
+        raise OSError("the disk is gone")
+
+    _, every = made()
+    monkeypatch.setattr(checks, broken, fails)
+    result, others = made()
+    assert not result.success
+    [failed] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    assert failed.user_failure_data.description == sentence
+    missing = {key.name for key in every - others}
+    if broken == "commit_results":
+        assert missing == {key.name for key in _audited_commits()}
+    else:
+        assert missing == {sentence.split()[0]}
+
+
+def _audited_commits() -> set[dg.AssetCheckKey]:
+    [audit] = [each for each in definitions(FLIGHTS).asset_checks if each.op.name == "flights_audit_commits"]
+    return set(audit.check_keys)

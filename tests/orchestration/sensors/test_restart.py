@@ -9,7 +9,9 @@ from functools import partial
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 from dagster._core.events import DagsterEvent, EngineEventData, StepFailureData, StepSuccessData
+from dagster._core.test_utils import create_run_for_test
 from dagster._utils.error import SerializableErrorInfo
 
 from tests.orchestration.applications import FLIGHTS, START_S
@@ -65,6 +67,32 @@ def test_a_killed_driver_of_a_failed_run_is_restarted_once_with_the_same_configu
     drive(f"dagster run {run.run_id}", ended_pid())
     [third] = requested(tick(sensor))
     assert third.run_key != first.run_key, "another kill gets another run"
+
+
+@pytest.mark.parametrize(
+    ("job", "config", "follows"),
+    [
+        ("flights_run", None, {"until_caught_up": False}),
+        ("flights_run", {"until_caught_up": True}, {"until_caught_up": True}),
+        ("flights_run", {}, {"until_caught_up": True}),
+        ("flights_run", {"take_over": True}, {"until_caught_up": True, "take_over": True}),
+        ("flights_continuously", None, {"until_caught_up": False}),
+        ("flights_continuously", {"until_caught_up": True}, {"until_caught_up": True}),
+        (IMPLICIT_ASSET_JOB_NAME, None, {"until_caught_up": True}),
+    ],
+)
+def test_the_next_run_ends_when_the_one_that_died_would_have(drive, instance, tick, job, config, follows):
+    """``flights_continuously`` is what the job of an earlier version was called."""
+    run = create_run_for_test(
+        instance,
+        job_name=job,
+        status=dg.DagsterRunStatus.FAILURE,
+        run_config={} if config is None else {"ops": {"flights_ingest": {"config": config}}},
+    )
+    drive(owner_of(run.run_id), ended_pid())
+    [request] = requested(tick(restart_sensor([FLIGHTS], [])))
+    assert request.run_config == {"ops": {"flights_ingest": {"config": follows}}}
+    assert request.job_name == "flights_run"
 
 
 def test_a_run_whose_worker_was_killed_is_marked_failed_and_restarted(
