@@ -41,7 +41,7 @@ class Supervised:
     topic_assets: Sequence[dg.AssetsDefinition] = ()
     """Those among them that something here fills."""
     first_day: date = FIRST_DAY
-    """No earlier day of event time is offered for backfills."""
+    """No earlier day of event time is added to those that are offered for backfills."""
     end_day: date | None = None
     """Nor this one or a later one; None for today."""
     unwatched: Collection[str] = ()
@@ -80,6 +80,10 @@ class Supervised:
         return dg.AssetKey([self.id, "ingest"])
 
     @cached_property
+    def backfill(self) -> dg.AssetKey:
+        return dg.AssetKey([self.id, "backfill"])
+
+    @cached_property
     def table_specs(self) -> Mapping[str, TableSpec]:
         """Every Delta table that commits write, by its path below the application's folder."""
         return {spec.name: spec for spec in application_tables(self.application.topology)}
@@ -110,8 +114,8 @@ class Supervised:
 
     @cached_property
     def day_partitions(self) -> dg.DynamicPartitionsDefinition:
-        """One partition per day that a backfill can be asked for; the commits sensor keeps them in step."""
-        return dg.DynamicPartitionsDefinition(name=f"{self.name}_days")
+        """One partition per day that a backfill can be asked for; the commits sensor adds them."""
+        return dg.DynamicPartitionsDefinition(name=f"{self.id}_days")
 
     def partition(self, part: str) -> str:
         """How ``TASKS`` and ``BACKFILLS`` name a task or a backfill of the application."""

@@ -348,14 +348,17 @@ class KafkaAdmin:
         return {partition: listed.offset if listed.offset >= 0 else None for partition, listed in found.items()}
 
     def time_ranges(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
-        """The timestamp of the oldest record that is kept and the greatest one, in milliseconds, of each (topic,
-        partition) that holds records; errors as for ``end_offsets``."""
-        oldest = self._listed(partitions, OffsetSpec.for_timestamp(0), False)
+        """The timestamp of the first record that is kept and the greatest one, in milliseconds, of each (topic,
+        partition) that holds records; errors as for ``end_offsets``.
+
+        Records behind the first may be older than it: brokers look for no least timestamp.
+        """
+        first = self._listed(partitions, OffsetSpec.for_timestamp(0), False)
         greatest = self._listed(partitions, OffsetSpec.max_timestamp(), False)
         return {
-            partition: (oldest[partition].timestamp, listed.timestamp)
+            partition: (first[partition].timestamp, listed.timestamp)
             for partition, listed in greatest.items()
-            if listed.offset >= 0 <= oldest[partition].offset
+            if listed.offset >= 0 <= first[partition].offset
         }
 
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:

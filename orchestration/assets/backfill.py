@@ -77,7 +77,7 @@ def backfill_assets(supervised: Supervised) -> list[dg.AssetsDefinition]:
 
 def _backfill_asset(supervised: Supervised, outputs: DayOutputs) -> dg.AssetsDefinition:
     @dg.asset(
-        key=[supervised.id, "backfill"],
+        key=supervised.backfill,
         deps=list(supervised.topics.values()),
         group_name=supervised.name,
         kinds={"spark", "kafka"},

@@ -1,8 +1,7 @@
 """Shows an application's commits in Dagster while its driver runs, whoever started that driver.
 
 One materialization per commit would flood Dagster's database, so commits are folded. The events themselves record up to
-which commit, so the sensor needs no cursor. A run that Dagster started reports again at its end
-(``weir.orchestration.drivers.ingest``).
+which commit. A run that Dagster started reports again at its end (``weir.orchestration.drivers.ingest``).
 """
 
 from __future__ import annotations
@@ -27,6 +26,9 @@ from weir.state.storage.places import folder_at
 LOOK_EVERY_S = 10
 FOLD_S = 600.0
 """A driver that keeps committing is shown this often; its first commit, and the last of one that ended, at once."""
+ASK_AGAIN_S = 300.0
+"""Days are asked for with each commit that is shown, and this long after the last time if none is known yet or if they
+wait for a run to end."""
 
 
 def commits_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
@@ -42,13 +44,16 @@ def commits_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
 
 
 def commits(look: Look) -> Found:
-    """Read the newest commit and whether its driver runs; report the assets when there is news."""
+    """Read the newest commit and whether its driver runs; report the assets when there is news.
+
+    The cursor is when days were last asked for, in seconds since 1970; empty once they are offered.
+    """
     newest = newest_commit(folder_at(look.settings.warehouse), look.id)
     if newest is None:
         return Found(said=f"nothing was committed in {look.settings.dir} yet")
     events: list[dg.AssetMaterialization] = []
-    is_running = look.database.is_running(look.id)
-    if is_due(look.supervised, newest, look.instance, is_running=is_running, now_s=time.time()):
+    is_running, now_s = look.database.is_running(look.id), time.time()
+    if is_due(look.supervised, newest, look.instance, is_running=is_running, now_s=now_s):
         events = commit_materializations(
             look.supervised,
             newest,
@@ -57,11 +62,16 @@ def commits(look: Look) -> Found:
             health=health_metadata(look.settings, look.id),
         )
     partitions = task_partition_changes(look.supervised, newest, look.instance)
-    if events or (has_days(look.supervised) and not known_days(look.supervised, look.instance)):
-        partitions += day_partition_changes(look.supervised, newest, look.instance, look.settings)
+    cursor = None
+    if events or (look.cursor != "" and now_s - float(look.cursor or 0) >= ASK_AGAIN_S):
+        days = day_partition_changes(look.supervised, newest, look.instance, look.settings)
+        partitions += days or ()
+        are_offered = days is not None and (days or known_days(look.supervised, look.instance))
+        cursor = "" if are_offered or not has_days(look.supervised) else str(now_s)
     return Found(
         said=f"commit {newest.state_id} "
         + ("is news" if events else f"is shown already, or will be within {FOLD_S:.0f} s of the previous one"),
+        cursor=cursor,
         events=events,
         partitions=partitions,
     )

@@ -1,9 +1,8 @@
-"""The days of event time that a backfill can be asked for: those that the topics hold, or else the outputs' rows."""
+"""The days of event time that a backfill can be asked for: those of the topics' records and of the outputs' rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection
 from datetime import timedelta
 
 import polars as pl
@@ -23,45 +22,33 @@ from weir.state.storage.places import folder_at, is_table, table_at
 ANSWER_LIMIT_S = 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeldDays:
-    """Days without a gap, within those that were asked about."""
+def held_days(application: Application, settings: Settings, newest: CommitRecord, within: Days) -> Days | None:
+    """From the earliest to the latest day, among those ``within``, of the topics' records and of the outputs' rows;
+    None if there are none.
 
-    days: Days | None
-    """None if there is no record or row of them."""
-    is_of_topics: bool
-    """Whether the brokers have said so, so that there is nothing to read of other days."""
-
-
-def held_days(application: Application, settings: Settings, newest: CommitRecord, within: Days) -> HeldDays:
-    """From the earliest to the latest day that the topics hold records of.
-
-    While no broker answers, or where a program takes the time of records from elsewhere than brokers do, they are those
-    that the outputs have rows of. Nothing is read but the brokers' lists and the tables' logs.
+    Of a topic's partition, the brokers tell the times of the first record and of the latest; earlier ones behind the
+    first are known by their rows. Rows alone count while no broker answers, and where a program takes the time of
+    records from elsewhere than brokers do. Nothing is read but the brokers' lists and the tables' logs.
     """
-    times = _topic_times(application, settings, newest)
-    if times is not None:
-        return HeldDays(days=_days(times, within), is_of_topics=True)
     outputs, folder = day_outputs(application.topology).swapped, folder_at(settings.warehouse) / application.id
-    return HeldDays(
-        days=_days([each for output in outputs for each in _row_times(folder, output)], within), is_of_topics=False
-    )
+    times = _topic_times(application, settings, newest)
+    return _days([*times, *(each for output in outputs for each in _row_times(folder, output))], within)
 
 
-def _topic_times(application: Application, settings: Settings, newest: CommitRecord) -> list[int] | None:
+def _topic_times(application: Application, settings: Settings, newest: CommitRecord) -> list[int]:
     topics = application.topology.topics()
     if not all(application.topology.source(topic).timestamp.is_records_own for topic in topics):
-        return None
+        return []
     found = broker_of(settings)
     if found is None:
-        return None
+        return []
     bootstrap_servers, settings = found
     positions = committed_positions(newest, topics)
     partitions = [(topic, number) for topic in topics for number in positions[topic]]
     try:
         ranges = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S).time_ranges(partitions)
     except KafkaAdminError:
-        return None
+        return []
     return [time_ms for ends in ranges.values() for time_ms in ends]
 
 
@@ -77,8 +64,7 @@ def _row_times(app_folder: Folder, output: DayOutput) -> list[int]:
     return [time_ms for time_ms in known if time_ms is not None]
 
 
-def _days(times_ms: Iterable[int], within: Days) -> Days | None:
-    known = list(times_ms)
+def _days(known: Collection[int], within: Days) -> Days | None:
     if not known or max(known) < within.start_ms or min(known) >= within.end_ms:
         return None
     found = Days.of_ms(max(min(known), within.start_ms), min(max(known), within.end_ms - 1))

@@ -1,16 +1,23 @@
 """Partitions follow the commits: one per task, and one per day that a backfill can be asked for."""
 
+import time
+from collections.abc import Callable
 from datetime import date
 
+import dagster as dg
 import pytest
+from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    PARTITION_NAME_TAG,
+)
 
-from tests.orchestration.applications import FLIGHTS, clicks
+from tests.orchestration.applications import FLIGHTS, START_S, clicks
 from weir.orchestration.application import supervise
 from weir.orchestration.assets import partitions
 from weir.orchestration.assets.partitions import update_partitions
 from weir.orchestration.sensors.commits import commits_sensor
 from weir.pipelines.backfill.shadow import Days
-from weir.pipelines.operations.days import HeldDays
 
 
 def test_the_task_partitions_are_updated_when_a_run_ends(settings, committer, commit_of, instance):
@@ -24,56 +31,146 @@ def test_the_task_partitions_are_updated_when_a_run_ends(settings, committer, co
 
 @pytest.fixture
 def offered(settings, committer, commit_of, instance, monkeypatch):
-    """``offered(first, end, is_of_topics)`` are the days that Dagster offers once these are held."""
+    """``offered(first, end)`` are the days of February that Dagster offers once these are held."""
     committer.commit(commit_of(1))
 
-    def update(first: str, end: str, *, is_of_topics: bool = True) -> list[str]:
-        days = Days(first=date.fromisoformat(first), end=date.fromisoformat(end))
-        held = HeldDays(days=days if days.first < days.end else None, is_of_topics=is_of_topics)
+    def update(first: int, end: int) -> list[int]:
+        held = Days(first=date(2024, 2, first), end=date(2024, 2, end)) if first < end else None
         monkeypatch.setattr(partitions, "held_days", lambda *asked: held)
         update_partitions(FLIGHTS, settings, instance)
-        return [day.removeprefix("2024-02-") for day in instance.get_dynamic_partitions("flights_days")]
+        return [date.fromisoformat(day).day for day in instance.get_dynamic_partitions("flights_days")]
 
     return update
 
 
-def test_days_come_and_go_with_the_records_and_stay_in_order(offered):
-    assert offered("2024-02-03", "2024-02-05") == ["03", "04"]
-    assert offered("2024-02-04", "2024-02-07") == ["04", "05", "06"], "an earlier one has expired"
-    assert offered("2024-02-02", "2024-02-06") == ["02", "03", "04", "05"], "an archive has been loaded"
-    assert offered("2024-02-02", "2024-02-02") == []
+def test_days_are_added_in_order_and_none_goes(offered):
+    assert offered(3, 5) == [3, 4]
+    assert offered(4, 7) == [3, 4, 5, 6], "an earlier one has expired"
+    assert offered(2, 6) == [2, 3, 4, 5, 6], "an archive has been loaded"
+    assert offered(2, 2) == [2, 3, 4, 5, 6], "everything has expired"
 
 
-def test_no_day_goes_while_only_the_rows_can_tell(offered):
-    assert offered("2024-02-03", "2024-02-05") == ["03", "04"]
-    assert offered("2024-02-04", "2024-02-06", is_of_topics=False) == ["03", "04", "05"]
-    assert offered("2024-02-02", "2024-02-02", is_of_topics=False) == ["03", "04", "05"]
+def test_the_days_have_no_gap_since_dagster_takes_neighbours_for_a_range(offered):
+    assert offered(3, 4) == [3]
+    assert offered(6, 7) == [3, 4, 5, 6]
+
+
+def recompute(instance: dg.DagsterInstance, meanwhile: Callable[[], object]) -> dg.ExecuteInProcessResult:
+    """A run over two days, with something done while it runs."""
+
+    @dg.asset(
+        key=FLIGHTS.backfill,
+        partitions_def=FLIGHTS.day_partitions,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+    )
+    def backfill() -> dg.MaterializeResult[None]:
+        meanwhile()
+        return dg.MaterializeResult(metadata={"swap": "made"})
+
+    days = {ASSET_PARTITION_RANGE_START_TAG: "2024-02-03", ASSET_PARTITION_RANGE_END_TAG: "2024-02-04"}
+    return dg.materialize([backfill], instance=instance, tags=days)
+
+
+def test_a_run_over_days_ends_well_although_the_first_expires_meanwhile(offered, instance):
+    offered(3, 6)
+    assert recompute(instance, lambda: offered(4, 6)).success
+    assert instance.get_materialized_partitions(FLIGHTS.backfill) == {"2024-02-03", "2024-02-04"}
+
+
+def test_the_order_is_made_anew_only_once_no_run_over_days_is_unfinished(offered, instance):
+    offered(3, 6)
+    seen = []
+    assert recompute(instance, lambda: seen.append(offered(1, 6))).success
+    assert seen == [[3, 4, 5]]
+    assert offered(1, 6) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("tags", "assets", "days"),
+    [
+        ({PARTITION_NAME_TAG: "2024-02-03"}, {FLIGHTS.backfill}, [3]),
+        ({PARTITION_NAME_TAG: "2024-02-03"}, None, [3]),
+        ({PARTITION_NAME_TAG: "2024-02-03"}, {dg.AssetKey(["other", "backfill"])}, [2, 3]),
+        ({PARTITION_NAME_TAG: "flights"}, None, [2, 3]),
+        (FLIGHTS.tags, {FLIGHTS.ingest}, [2, 3]),
+    ],
+    ids=["of the asset", "by a job of all its assets", "of another application", "of a shared job", "of the ingest"],
+)
+def test_only_runs_over_the_applications_days_are_waited_for(offered, instance, tags, assets, days):
+    offered(3, 4)
+    run = dg.DagsterRun(
+        job_name="any",
+        status=dg.DagsterRunStatus.NOT_STARTED,
+        tags=tags,
+        asset_selection=None if assets is None else frozenset(assets),
+    )
+    instance.add_run(run)
+    assert offered(2, 4) == days
+
+
+def test_days_of_applications_whose_ids_differ_by_a_dash_are_kept_apart():
+    names = [supervise(clicks(id_), "nowhere:app").day_partitions.name for id_ in ("a-b", "a_b")]
+    assert names == ["a-b_days", "a_b_days"]
 
 
 def test_no_day_is_asked_about_outside_of_those_that_are_allowed(settings, committer, commit_of, instance, monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        partitions, "held_days", lambda *given: asked.append(given[-1]) or HeldDays(days=None, is_of_topics=True)
-    )
+    monkeypatch.setattr(partitions, "held_days", lambda *given: asked.append(given[-1]))
     committer.commit(commit_of(1))
     flights = supervise(FLIGHTS.application, first_day=date(2013, 5, 1), end_day=date(2013, 6, 1))
     update_partitions(flights, settings, instance)
     assert asked == [Days(first=date(2013, 5, 1), end=date(2013, 6, 1))]
 
 
-def test_the_sensor_offers_them_with_the_first_commit_that_it_shows(
-    settings, committer, commit_of, instance, tick, monkeypatch
+@pytest.fixture
+def look(instance, tick, monkeypatch):
+    """``look(days, now_s)`` is a tick at that time while these days are held; whether it has asked for them."""
+    sensor, cursors = commits_sensor([FLIGHTS]), [None]
+
+    def once(days: Days | None, now_s: float) -> bool:
+        asked = []
+        monkeypatch.setattr(partitions, "held_days", lambda *given: asked.append(given) or days)
+        monkeypatch.setattr(time, "time", lambda: now_s)
+        answer = tick(sensor, cursors[-1])
+        if isinstance(answer, dg.SensorResult):
+            cursors.append(answer.cursor)
+        return bool(asked)
+
+    return once
+
+
+DAY = Days(first=date(2024, 2, 3), end=date(2024, 2, 4))
+
+
+def test_while_no_day_is_known_the_sensor_asks_with_each_commit_or_every_five_minutes(
+    committer, commit_of, instance, look
 ):
-    days = [Days(first=date(2024, 2, 3), end=date(2024, 2, 4)), None]
-    monkeypatch.setattr(partitions, "held_days", lambda *asked: HeldDays(days=days.pop(), is_of_topics=True))
     committer.commit(commit_of(1))
-    sensor = commits_sensor([FLIGHTS])
-    tick(sensor)
+    now_s = START_S + 3600.0
+    assert look(None, now_s), "the first commit"
+    assert not look(DAY, now_s + 10)
+    committer.commit(commit_of(2))
+    assert look(None, now_s + 20), "a new commit"
+    assert not look(DAY, now_s + 319)
     assert instance.get_dynamic_partitions("flights_days") == []
-    tick(sensor)
-    assert instance.get_dynamic_partitions("flights_days") == ["2024-02-03"], "none was known, so it asks again"
-    tick(sensor)
-    assert days == [], "nothing has changed, so it does not ask"
+    assert look(DAY, now_s + 320)
+    assert instance.get_dynamic_partitions("flights_days") == ["2024-02-03"]
+    assert not look(DAY, now_s + 1000), "a day is known"
+
+
+def test_the_sensor_asks_again_for_days_that_wait_for_a_run(committer, commit_of, instance, look):
+    instance.add_dynamic_partitions("flights_days", ["2024-02-04"])
+    run = dg.DagsterRun(job_name="any", status=dg.DagsterRunStatus.STARTED, tags={PARTITION_NAME_TAG: "2024-02-04"})
+    instance.add_run(run)
+    committer.commit(commit_of(1))
+    now_s = START_S + 3600.0
+    assert look(DAY, now_s)
+    assert instance.get_dynamic_partitions("flights_days") == ["2024-02-04"]
+    assert not look(DAY, now_s + 299)
+    instance.report_run_canceled(run)
+    assert look(DAY, now_s + 300)
+    assert instance.get_dynamic_partitions("flights_days") == ["2024-02-03", "2024-02-04"]
+    assert not look(DAY, now_s + 1000)
 
 
 def test_an_application_whose_rows_have_no_day_asks_nobody(settings, instance, monkeypatch):

@@ -20,8 +20,16 @@ INGEST, TABLES, TOPIC = FLIGHTS.ingest, FLIGHTS.tables, FLIGHTS.topics["flights"
 
 @pytest.fixture
 def look(tick):
-    sensor = commits_sensor([FLIGHTS])
-    return lambda: tick(sensor)
+    """``look()`` is the next tick."""
+    sensor, cursors = commits_sensor([FLIGHTS]), [None]
+
+    def once() -> dg.SensorResult | dg.SkipReason:
+        answer = tick(sensor, cursors[-1])
+        if isinstance(answer, dg.SensorResult):
+            cursors.append(answer.cursor)
+        return answer
+
+    return once
 
 
 def record(instance: dg.DagsterInstance, events) -> None:

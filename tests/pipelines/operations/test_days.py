@@ -1,4 +1,4 @@
-"""Which days a backfill can be asked for: those of the topics' records, or else those of the outputs' rows."""
+"""Which days a backfill can be asked for: those of the topics' records and of the outputs' rows."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -11,7 +11,7 @@ from weir import Application, FailOnInvalidTimestamp, Int64, Json, StreamsBuilde
 from weir.infra.settings import Settings
 from weir.pipelines.backfill.shadow import Days
 from weir.pipelines.operations import days
-from weir.pipelines.operations.days import HeldDays, held_days
+from weir.pipelines.operations.days import held_days
 from weir.state.commit.files import write_file
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.commit.tables import AppendTable
@@ -52,8 +52,8 @@ def write(settings: Settings, application: Application, *times: datetime) -> Non
     AppendTable.create(folder, spec, application.id).append(1, [write_file(folder, spec, rows)])
 
 
-def of_rows(first: str, end: str) -> HeldDays:
-    return HeldDays(days=Days(first=date.fromisoformat(first), end=date.fromisoformat(end)), is_of_topics=False)
+def between(first: str, end: str) -> Days:
+    return Days(first=date.fromisoformat(first), end=date.fromisoformat(end))
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +70,9 @@ def away(tmp_path):
 
 def test_without_brokers_they_are_the_days_of_the_rows(away):
     application, newest = facts("numbers"), commit("numbers", 0)
-    assert held_days(application, away, newest, WITHIN) == HeldDays(days=None, is_of_topics=False)
+    assert held_days(application, away, newest, WITHIN) is None
     write(away, application, at("2024-02-28", 23), at("2024-03-02", 0))
-    assert held_days(application, away, newest, WITHIN) == of_rows("2024-02-28", "2024-03-03")
+    assert held_days(application, away, newest, WITHIN) == between("2024-02-28", "2024-03-03")
 
 
 @pytest.mark.parametrize(
@@ -85,17 +85,17 @@ def test_without_brokers_they_are_the_days_of_the_rows(away):
     ],
 )
 def test_they_are_among_those_that_are_asked_about(away, first, end, found):
-    application, within = facts("numbers"), Days(first=date.fromisoformat(first), end=date.fromisoformat(end))
+    application, within = facts("numbers"), between(first, end)
     write(away, application, at("2024-02-28", 0), at("2024-03-02", 23))
     held = held_days(application, away, commit("numbers", 0), within)
-    assert held == (HeldDays(days=None, is_of_topics=False) if found is None else of_rows(*found))
+    assert held == (None if found is None else between(*found))
 
 
 @pytest.mark.broker
-def test_they_are_the_days_from_the_earliest_record_to_the_latest_of_all_partitions(tmp_path, broker, topic):
+def test_they_are_the_days_from_the_first_record_to_the_latest_of_all_partitions(tmp_path, broker, topic):
     settings, name = Settings(dir=tmp_path, bootstrap_servers=broker), topic(3, retention_ms=-1)
     application, newest = facts(name), commit(name, 0, 1, 2)
-    assert held_days(application, settings, newest, WITHIN) == HeldDays(days=None, is_of_topics=True)
+    assert held_days(application, settings, newest, WITHIN) is None
     producer = Producer({"bootstrap.servers": broker})
     for partition, times in enumerate(
         [[at("2024-03-01", 5), at("2024-03-04", 7), at("2024-03-02", 1)], [at("2024-02-27", 23)], []]
@@ -103,13 +103,24 @@ def test_they_are_the_days_from_the_earliest_record_to_the_latest_of_all_partiti
         for moment in times:
             producer.produce(name, b"1", b"a", partition, timestamp=round(moment.timestamp() * 1000))
     assert producer.flush(30) == 0
-    write(settings, application, at("2024-02-01", 0))  # of records that have expired
-    held = Days(first=date(2024, 2, 27), end=date(2024, 3, 5))
-    assert held_days(application, settings, newest, WITHIN) == HeldDays(days=held, is_of_topics=True)
+    assert held_days(application, settings, newest, WITHIN) == between("2024-02-27", "2024-03-05")
+
+
+@pytest.mark.broker
+def test_they_are_those_of_the_rows_too_since_a_topics_first_record_need_not_be_its_earliest(tmp_path, broker, topic):
+    settings, name = Settings(dir=tmp_path, bootstrap_servers=broker), topic(retention_ms=-1)
+    application, times = facts(name), [at(f"2024-03-0{day}", 12) for day in (4, 1, 2)]
+    producer = Producer({"bootstrap.servers": broker})
+    for moment in times:
+        producer.produce(name, b"1", b"a", 0, timestamp=round(moment.timestamp() * 1000))
+    assert producer.flush(30) == 0
+    assert held_days(application, settings, commit(name, 0), WITHIN) == between("2024-03-04", "2024-03-05")
+    write(settings, application, *times)
+    assert held_days(application, settings, commit(name, 0), WITHIN) == between("2024-03-01", "2024-03-05")
 
 
 @pytest.mark.broker
 def test_brokers_are_not_asked_about_times_that_the_program_takes_from_elsewhere(tmp_path, broker, topic):
     settings, name = Settings(dir=tmp_path, bootstrap_servers=broker), topic()
     application = facts(name, Json(Order), timestamp=FailOnInvalidTimestamp(of="ordered_at"))
-    assert held_days(application, settings, commit(name, 0), WITHIN) == HeldDays(days=None, is_of_topics=False)
+    assert held_days(application, settings, commit(name, 0), WITHIN) is None
