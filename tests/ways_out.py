@@ -205,6 +205,8 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/spark/errors.py OffsetsLostError": {
         "run MODULE:APP --bootstrap-servers HOST:PORT": OTHER_CLUSTER,
         "run MODULE:APP --accept-lost-records": MADE_ANEW,
+        "run MODULE:APP": f"{SPARK}/test_changing_topics.py::"
+        "test_a_cut_below_what_was_read_stops_a_run_and_the_next_start_reads_on_where_the_logs_part",
         "read on at offset": EXPIRED,
         "kafka create x --partitions 1": TOPICS
         + "a_topic_deleted_under_a_run_is_created_again_and_read_from_its_start",
@@ -602,6 +604,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
 
 NO_WAYS_OUT = {
     "pipelines/spark/errors.py StateInDoubtError",
+    "pipelines/spark/errors.py UnconfirmedReadsError",
     "pipelines/operations/doubts.py InDoubtError",
     "pipelines/spark/slots.py WorkerStartError",
     "pipelines/publishing/sql_address.py SinkAddressError",

@@ -393,7 +393,7 @@ class Coordinator:
                 plans = self._with_global_tables(plans, ends)
                 if begins:
                     plans = [replace(planned, asks=True) for planned in plans]
-                    self._under_way |= {planned.task: planned for planned in plans}
+                    self._note_given(plans)
                     self.slots.begin(plans)
                     return None
                 self._give(plans, result)
@@ -487,8 +487,13 @@ class Coordinator:
         return self.slots.is_free(task.id) and task.current != state
 
     def _give(self, plans: Sequence[TaskPlan], result: EpochResult) -> None:
-        self._under_way |= {plan.task: plan for plan in plans}
+        self._note_given(plans)
         self._accept_all(self.slots.run(plans), result)
+
+    def _note_given(self, plans: Sequence[TaskPlan]) -> None:
+        self._under_way |= {plan.task: plan for plan in plans}
+        for plan in plans:
+            self.tasks[plan.task].given_plan()
 
     def _renewal(self, task: TaskId) -> Renewal:
         """What holds for a task that asks before it writes: the epoch that the next commit makes durable, and what was

@@ -34,6 +34,7 @@ from weir.pipelines.spark.errors import (
     RunError,
     StateInDoubtError,
     TaskFailedError,
+    UnconfirmedReadsError,
 )
 from weir.pipelines.spark.pace import Pace, Share
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
@@ -221,7 +222,7 @@ class Driver:
         self._stop = Event()
         """Tells the run to end."""
         self._asking = ThreadPoolExecutor(1, "topics")
-        """Asks the brokers whether topics are the same while a commit is prepared."""
+        """Asks the brokers whether the topics still have what was read, while a commit is prepared."""
         coordinator.wait_for_disk = self._wait_for_disk
         coordinator.slots.is_patient = self._is_patient
 
@@ -242,10 +243,9 @@ class Driver:
         """
         try:
             return self._run(stop, until_caught_up=until_caught_up, end_time_ms=end_time_ms)
-        except StateInDoubtError as error:
+        except (StateInDoubtError, UnconfirmedReadsError) as error:
             log.warning("%s", error)
-            is_over = self._is_stopping or stop.is_set() or self._stop_request is not None
-            return self._summary("stopped" if is_over else ROLLED_BACK)
+            return self._summary("stopped" if self._is_over() else ROLLED_BACK)
         except (RunError, UnknownTopicError) as error:
             self._commit_before(error)
             self._report("stopping", now=True)  # positions and lag as of the failure
@@ -460,6 +460,10 @@ class Driver:
             coordinator.run_epoch(self._ends, self._limits, now_ms, self._is_live, shares=self._shares(), begins=True)
             self._clock.begun = started if coordinator.slots.has_begun else None
 
+    def _is_over(self) -> bool:
+        """Whether the run has been told to end."""
+        return self._is_stopping or self._stop.is_set() or self._stop_request is not None
+
     def _commit_before(self, error: RunError | UnknownTopicError) -> None:
         """If topics have changed, commit what was complete before, unless it may have come from what is there now, or
         from a task that is in doubt since."""
@@ -472,6 +476,8 @@ class Driver:
                 self._commit("lost records", apart_from={each.topic for each in lost})
             except StateInDoubtError as doubt:  # the next start restores the task
                 log.warning("task %s is in doubt: %s; what was read is not committed", doubt.task, doubt.difference)
+            except UnconfirmedReadsError as unconfirmed:
+                log.warning("%s", unconfirmed)
 
     def _commit(self, reason: str, apart_from: Collection[str] = (), *, begins: bool = False) -> None:
         """Commit; of topics ``apart_from`` which it is known that they are the same, or that nothing was read. With
@@ -480,8 +486,7 @@ class Driver:
         self._coordinator.finish_writing()
         if begins:
             self._begin_epoch()
-        asked = self._asking.submit(self._topics.require_same, apart_from)
-        self._coordinator.commit(reason, confirm=asked.result)
+        self._coordinator.commit(reason, confirm=self._asked_to_confirm(apart_from))
         self._message = ""
         self._coordinator.metrics.commit(
             time.monotonic() - started,
@@ -500,6 +505,32 @@ class Driver:
         )
         self._snapshots.begin_due()
 
+    def _asked_to_confirm(self, apart_from: Collection[str] = ()) -> Callable[[], None]:
+        """Ask the brokers what ``TopicWatch.confirm`` asks; what is returned waits for the answer, and raises what that
+        raises, or ``UnconfirmedReadsError`` once the run is to end while they are away."""
+        first = self._asking.submit(self._topics.confirm, apart_from)
+
+        def answered() -> None:
+            asked = first
+            while True:
+                try:
+                    return asked.result()
+                except BrokerUnreachableError as error:
+                    self._wait_away(error)
+                    self._take_stop()
+                    if self._is_over() or self._stop.wait(BROKER_WAIT_S):
+                        raise UnconfirmedReadsError(str(error)) from error
+                asked = self._asking.submit(self._topics.confirm, apart_from)
+
+        return answered
+
+    def _wait_away(self, error: BrokerUnreachableError) -> None:
+        """Report that the run waits for the brokers."""
+        if str(error) != self._message:
+            log.warning("%s; trying again until stopped", error)
+        self._message = str(error)
+        self._report("waiting", now=True)
+
     def _was_busy(self, since_s: float) -> bool:
         """Whether records were there to be read soon after the commit of ``since_s``."""
         first_s = self._clock.next_input
@@ -515,6 +546,13 @@ class Driver:
         self._requests += [request for wanted, request in self._for_sinks if wanted <= tells]
         self._for_sinks = [waiting for waiting in self._for_sinks if waiting[0] > tells]
         return bool(self._requests)
+
+    def _take_stop(self) -> None:
+        """Answer requests to stop, and leave all others."""
+        self._take_requests()
+        for request in [each for each in self._requests if each.kind == "stop"]:
+            self._requests.remove(request)
+            self._control.finish(request.id, self._answer(request))
 
     def _answer_requests(self) -> None:
         self._take_requests()
@@ -552,7 +590,7 @@ class Driver:
                 return answer
             case "swap":
                 coordinator.finish_writing()
-                self._topics.require_same()
+                self._asked_to_confirm()()
                 return coordinator.swap(request.arguments.get("backfill", ""))
             case "sink":
                 return self._publishing.decide(msgspec.convert(request.arguments, Decision))
@@ -612,15 +650,11 @@ class Driver:
                 self._message = ""
                 return answer
             except BrokerUnreachableError as error:
-                if str(error) != self._message:
-                    log.warning("%s; trying again until stopped", error)
-                self._message = str(error)
                 self._answer_requests()
                 self._restores.take_up()
                 if (result := self._take_up()) is not None:
                     self._react(result, stop)
-                self._commit_if_due()
-                self._report("waiting", now=True)
+                self._wait_away(error)
                 stop.wait(BROKER_WAIT_S)
         return None
 

@@ -95,6 +95,21 @@ class StateInDoubtError(Exception):
         )
 
 
+class UnconfirmedReadsError(Exception):
+    """No broker has said, before the run was to end, whether what was read since the last commit came from the logs of
+    before: it must not be committed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.reason}; so nobody knows whether the topics are still those that were read: what was read since "
+            "the last commit is rolled back, and the next start reads it again"
+        )
+
+
 class RestoreFailedError(RunError):
     """A task's state could not be rebuilt from its changelog."""
 
@@ -198,6 +213,8 @@ class LostPosition:
     """Where it can be read on if the loss is accepted; None where that is unknown."""
     end: int | None = None
     """Where the topic was last seen to end, if it was deleted during a run."""
+    is_uncommitted: bool = False
+    """Whether the last commit is of before the truncation: a start reads on there, and misses nothing."""
 
     def __str__(self) -> str:
         at, unread = self.position, ""
@@ -208,6 +225,11 @@ class LostPosition:
                 what = f"but the topic was deleted and recreated ({self.found}){unread}"
             case Loss.DELETED:
                 what = f"but the topic was deleted{unread}"
+            case Loss.TRUNCATED if self.is_uncommitted:
+                what = (
+                    f"but the brokers have lost its records from offset {self.found} on, and others have taken over; "
+                    "nothing from there on is committed"
+                )
             case Loss.TRUNCATED:
                 what = (
                     f"but the brokers have lost its records from offset {self.found} on, of which [{self.found}, {at}) "
@@ -232,6 +254,11 @@ class OffsetsLostError(RunError):
     def __str__(self) -> str:
         first, others = self.lost[0], len(self.lost) - 1
         more = f" (and so in {others} other partition{'s' if others > 1 else ''})" if others else ""
+        if all(each.is_uncommitted for each in self.lost):
+            return (
+                f"application {self.application!r} continues from {first}{more}: start it again with "
+                "`weir run MODULE:APP`, and it reads what the brokers have now"
+            )
         if any(each.resume is None for each in self.lost):
             accept = ""
         else:

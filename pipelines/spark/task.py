@@ -74,6 +74,10 @@ class Task:
     """The positions of the last commit."""
     leader_epochs: LeaderEpochs = field(default_factory=dict)
     """Of each topic partition, the epoch of the leader whose log was last seen to reach the position."""
+    end_epochs: Mapping[str, int] = field(default_factory=dict)
+    """By topic, the epoch of the leader that said last where its partition ends."""
+    read_under: Mapping[str, int] = field(default_factory=dict)
+    """``end_epochs`` as they were when it was given its newest plan: what it reads may be of those leaders' logs."""
     clocks: Mapping[str, int] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     gauges: Mapping[str, int] = field(default_factory=dict)
@@ -227,6 +231,14 @@ class Task:
         """Its next restore reads the changelog alone, and the next commit lists no snapshot."""
         self.snapshot = None
 
+    def reached(self, topic: str, leader_epoch: int) -> None:
+        """The log of this leader was seen to reach the position; another thread may write a commit meanwhile."""
+        self.leader_epochs = {**self.leader_epochs, topic: {self.id.partition: leader_epoch}}
+
+    def given_plan(self) -> None:
+        """It has been given a plan, which reads up to the ends that were told last."""
+        self.read_under = self.end_epochs
+
     def accept(self, receipt: Receipt, now_ms: int) -> bool:
         """Apply a ``DONE`` receipt; True when it changed anything worth a commit.
 
@@ -244,6 +256,8 @@ class Task:
         self._note_pace(receipt)
         self._move_beginnings_on(receipt.clocks)
         self.current, self.positions, self.clocks = receipt.state, positions, receipt.clocks
+        for topic, epoch in self.read_under.items():  # another may lead, and have been asked about the position before
+            self.reached(topic, min(epoch, self.leader_epochs.get(topic, {}).get(self.id.partition, epoch)))
         self.gauges, self.next_punctuation_ms = receipt.gauges, receipt.next_punctuation_ms
         for name, time_ms in receipt.source_times_ms.items():
             self.source_times_ms[name] = max(time_ms, self.source_times_ms.get(name, BEFORE_ALL_MS))

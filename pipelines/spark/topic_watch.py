@@ -38,7 +38,6 @@ class TopicWatch:
         self._ids: dict[str, str] = {}
         self._ends: dict[TopicPartition, int] = {}
         """Where the topics were last seen to end."""
-        self._is_away = False
         self._partitions = {topic: source_counts[topic] for topic in coordinator.application.topology.topics()}
 
     def begin(self, *, accept_lost_records: bool) -> None:
@@ -72,18 +71,12 @@ class TopicWatch:
             BrokerUnreachableError: No broker answered in time.
         """
         positions = self._positions()
-        self._is_away = True
         ends = self._asked(lambda: self._source.log_ends([*positions, *self._coordinator.global_beginnings]))
         lost = list(cut_short(positions, ends, self._ids, self._source))
-        self._is_away = False
         if lost:
             self.require_readable()  # it may be another topic, which is to be read from its start
-            raise OffsetsLostError(self._coordinator.application.id, lost)
-        for task in self._coordinator.tasks.values():
-            for topic in task.topics:
-                epoch = ends[topic, task.id.partition].leader_epoch
-                if epoch is not None:
-                    task.leader_epochs.setdefault(topic, {})[task.id.partition] = epoch
+            raise self._error(lost)
+        self._note_leaders(ends)
         self._ends = {place: end.offset for place, end in ends.items()}
         return dict(self._ends)
 
@@ -101,12 +94,7 @@ class TopicWatch:
 
         Records that expired, and topics that are gone, have nothing in their place.
         """
-        tasks = self._coordinator.tasks.values()
-        committed = {
-            (topic, task.id.partition): task.committed_positions.get(topic, {}).get(task.id.partition)
-            for task in tasks
-            for topic in task.topics
-        }
+        committed = self._committed()
         return any(
             each.position != committed[each.topic, each.partition]
             for each in lost
@@ -134,22 +122,54 @@ class TopicWatch:
             ]
         )
 
-    def require_same(self, apart_from: Collection[str] = ()) -> None:
-        """Call it between the last read of an epoch and its commit: what was read came from the topics of the start.
-
-        While brokers are away it is skipped: the ids that the commit names are still those of the topics that were
-        read before, so the next start compares them.
+    def confirm(self, apart_from: Collection[str] = ()) -> None:
+        """Call it between the last read of an epoch and its commit: what was read since the last one came from the
+        topics of the start, and the logs of their leaders have it. Of topics ``apart_from`` the ids are not compared.
 
         Raises:
-            OffsetsLostError, GlobalTopicReplacedError: A topic was deleted and recreated; nothing of it was committed.
+            OffsetsLostError, GlobalTopicReplacedError: A topic was deleted and recreated, or a log that was read is cut
+                short; nothing of it was committed.
+            BrokerUnreachableError: Something was read since the last commit, and no broker answered in time.
         """
-        if self._is_away:
-            return
+        committed = self._committed()
+        read = {place: at for place, at in self._positions().items() if at.offset != committed[place]}
         try:
-            others = replaced(self._ids, self._source.topic_ids(sorted(self._ids)))
+            ends = self._ends_of_those_there(read, apart_from)
+            lost = list(cut_short({place: read[place] for place in ends}, ends, self._ids, self._source))
+            self._require_same(apart_from)  # after the offsets, which may be another topic's
         except BrokerUnreachableError:
-            self._is_away = True
+            if read:
+                raise
             return
+        if lost:
+            raise self._error(lost)
+        self._note_leaders(ends)
+
+    def _ends_of_those_there(
+        self, places: Collection[TopicPartition], apart_from: Collection[str]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """Where those of ``places`` end whose topics have not been deleted."""
+        try:
+            return self._source.log_ends(sorted(places))
+        except UnknownTopicError as error:
+            self._require_same(apart_from)
+            there = self._source.topics()
+            if error.topic in there:
+                raise _not_known_yet(error) from None
+            return self._source.log_ends(sorted(place for place in places if place[0] in there))
+
+    def _note_leaders(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
+        """Leaders have told these ends, and their logs reach the positions."""
+        for task in self._coordinator.tasks.values():
+            for topic in task.topics:
+                end = ends.get((topic, task.id.partition))
+                if end is not None and end.leader_epoch is not None:
+                    task.reached(topic, end.leader_epoch)
+                    task.end_epochs = {**task.end_epochs, topic: end.leader_epoch}
+
+    def _require_same(self, apart_from: Collection[str] = ()) -> None:
+        """Raise if topics were recreated."""
+        others = replaced(self._ids, self._source.topic_ids(sorted(self._ids)))
         self._refuse({topic: found for topic, found in others.items() if topic not in apart_from})
 
     def _refuse(self, others: Mapping[str, str]) -> None:
@@ -167,8 +187,7 @@ class TopicWatch:
             return question()
         except UnknownTopicError as error:
             application, there = self._coordinator.application, self._source.topics()
-            self._is_away = False
-            self._refuse(replaced(self._ids, self._source.topic_ids(sorted(self._ids))))
+            self._require_same()
             gone = {topic: "" for topic, _ in self._positions() if topic not in there}
             for topic in application.topology.matched(gone):
                 raise MatchedTopicGoneError(application.id, topic) from None
@@ -176,7 +195,7 @@ class TopicWatch:
                 raise self._error(self._of(gone, Loss.DELETED)) from None
             if error.topic not in there:
                 raise
-            raise BrokerUnreachableError(error.bootstrap_servers, f"topic {error.topic!r} is not known yet") from None
+            raise _not_known_yet(error) from None
 
     def _of(self, topics: Mapping[str, str], loss: Loss) -> list[LostPosition]:
         """The positions in topics that are no longer there, with what was found of each."""
@@ -187,14 +206,24 @@ class TopicWatch:
         ]
 
     def _error(self, lost: Sequence[LostPosition]) -> OffsetsLostError:
-        gone = (Loss.REPLACED, Loss.DELETED)
-        return OffsetsLostError(
-            self._coordinator.application.id,
-            [
-                replace(each, end=self._ends.get((each.topic, each.partition))) if each.loss in gone else each
-                for each in lost
-            ],
-        )
+        gone, committed = (Loss.REPLACED, Loss.DELETED), self._committed()
+
+        def known(each: LostPosition) -> LostPosition:
+            if each.loss in gone:
+                return replace(each, end=self._ends.get((each.topic, each.partition)))
+            is_before = (committed[each.topic, each.partition] or 0) <= int(each.found)
+            return replace(each, is_uncommitted=each.loss is Loss.TRUNCATED and is_before)
+
+        found = sorted(map(known, lost), key=lambda each: each.is_uncommitted)
+        return OffsetsLostError(self._coordinator.application.id, found)
+
+    def _committed(self) -> dict[TopicPartition, int | None]:
+        """The positions of the last commit; None where it has none."""
+        return {
+            (topic, task.id.partition): task.committed_positions.get(topic, {}).get(task.id.partition)
+            for task in self._coordinator.tasks.values()
+            for topic in task.topics
+        }
 
     def _positions(self) -> dict[TopicPartition, LogEnd]:
         return {
@@ -204,3 +233,8 @@ class TopicWatch:
             for task in self._coordinator.tasks.values()
             for topic in task.topics
         }
+
+
+def _not_known_yet(error: UnknownTopicError) -> BrokerUnreachableError:
+    """A topic that other brokers have may be on its way to the one that was asked."""
+    return BrokerUnreachableError(error.bootstrap_servers, f"topic {error.topic!r} is not known yet")

@@ -244,22 +244,64 @@ def test_a_short_topic_that_may_be_another_one_is_not_read_on(place):
     assert "--accept-lost-records" not in str(refused.value)
 
 
-def test_brokers_that_are_away_do_not_hold_a_commit_up(place, monkeypatch):
+@pytest.mark.parametrize("question", ["log_ends", "topic_ids"])
+def test_a_commit_of_what_was_read_waits_for_brokers_that_are_away(place, monkeypatch, question):
+    """They may be away because another leader takes over, without what was read."""
+    answer, asked, messages = getattr(place.topics, question), [], []
     for topic, partition in PARTITIONS:
         place.topics.rows[topic, partition] += sales(30, partition)
-    driver, asked = place.driver(), []
-    answer = place.topics.topic_ids
 
-    def away_after_the_start(topics):
-        asked.append(topics)
-        if len(asked) > 2:
-            raise BrokerUnreachableError("nowhere:1", "no answer")
-        return answer(topics)
+    def away_for_a_while(wanted):
+        if driver._coordinator.has_uncommitted:
+            asked.append(totals(place))
+            if len(asked) < 4:
+                raise BrokerUnreachableError("nowhere:1", "no answer")
+        return answer(wanted)
 
-    monkeypatch.setattr(place.topics, "topic_ids", away_after_the_start)
+    monkeypatch.setattr(place.topics, question, away_for_a_while)
+    before = totals(place)
+    driver = place.driver(on_progress=lambda progress: messages.append(progress.message))
     assert driver.run(Event(), until_caught_up=True).records_in == 60
+    assert asked[:4] == [before] * 4
+    assert any("nowhere:1" in message for message in messages)
     assert totals(place) == expected(place)
-    assert len(asked) == 3, "the brokers are known to be away: no further commit waits for them"
+
+
+@pytest.mark.parametrize("how", ["signal", "request"])
+def test_what_was_read_before_brokers_went_away_is_read_again_after_a_stop(place, monkeypatch, how):
+    answer, before, stop = place.topics.topic_ids, totals(place), Event()
+    for topic, partition in PARTITIONS:
+        place.topics.rows[topic, partition] += sales(30, partition)
+
+    def away(topics):
+        if not driver._coordinator.has_uncommitted:
+            return answer(topics)
+        if how == "signal":
+            stop.set()
+        elif not place.desk.asked:
+            place.desk.ask("stop")
+        raise BrokerUnreachableError("nowhere:1", "no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place.topics, "topic_ids", away)
+        driver = place.driver()
+        assert driver.run(stop, until_caught_up=True).reason == "stopped"
+    assert not place.desk.requests()
+    assert totals(place) == before
+    place.run()
+    assert totals(place) == expected(place)
+
+
+def test_a_commit_without_anything_read_waits_for_no_broker(place, monkeypatch):
+    driver = place.driver()
+    driver._topics.begin(accept_lost_records=False)
+
+    def away(topics):
+        raise BrokerUnreachableError("nowhere:1", "no answer")
+
+    monkeypatch.setattr(place.topics, "topic_ids", away)
+    driver._commit("a test")
+    assert newest_commit(place.warehouse, "sales").reason == "a test"
 
 
 def test_brokers_that_are_away_at_the_start_are_waited_for(place, monkeypatch):
