@@ -118,7 +118,8 @@ def _is_no_case_of_ours(look: Look, driver: ApplicationStatus, run: dg.DagsterRu
 
 def _next_run(supervised: Supervised, run: dg.DagsterRun, backoff: Backoff) -> dg.RunRequest:
     """A run of the ingest with the same configuration; where the run that ended had other assets too, without them."""
-    ops: Mapping[str, Any] = run.run_config.get("ops", {})
+    of_run: Mapping[str, Any] = run.run_config
+    ops = of_run.get("ops", {})
     # Dagster takes a job's own configuration whole, or not at all: where the run has one for the op, the op's default
     # of until_caught_up held, which is True
     is_endless = supervised.ingest_op not in ops and run.job_name in (
