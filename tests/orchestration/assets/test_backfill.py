@@ -69,7 +69,7 @@ def place(tmp_path_factory):
 
 
 def recompute(place, instance: dg.DagsterInstance, config: dict | None = None) -> dg.ExecuteInProcessResult:
-    """A run over three days of those that the topic holds."""
+    """A run over three of the days that are offered."""
     update_partitions(weather_app, place[0], instance)
     [asset] = [each for each in WEATHER.assets if BACKFILL in getattr(each, "keys", ())]
     return dg.materialize(
