@@ -15,7 +15,7 @@ from email.utils import formatdate
 import requests
 
 AZURITE = shutil.which("azurite-blob")
-"""The server, if it is installed: ``npm install --global azurite``."""
+"""The server, if it is installed: ``npm install --global azurite``. Tests that take it are not there otherwise."""
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """azurite's own, as its documentation has them."""

@@ -18,7 +18,7 @@ import requests
 import typer.testing
 from hypothesis import settings as hypothesis_settings
 
-from tests.azure_server import AZURITE, azure_server, make_container
+from tests.azure_server import azure_server, make_container
 from tests.examples import examples
 from tests.kafka_server import kafka_server
 from tests.s3_server import s3_server
@@ -142,9 +142,7 @@ def s3_bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="session")
 def azure_url() -> Iterator[str]:
-    """A server that speaks the protocol of Azure's blobs, where it is installed."""
-    if AZURITE is None:
-        pytest.skip("azurite is not installed: npm install --global azurite")
+    """A server that speaks the protocol of Azure's blobs; it has to be installed."""
     with azure_server() as url:
         yield url
 

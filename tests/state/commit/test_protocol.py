@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from tests.azure_server import AZURITE
 from tests.state.commit.commits import (
     CHANGES,
     FACTS,
@@ -39,8 +40,10 @@ from weir.state.storage.local import Local
 from weir.state.storage.places import folder_at, storage_options, table_at
 from weir.state.types import StateId, TableSpec
 
+STORAGES = {"local": "local", "s3": "s3_bucket"} | ({"azure": "azure_container"} if AZURITE else {})
 
-@pytest.fixture(params=["local", "s3_bucket", "azure_container"], ids=["local", "s3", "azure"])
+
+@pytest.fixture(params=STORAGES.values(), ids=STORAGES)
 def warehouse(request, tmp_path) -> Folder:
     if request.param == "local":
         return Local(tmp_path)

@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 from obstore.store import MemoryStore
 
+from tests.azure_server import AZURITE
 from tests.simulation.storage import PageCache
 from tests.simulation.substitutes import on_disk
 from weir.state.storage.contract import Folder
@@ -52,12 +53,12 @@ def azure(azure_container) -> Folder:
     return folder_at(f"{azure_container}/warehouse")
 
 
-@pytest.fixture(params=["local", "memory", "s3", "azure", "simulated"])
+@pytest.fixture(params=["local", "memory", "s3", *(["azure"] if AZURITE else []), "simulated"])
 def folder(request) -> Folder:
     return request.getfixturevalue(request.param) / "app"
 
 
-@pytest.fixture(params=["local", "s3", "azure", "simulated"])
+@pytest.fixture(params=["local", "s3", *(["azure"] if AZURITE else []), "simulated"])
 def shared_folder(request) -> Folder:
     """One that delta-rs and polars can read."""
     return request.getfixturevalue(request.param) / "app"
