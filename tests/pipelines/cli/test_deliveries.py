@@ -103,9 +103,9 @@ def test_refused_batches_are_listed_shown_and_discarded_by_id(tmp_path, server, 
         application=load_application("weir.pipelines.examples.flights:app"), reference="shop:app", topics={}
     )
     monkeypatch.setattr(Supervised, "id", "shop")
-    discarded = lambda **config: discard_job(shop).execute_in_process(
+    discarded = lambda **config: discard_job([shop]).execute_in_process(
         resources={"weir": WeirResource(dir=".weir")},
-        run_config={"ops": {f"{shop.name}_delete_dead_letters": {"config": config}}},
+        run_config={"ops": {"weir_delete_dead_letters": {"config": config}}},
         raise_on_error=False,
     )
     assert not discarded().success, "neither ids nor everything"

@@ -166,14 +166,14 @@ def test_a_commit_that_is_under_way_when_the_difference_is_found_is_refused(shop
     shop.damage()
     found = []
     driver = shop.driver()
-    confirm = driver._topics.require_same
+    confirm = driver._topics.confirm
 
     def confirm_and_find(*given):
         confirm(*given)
         if not found:
             found.append(shop.find())
 
-    driver._topics.require_same = confirm_and_find
+    driver._topics.confirm = confirm_and_find
     assert driver.run(Event(), until_caught_up=True).reason == "rolled back"
     assert found
     assert shop.run_to_the_end() == ["caught_up"]

@@ -18,6 +18,8 @@ RENEWAL = Renewal(state=StateId(1, 5), committed=StateId(1, 4))
 class Slots(PlansUnderWay):
     """One slot; the test is its worker."""
 
+    count = 1
+
     def _begin(self, slot: int, given: Given) -> None:
         self.given = given
 
