@@ -205,7 +205,7 @@ def test_replay_sends_what_a_server_has_refused_and_dagsters_job_processes_lette
         if each.event_type_value == "STEP_OUTPUT"
     )
     assert outcome.startswith("1 dead letter processed; sink orders: the refused rows (1) are sent again")
-    (observed,) = result.asset_observations_for_node("shop_ask_replay")
+    (observed,) = result.asset_observations_for_node("weir_ask_replay")
     assert observed.asset_key == dg.AssetKey(["shop", "dead_letters"])
     wait_for(lambda: len(server.delivered()) == 3, "both are delivered", LIMIT_S)
     assert {row["order"] for each in server.delivered()[1:] for row in each.rows} == {"odd", "bread"}
