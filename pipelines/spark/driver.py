@@ -266,9 +266,9 @@ class Driver:
                 self._coordinator.look_at_claim()
                 if not until_caught_up:
                     self._ask(stop, self._topics.require_readable)
-                if not until_caught_up and (grown := self._ask(stop, self._topics.grown)):
-                    log.info("%s: the run goes on with another generation", grown)
-                    return self._finish(NEW_TOPICS, stop)
+                    if grown := self._ask(stop, self._topics.grown):
+                        log.info("%s: the run goes on with another generation", grown)
+                        return self._finish(NEW_TOPICS, stop)
             self._restores.take_up()
             self._snapshots.take_up()
             if self._fills_slots:

@@ -179,11 +179,7 @@ class PlansUnderWay(ABC):
             given.forgotten.add(task)
 
     def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
-        """From now on ``task`` runs in ``slot``; its old slot closes what it has open for it.
-
-        ``with_store`` returns once that is done, since the task goes on with the same store; it must have answered
-        everything. Otherwise it gets another one, and what its old slot is still doing for it must be forgotten.
-        """
+        """As ``parts.Slots`` has it."""
         self.slot_of[task] = slot
 
     @property
