@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 from weir.infra.settings import Settings
-from weir.infra.spark.session import sql_session, stop_session
+from weir.infra.spark.session import SparkStartError, sql_session, stop_session
 from weir.state.changelog.merging import Merge, Merged, key_count, merged, merged_rows
 from weir.state.commit.files import file_columns
 from weir.state.commit.tables import newest_of_each_key
@@ -47,7 +47,8 @@ class SparkMergeError(Exception):
     def __str__(self) -> str:
         return (
             f"Spark could not merge {self.table} ({self.reason}), and nothing was replaced; the settings' folder has "
-            f"Spark's log, logs/spark.log, and `weir compact {self.application} --engine process` needs no Spark"
+            "Spark's logs, logs/spark.log and logs/spark.out, "
+            f"and `weir compact {self.application} --engine process` needs no Spark"
         )
 
 
@@ -89,6 +90,9 @@ class SparkMerging:
             if self._session is None:
                 self._session = sql_session(self._settings, "compaction", java_options=_OPTIMIZED_JAVA)
             return merged_by_spark(self._session, merge, keys)
+        except SparkStartError as error:
+            reason = f"its Java process did not start: {error.last_line or 'it said nothing'}"
+            raise SparkMergeError(merge.app_folder.name, merge.spec.name, reason) from error
         except (PySparkException, Py4JError) as error:
             reason = " ".join(str(error).partition("\n")[0].split()).removesuffix(".")
             raise SparkMergeError(merge.app_folder.name, merge.spec.name, reason) from error

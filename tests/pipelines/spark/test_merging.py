@@ -315,7 +315,8 @@ def test_without_a_spark_that_starts_the_process_merges(model, tmp_path):
     failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     said = " ".join(failed.stderr.split())
     assert failed.returncode == 1, said
-    assert re.search(r"Spark could not merge (by.day|_changelog/totals) \(.*\), and nothing was replaced", said), said
+    refused = r"Spark could not merge (by.day|_changelog/totals) \(its Java process did not start: .*heap.*\), and not"
+    assert re.search(refused, said), said
     assert "`weir compact app --engine process" in said
     model.check()
     done = CliRunner().invoke(app, ["compact", "app", "--engine", "process", "--dir", str(tmp_path)])
