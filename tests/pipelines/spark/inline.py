@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from threading import Event
+from unittest.mock import patch
 
 from tests.pipelines.spark.log_consumer import Row, log_reader
 from weir.infra.control.rows import RequestRow
@@ -17,6 +18,7 @@ from weir.infra.kafka.admin import UnknownTopicError
 from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.kafka.reader import PartitionReader
 from weir.pipelines.application import Application
+from weir.pipelines.spark import pace
 from weir.pipelines.spark.driver import Driver, started_driver
 from weir.pipelines.spark.parts import NOTHING_TO_PUBLISH, Executors, Listeners, Publishing, RunSpec, Slots
 from weir.pipelines.spark.planner import Limits
@@ -353,7 +355,8 @@ class Place:
             wait_for_disk=self.wait_for_disk,
             wait_for_brokers=self.wait_for_brokers,
         )
-        return started_driver(spec, spec.committer(on_step), executors, listeners)
+        with patch.object(pace, "SHORTEST_S", pace.LONGEST_S):  # epochs end by their records, not by the machine's pace
+            return started_driver(spec, spec.committer(on_step), executors, listeners)
 
     def run(self, on_step: Callable[[str], None] = lambda name: None, **accepts: bool) -> RunSummary:
         """A new generation, run until it has caught up; ``accepts`` as for ``spec``."""
