@@ -5,8 +5,9 @@ Who calls functions sets ``running`` before each call; noting more would cost mo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,26 @@ running: tuple[Callable[[Any, Any], Call | None], Any, Any] | None = None
 
 placed: Callable[[UserFunctionError], UserFunctionError] | None = None
 """What gives the record of an error its topic and offset, while an epoch runs."""
+
+
+seconds = 0.0
+"""How long this process has been in loops over records that call functions."""
+
+_is_timed = False
+
+
+@contextmanager
+def timed() -> Iterator[None]:
+    """Around a loop over records that calls functions: it adds to ``seconds``, an inner loop to those of the outer."""
+    global seconds, _is_timed
+    if _is_timed:
+        yield
+        return
+    began_s, _is_timed = time.monotonic(), True
+    try:
+        yield
+    finally:
+        seconds, _is_timed = seconds + time.monotonic() - began_s, False
 
 
 @dataclass(frozen=True)

@@ -234,13 +234,14 @@ class FunctionFold:
         members = groups.get_column("_rows").to_list()
         begins = rows.get_column(BEGINS).to_list() if BEGINS in rows.columns else [False] * rows.height
         updates: list[tuple[Any, int]] = []
-        for group, key in enumerate(keys):
-            state, time, goes_on = states[group], state_times[group], False
-            for index in members[group]:
-                time = max(times[index], time) if state is not None or goes_on else times[index]
-                state, goes_on = self._call(rows, self.step, index, key, values[index], state), begins[index]
-                updates.append((state, time))
-            states[group], state_times[group] = state, time
+        with calls.timed():
+            for group, key in enumerate(keys):
+                state, time, goes_on = states[group], state_times[group], False
+                for index in members[group]:
+                    time = max(times[index], time) if state is not None or goes_on else times[index]
+                    state, goes_on = self._call(rows, self.step, index, key, values[index], state), begins[index]
+                    updates.append((state, time))
+                states[group], state_times[group] = state, time
         last = [indices[-1] for indices in members]
         after = pl.concat(
             [groups.drop("_rows"), self._frame(rows, states, state_times, last), rows.select_seq(PLACE)[last]],

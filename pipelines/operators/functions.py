@@ -103,9 +103,10 @@ class UserFunction:
         call, results = self.call, list[Any]()
         calls.running = self._called, records, results
         try:
-            for each in arguments:
-                results.append(call(*each))
-                check_time()
+            with calls.timed():
+                for each in arguments:
+                    results.append(call(*each))
+                    check_time()
         except failures() as error:
             raise self.failed(f"{type(error).__name__}: {error}", records, len(results)) from error
         return results

@@ -14,6 +14,7 @@ from functools import cached_property, partial
 import numpy as np
 import polars as pl
 
+from weir.pipelines.operators import calls
 from weir.pipelines.operators.epoch import Epoch, has_key, has_value
 from weir.pipelines.operators.functions import Records
 from weir.pipelines.operators.process import CHILD, Process
@@ -93,7 +94,7 @@ class ProcessBatches(Process):
 
     def _process(self, rows: pl.DataFrame, cause: Cause, running: Running) -> None:
         running.cause(cause, rows)
-        with self._guarded("process_batch", partial(self._told, rows)):
+        with calls.timed(), self._guarded("process_batch", partial(self._told, rows)):
             if (given := running.processor.process_batch(rows)) is not None:
                 running.forward_rows(given)
 
@@ -104,7 +105,7 @@ class ProcessBatches(Process):
         if (due := running.due_timer_rows(punctuation, time_ms)) is not None:
             partition, offset = place
             running.cause(Cause(partition, offset, time_ms))
-            with self._guarded("on_timers"):
+            with calls.timed(), self._guarded("on_timers"):
                 if (given := running.processor.on_timers(due)) is not None:
                     running.forward_rows(given)
 

@@ -97,18 +97,19 @@ class ProcessRecords(Process):
         times = epoch.advance(self.clock, rows.get_column("_ts"))
         process, clocks, clock = running.processor.process, running.clocks, self.clock
         records = self.given(rows)
-        for index, (given, time_ms) in enumerate(zip(records, times.to_list(), strict=True)):
-            clocks[clock] = time_ms
-            running.cause(Cause(*given[1:], True, given.record.key))
-            calls.running = self._called, rows, index
-            try:
-                process(given.record)
-                check_time()
-            except failures() as error:
-                raise self._failed("process", error, Records(rows, self.key.names), index) from error
-            if index + 1 < len(records) and records[index + 1][1:3] == given[1:3]:
-                continue  # the record that caused it is not through yet
-            self._call_due(given, time_ms, running, epoch)
+        with calls.timed():
+            for index, (given, time_ms) in enumerate(zip(records, times.to_list(), strict=True)):
+                clocks[clock] = time_ms
+                running.cause(Cause(*given[1:], True, given.record.key))
+                calls.running = self._called, rows, index
+                try:
+                    process(given.record)
+                    check_time()
+                except failures() as error:
+                    raise self._failed("process", error, Records(rows, self.key.names), index) from error
+                if index + 1 < len(records) and records[index + 1][1:3] == given[1:3]:
+                    continue  # the record that caused it is not through yet
+                self._call_due(given, time_ms, running, epoch)
 
     def _called(self, rows: pl.DataFrame, index: int) -> calls.Call | None:
         return calls.of_record(self._failed("process", RuntimeError(), Records(rows, self.key.names), index))
@@ -148,10 +149,11 @@ class ProcessRecords(Process):
 
     def _call_timers(self, punctuation: Punctuation, time_ms: int, running: Running, place: Sequence[int]) -> None:
         partition, offset = place
-        for key, at_ms in running.due_timers(punctuation, time_ms):
-            running.cause(Cause(partition, offset, at_ms))
-            with self._guarded("on_timer", partial(self._timer, key, at_ms)):
-                running.processor.on_timer(self._record_class(key, None, as_time(at_ms)))
+        with calls.timed():
+            for key, at_ms in running.due_timers(punctuation, time_ms):
+                running.cause(Cause(partition, offset, at_ms))
+                with self._guarded("on_timer", partial(self._timer, key, at_ms)):
+                    running.processor.on_timer(self._record_class(key, None, as_time(at_ms)))
 
     def _timer(self, key: Any, at_ms: int) -> str:
         partition, offset = NOWHERE

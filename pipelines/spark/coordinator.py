@@ -822,10 +822,15 @@ class Coordinator:
                 log_late(str(task.id), receipt.metrics.late, receipt.counts.get("late_records", 0))
                 self.metrics.freshness.took(receipt.arrived)
                 result.wants_commit |= receipt.wants_commit
-                records = receipt.counts.get("records_in", 0) if task.topics else 0
-                took = Took(records, receipt.seconds, ran_out_of_time=receipt.ran_out_of_time)
+                took = Took(
+                    receipt.counts.get("records_in", 0),
+                    receipt.seconds,
+                    receipt.function_seconds,
+                    ran_out_of_time=receipt.ran_out_of_time,
+                    is_read=bool(task.topics),
+                )
                 result.took[task.id] = result.took[task.id] + took if task.id in result.took else took
-                result.records_in += records
+                result.records_in += took.records
                 result.bad_record = result.bad_record or receipt.bad_record
                 result.stopped_early |= {(topic, task.id.partition) for topic in receipt.stopped_early}
                 for blob in receipt.blobs:

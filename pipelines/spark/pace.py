@@ -21,6 +21,9 @@ FIRST_RECORDS = 100_000
 """What the tasks share in their first epochs, before anything is known of them."""
 FEWEST_RECORDS = 1_000
 """A task that has taken no longer than its time is never asked for fewer: starting would take most of the epoch."""
+FIXED_GROWTH = 1.1
+"""By how much what an epoch takes without its records is taken to have grown at most: the longest of these times are
+pauses of the machine."""
 LEAST_BUDGET = 0.25
 """The share of the time of an epoch that is left to the tasks at least, whatever else an epoch takes."""
 
@@ -29,16 +32,27 @@ LEAST_BUDGET = 0.25
 class Took:
     """What a task's part of an epoch took."""
 
-    records: int
+    rows: int
     seconds: float
+    function_seconds: float = 0.0
+    """How long of that it was in loops over records that call functions."""
     ran_out_of_time: bool = False
+    is_read: bool = True
+    """Whether the rows are records of topics, not what other tasks have sent."""
+
+    @property
+    def records(self) -> int:
+        """How many records of topics it read."""
+        return self.rows if self.is_read else 0
 
     def __add__(self, other: Took) -> Took:
         """What two parts took that are taken up together, one of them late."""
         return Took(
-            self.records + other.records,
+            self.rows + other.rows,
             self.seconds + other.seconds,
+            self.function_seconds + other.function_seconds,
             ran_out_of_time=self.ran_out_of_time or other.ran_out_of_time,
+            is_read=self.is_read,
         )
 
 
@@ -51,7 +65,7 @@ class Share:
     """Bytes of keys and values, of each topic partition."""
     budget_ms: int
     batch_rows: int | None
-    """How many records fit into half of the budget; None if that is not known."""
+    """How many records to begin with, by what they take; None if that is not known."""
     is_behind: bool
     """Whether the task has records to read."""
 
@@ -86,6 +100,8 @@ class Pace:
         """What each task may take, once it has taken all that it might."""
         self._costs_s: dict[TaskId, float] = {}
         """What a record of each task takes, by its newest epoch with many."""
+        self._fixed_s: dict[TaskId, float] = {}
+        """What an epoch takes of a task that has run out of time, however few its records."""
         self._driving_s = 0.0
         """What the newest epoch took beside the work of the slot that worked longest."""
         self._beside_s: Mapping[int, float] = {}
@@ -123,7 +139,7 @@ class Pace:
             left_s = self._target_s - self._driving_s - self._beside_s.get(slot, 0.0)
             budgets |= divided(
                 max(LEAST_BUDGET * self._target_s, left_s),
-                {task: behind[task] * self._costs_s.get(task, math.inf) for task in tasks},
+                {task: self._need_s(task, behind[task]) for task in tasks},
                 {task: priorities.get(task, 1) for task in tasks},
             )
         first = FIRST_RECORDS // max(1, len(behind)) + 1
@@ -131,12 +147,13 @@ class Pace:
         most = divided(
             self._max_records, {task: min(lags[task], wanted[task]) for task in lags}, dict.fromkeys(lags, 1)
         )
+        budgets = {task: self._enough(task, budget_s) for task, budget_s in budgets.items()}
         self._shares = {
             task: Share(
                 records=min(wanted[task], max(1, int(most[task]))),
                 size_bytes=max(1 << 10, self._max_bytes // max(1, len(behind))),
                 budget_ms=max(1, round(1000 * budget_s)),
-                batch_rows=max(1, int(budget_s / 2 / cost_s)) if (cost_s := self._costs_s.get(task)) else None,
+                batch_rows=self._batch(task, budget_s),
                 is_behind=task in behind,
             )
             for task, budget_s in budgets.items()
@@ -153,9 +170,10 @@ class Pace:
         for task, each in tasks.items():
             slot, share = self._slot_of(task), self._shares.get(task)
             working_s[slot] += each.seconds
-            if share is not None and share.is_behind:
+            is_behind = share is not None and share.is_behind
+            if share is not None and (is_behind or each.ran_out_of_time):
                 self._learn(task, each, share)
-            else:
+            if not is_behind:
                 beside_s[slot] += each.seconds
         if is_whole:
             self._driving_s = max(0.0, seconds - max(working_s.values(), default=0.0))
@@ -165,21 +183,44 @@ class Pace:
             self._epochs.append((self._now_s(), records, seconds))
 
     def _learn(self, task: TaskId, took: Took, share: Share) -> None:
-        if not took.records:
+        if not took.rows:
             return
         budget_s, seconds = share.budget_ms / 1000, max(1e-6, took.seconds)
+        if took.ran_out_of_time or task in self._fixed_s:
+            most_s = FIXED_GROWTH * self._fixed_s.get(task, math.inf)
+            self._fixed_s[task] = min(seconds - took.function_seconds, most_s)
+        if not took.ran_out_of_time:
+            if task not in self._records and seconds < 2 * self._interval_s:
+                # Cold: connections, imports. It says little about the next.
+                self._records[task] = share.records * 4
+                return
+            if took.rows < 0.8 * share.records:
+                return
+        fixed_s = self._fixed_s.get(task, 0.0)
+        on_records_s = max(1e-6, seconds - fixed_s)
+        self._costs_s[task] = on_records_s / took.rows
+        scale = min(4.0, (self._enough(task, budget_s) - fixed_s) / on_records_s)
         if took.ran_out_of_time:
-            self._costs_s[task] = seconds / took.records
-            self._records[task] = max(1, int(took.records * budget_s / seconds))
-            return
-        is_full = took.records >= 0.8 * share.records
-        if task not in self._records and seconds < 2 * self._interval_s:
-            # Cold: connections, imports. It says little about the next.
-            self._records[task] = share.records * 4
-        elif is_full:
-            self._costs_s[task] = seconds / took.records
-            scale = min(4.0, max(0.5, budget_s / seconds))
-            self._records[task] = max(min(share.records, FEWEST_RECORDS), int(took.records * scale))
+            self._records[task] = max(1, int(took.rows * scale))
+        else:
+            self._records[task] = max(min(share.records, FEWEST_RECORDS), int(took.rows * max(0.5, scale)))
+
+    def _enough(self, task: TaskId, budget_s: float) -> float:
+        """``budget_s``, or what leaves as much time to records as goes elsewhere."""
+        fixed_s = self._fixed_s.get(task, 0.0)
+        return max(budget_s, fixed_s + min(fixed_s, LONGEST_S))
+
+    def _need_s(self, task: TaskId, records: int) -> float:
+        """The time for so many records; without end if that is not known."""
+        return records * self._costs_s.get(task, math.inf) + self._fixed_s.get(task, 0.0)
+
+    def _batch(self, task: TaskId, budget_s: float) -> int | None:
+        """Half of the records that fit, in case they take longer; all of them if another batch would cost too much."""
+        if (cost_s := self._costs_s.get(task)) is None:
+            return None
+        fixed_s = self._fixed_s.get(task, 0.0)
+        batches = 2 if 4 * fixed_s < budget_s else 1
+        return max(1, int((budget_s - fixed_s) / batches / cost_s))
 
 
 def divided(total_s: float, needs_s: Mapping[TaskId, float], weights: Mapping[TaskId, int]) -> dict[TaskId, float]:

@@ -32,7 +32,7 @@ class BatchSizes:
         first: int | None = None,
         started_s: float = 0.0,
     ) -> None:
-        """``first``: how many records fit into half of the budget, if known. ``started_s``: when the epoch began, by
+        """``first``: records in the first batch, if it is known what they take. ``started_s``: when the epoch began, by
         the monotonic clock."""
         self._max_bytes, self._max_rollback_us, self._budget_s = max_bytes, max_rollback_us, budget_s
         self._end_s = math.inf if budget_s is None else started_s + budget_s

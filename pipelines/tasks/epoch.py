@@ -24,6 +24,7 @@ import polars as pl
 
 from weir.pipelines.expectations import counts_of_dead_letters
 from weir.pipelines.on_error import FAIL, ErrorHandling
+from weir.pipelines.operators import calls
 from weir.pipelines.operators.time_limit import OutOfTimeError, time_limit
 from weir.pipelines.serdes.source import BadRecord, FetchedRecords, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
@@ -413,6 +414,7 @@ class EpochRunner:
                 instances = {}
             attempts = self._attempts(plan, read.raws, session, instances, self._handling)
             attempts.tried = plan.tried
+            function_seconds = calls.seconds
             output = self._process(plan, read, attempts, clocks, store.rollback_cost, started_s)
             dead = self._with_headers(read.dead + attempts.dead)
             if plan.letters:
@@ -468,6 +470,7 @@ class EpochRunner:
                 wants_commit=read.was_cut or output.wants_commit,
                 waiting=attempts.waiting,
                 seconds=time.monotonic() - started_s,
+                function_seconds=calls.seconds - function_seconds,
                 ran_out_of_time=read.ran_out_of_time,
             )
 

@@ -87,7 +87,7 @@ class TaskPlan:
     budget_ms: int | None = None
     """Stop after the batch of records at which this much time has passed; only where functions of the program run."""
     batch_rows: int | None = None
-    """How many records fit into half of that time, as far as is known."""
+    """How many records to begin with then, as far as is known what they take."""
     tried: int = 0
     """How often the first row has been tried before, where it failed and is to be tried again."""
     asks: bool = False
@@ -155,6 +155,8 @@ class Receipt:
     """The record before which it stopped, to try it again."""
     seconds: float = 0.0
     """How long it took."""
+    function_seconds: float = 0.0
+    """How long of that it was in loops over records that call functions."""
     ran_out_of_time: bool = False
     """Whether it stopped early at ``budget_ms``."""
     stopped_early: tuple[str, ...] = ()

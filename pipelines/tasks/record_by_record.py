@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from weir.pipelines.operators import calls
 from weir.pipelines.operators.batch_session import BatchSession
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.process import CHILD, NOWHERE, Process
@@ -82,11 +83,12 @@ class Walk:
                     self._prepare(feeder, rows)
                 _, nowhere = NOWHERE
                 cause = nowhere
-                for feeder, row, offset in self._in_turn(fed):
-                    if offset != cause:
-                        self._call_due()
-                        cause = offset
-                    self._deliver(feeder, row)
+                with calls.timed():
+                    for feeder, row, offset in self._in_turn(fed):
+                        if offset != cause:
+                            self._call_due()
+                            cause = offset
+                        self._deliver(feeder, row)
                 if cause != nowhere:
                     self._call_due()
                 for node in self._part.nodes:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.pipelines.spark.pace import FEWEST_RECORDS, FIRST_RECORDS, RATE_S, Pace, Took, divided
+from weir.pipelines.spark.pace import FEWEST_RECORDS, FIRST_RECORDS, RATE_S, Pace, Share, Took, divided
+from weir.pipelines.tasks.batch_sizes import LESS, MOST_GROWTH, PATIENCE, UNKNOWN_ROWS
 from weir.state.types import TaskId
 
 A, B, C = TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)
@@ -73,7 +74,7 @@ def test_a_task_that_was_in_time_is_never_asked_for_few_records():
 def test_a_task_that_ran_out_of_time_gets_what_fits():
     pace = paced(APART)
     pace.shares({A: MANY, B: MANY}, {})
-    pace.took(0.9, {A: Took(800, 0.8, ran_out_of_time=True), B: Took(50_000, 0.05)})
+    pace.took(0.9, {A: Took(800, 0.8, 0.8, ran_out_of_time=True), B: Took(50_000, 0.05)})
     shares = pace.shares({A: MANY, B: MANY}, {})
     assert (shares[A].records, shares[A].budget_ms) == (800, 700), "0.1 s of the epoch went elsewhere"
     assert shares[A].batch_rows == 350
@@ -83,7 +84,7 @@ def test_a_task_that_ran_out_of_time_gets_what_fits():
 def test_tasks_of_one_slot_divide_its_time_and_leave_each_other_what_they_do_not_need():
     pace = paced(TOGETHER)
     pace.shares({A: MANY, B: MANY}, {})
-    pace.took(0.8, {A: Took(400, 0.4, ran_out_of_time=True), B: Took(400, 0.4, ran_out_of_time=True)})
+    pace.took(0.8, {A: Took(400, 0.4, 0.4, ran_out_of_time=True), B: Took(400, 0.4, 0.4, ran_out_of_time=True)})
     both = pace.shares({A: MANY, B: MANY}, {})
     assert (both[A].budget_ms, both[B].budget_ms) == (400, 400)
     light = pace.shares({A: MANY, B: 100}, {})
@@ -97,7 +98,7 @@ def test_records_and_bytes_that_one_task_does_not_need_go_to_the_others():
     for _ in range(9):
         shares = pace.shares({A: MANY, B: MANY}, {})
         assert sum(share.records for share in shares.values()) <= 600_000
-        slow, fast = Took(800, 0.8, ran_out_of_time=True), Took(shares[B].records, shares[B].records / 1_000_000)
+        slow, fast = Took(800, 0.8, 0.8, ran_out_of_time=True), Took(shares[B].records, shares[B].records / 1_000_000)
         pace.took(0.8, {A: slow, B: fast})
     both = pace.shares({A: MANY, B: MANY}, {})
     assert (both[A].records, both[B].records) == (800, 599_200)
@@ -109,6 +110,52 @@ def test_records_and_bytes_that_one_task_does_not_need_go_to_the_others():
 def test_an_epoch_is_no_longer_than_a_second_however_far_the_commits_are_apart():
     pace = paced(APART, interval_s=60.0)
     assert {share.budget_ms for share in pace.shares({A: MANY, B: MANY}, {}).values()} == {800}
+
+
+@pytest.mark.parametrize(
+    ("fixed_ms", "record_ms", "records", "epoch_ms"),
+    [
+        (2, 1, 25, 40),
+        (40, 0.1, 400, 90),
+        (300, 0.1, 3_000, 700),
+        (0, 300, 1, 300),
+        (40, 300, 1, 350),
+        (2_000, 1, 790, 3_000),
+    ],
+)
+def test_a_task_goes_on_with_many_records_however_long_its_epochs_take_without_them(
+    fixed_ms, record_ms, records, epoch_ms
+):
+    """Two tasks of a slot, commits 0.1 s apart. An epoch takes no longer than its records and what it takes without
+    them want, and a part without records does not leave it to single records."""
+    pace = paced(TOGETHER, interval_s=0.1)
+    for _ in range(40):
+        shares = pace.shares({A: MANY, B: MANY}, {})
+        took = {task: worked(share, fixed_ms / 1000, record_ms / 1000) for task, share in shares.items()}
+        pace.took(sum(each.seconds for each in took.values()), took)
+    assert all(each.records >= records * 0.9 for each in took.values())
+    assert all(each.seconds <= epoch_ms / 1000 for each in took.values())
+
+
+def worked(share: Share, fixed_s: float, record_s: float) -> Took:
+    """What a worker does with a share: batches of the sizes that it chooses, each of which has ``fixed_s``."""
+    left, now_s, batch, on_records_s, budget_s = (
+        share.records,
+        0.0,
+        share.batch_rows or UNKNOWN_ROWS,
+        0.0,
+        share.budget_ms / 1000,
+    )
+    while True:
+        rows = min(batch, left)
+        seconds = fixed_s + rows * record_s
+        if rows > 1 and seconds > PATIENCE * budget_s:
+            now_s, batch = now_s + PATIENCE * budget_s, max(1, rows // LESS)
+            continue
+        now_s, left, on_records_s = now_s + seconds, left - rows, on_records_s + rows * record_s
+        batch = min(int(rows * (budget_s - now_s) / seconds), rows * MOST_GROWTH)
+        if not left or batch < 1 or budget_s - now_s < 0.1 * budget_s:
+            return Took(share.records - left, now_s, on_records_s, ran_out_of_time=left > 0)
 
 
 @given(

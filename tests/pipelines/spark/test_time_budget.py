@@ -15,8 +15,9 @@ import pytest
 from tests.examples import combined
 from tests.pipelines.spark.inline import InlineSlots, Place, Topics
 from weir import Application, Count, FixedKeyProcessor, Json, StreamsBuilder, String, TopologyError
-from weir.pipelines.operators import time_limit
+from weir.pipelines.operators import calls, time_limit
 from weir.pipelines.tasks import batch_sizes, epoch
+from weir.pipelines.tasks.attempts import Attempts
 from weir.state.commit.tables import read_table
 
 RECORDS, USERS = 3_000, 7
@@ -46,7 +47,7 @@ CLOCK = Clock()
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    for module in (batch_sizes, epoch, time_limit):
+    for module in (batch_sizes, calls, epoch, time_limit):
         monkeypatch.setattr(module, "time", CLOCK)
 
 
@@ -147,6 +148,24 @@ def test_every_record_counts_once_whatever_each_takes(tmp_path, monkeypatch, pro
     if costs == "each takes a millisecond":
         assert all(seconds <= 1.0 for _, seconds in took), took
         assert sum(seconds >= 0.5 for _, seconds in took) >= 2, "the time is used"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_a_batch_takes_without_its_records_does_not_leave_the_task_with_one_at_a_time(
+    tmp_path, monkeypatch, program
+):
+    process = Attempts.process
+
+    def slowly(attempts, *arguments, **options):
+        CLOCK.now_s += 2.0
+        return process(attempts, *arguments, **options)
+
+    monkeypatch.setattr(Attempts, "process", slowly)
+    topics = Topics({("clicks", 0): clicks(lambda number: 0.1)})
+    place = Place(application(PROGRAMS[program]), topics, tmp_path, max_records=RECORDS)
+    took = run(place, monkeypatch)
+    assert sum(results(place).values()) == RECORDS
+    assert sum(records > 0 for records, _ in took) < 20, took
 
 
 def test_a_topic_with_priority_gets_as_many_times_the_time_of_another(tmp_path, monkeypatch):
