@@ -45,7 +45,7 @@ def _replayed(
     folder: Folder, ranges: Sequence[str], partitions: Sequence[str]
 ) -> tuple[pl.DataFrame, Mapping[str, str | None]] | None:
     found = replay(folder, with_files=True)
-    if found is None or found.files is None or not _is_known(found.protocol):
+    if found is None or not _is_known(found.protocol):
         return None
     layout = found.layout
     ends = pl.Struct({name: layout.columns[name] for name in ranges})

@@ -24,9 +24,7 @@ from weir.state.commit.layout import Layout
 from weir.state.storage.contract import Folder
 from weir.state.storage.object_store import away, is_away
 
-_ADD = pl.Schema(
-    {"path": pl.String(), "size": pl.Int64(), "partitionValues": pl.Map(pl.String(), pl.String()), "stats": pl.String()}
-)
+_ADD = ("path", "size", "partitionValues", "stats")
 """What is read of the files that a checkpoint names."""
 _STATE = ("txn", "protocol", "metaData")
 """The actions of a checkpoint that are not of files."""
@@ -87,9 +85,9 @@ class Replay:
     protocol: Protocol
     metadata: Mapping[str, Any]
     """The action ``metaData``."""
-    files: pl.DataFrame | None
+    files: pl.DataFrame
     """One row per file: ``path``, as named on disk, ``size_bytes``, ``stats``, the text that Delta keeps, and
-    ``partition.*``, texts, all null where there is none; None if files were not asked for."""
+    ``partition.*``, texts, null where there is none; empty if files were not asked for."""
 
     @property
     def layout(self) -> Layout:
@@ -124,7 +122,7 @@ def replay(folder: Folder, *, with_files: bool) -> Replay | None:
     if any(each is None for each in found):
         return None
     entries = found[: len(versions)]
-    before, named = found[-1] if checkpoints else ([], None)
+    before, named = found[-1] if checkpoints else ([], pl.DataFrame())
     actions = [*before, *(action for entry in entries for action in entry)]
     protocols = [action.protocol for action in actions if action.protocol is not None]
     metadata = [action.meta_data for action in actions if action.meta_data is not None]
@@ -135,7 +133,7 @@ def replay(folder: Folder, *, with_files: bool) -> Replay | None:
         transactions={action.txn.app_id: action.txn.version for action in actions if action.txn is not None},
         protocol=protocols[-1],
         metadata=metadata[-1],
-        files=_files(named, entries, metadata[-1]["partitionColumns"]) if with_files else None,
+        files=_files(named, entries, metadata[-1]["partitionColumns"]) if with_files else pl.DataFrame(),
     )
 
 
@@ -154,14 +152,14 @@ def actions_of(log: Folder, version: int, kind: type[Kind]) -> list[Kind] | None
     return [msgspec.json.decode(line, type=kind) for line in content.splitlines() if line]
 
 
-def _checkpoint(log: Folder, names: Sequence[str], with_files: bool) -> tuple[list[Action], pl.DataFrame | None] | None:
-    """What a checkpoint of these files says: the actions that are not of files, and the files, with ``_ADD``'s columns,
-    None if not asked for; None for all if Delta's libraries have to read it."""
+def _checkpoint(log: Folder, names: Sequence[str], with_files: bool) -> tuple[list[Action], pl.DataFrame] | None:
+    """What a checkpoint of these files says: the actions that are not of files, and the files, with the columns
+    ``_ADD``, without any if not asked for; None if Delta's libraries have to read it."""
     try:
         rows = scan_as_written(log, names)
         types = rows.collect_schema()
-        adds = {name: pl.col("add").struct.field(name) for name in _names_in(types["add"])}
-        if with_files and not _ADD.keys() <= adds.keys():
+        adds = {name: pl.col("add").struct.field(name) for name in _names_in(types.get("add"))}
+        if with_files and not adds.keys() >= {*_ADD}:
             return None
         elsewhere = [pl.col("sidecar").is_not_null()] if "sidecar" in types else []
         if with_files and "stats_parsed" in adds:
@@ -179,16 +177,14 @@ def _checkpoint(log: Folder, names: Sequence[str], with_files: bool) -> tuple[li
         return None
     state = found.select(_STATE).filter(pl.any_horizontal(pl.all().is_not_null()))
     actions = msgspec.json.Decoder(Action).decode_lines(state.write_ndjson())
-    return actions, found.select(*_ADD).drop_nulls("path") if with_files else None
+    return actions, found.select(_ADD).drop_nulls("path") if with_files else pl.DataFrame()
 
 
-def _names_in(dtype: pl.DataType) -> list[str]:
+def _names_in(dtype: pl.DataType | None) -> list[str]:
     return [field.name for field in dtype.fields] if isinstance(dtype, pl.Struct) else []
 
 
-def _files(
-    covered: pl.DataFrame | None, entries: Iterable[list[_FileAction]], partition_by: Sequence[str]
-) -> pl.DataFrame:
+def _files(covered: pl.DataFrame, entries: Iterable[list[_FileAction]], partition_by: Sequence[str]) -> pl.DataFrame:
     """Those that a checkpoint names, if there is one, as the entries after it have changed them."""
     changed: dict[str, _Add | None] = {}
     for entry in entries:
@@ -204,7 +200,7 @@ def _files(
         {"path": pl.String(), "size_bytes": pl.Int64(), "stats": pl.String(), **texts},
         orient="row",
     )
-    if covered is None:
+    if covered.is_empty():
         return added
     if covered["path"].str.contains("%", literal=True).any():
         covered = covered.with_columns(pl.Series("path", [unquote(path) for path in covered["path"]]))
