@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 
 import polars as pl
 from deltalake import DeltaTable, PostCommitHookProperties
@@ -20,7 +21,9 @@ from weir.state.storage.places import Place, folder_at, table_at
 
 LOG = "_delta_log"
 """The folder of a table's log, below the table's."""
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
+_ENTRY = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*")
+_CLASSIC = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 _POINTER = "_last_checkpoint"
 """The file that tells readers of the newest checkpoint; without it they list the folder."""
 RETENTION = "delta.logRetentionDuration"
@@ -70,6 +73,29 @@ def entry_name(version: int) -> str:
     return f"{version:020}.json"
 
 
+def entry_version(name: str) -> int | None:
+    """The version whose log entry a file is; None for any other file."""
+    found = _ENTRY.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def checkpoint_version(name: str) -> int | None:
+    """The version of the checkpoint that a file is, or is a part of; None for any other file."""
+    found = _CHECKPOINT.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def complete_checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
+    """The names of a checkpoint's file, or of all its parts if none is missing, by version; those in Delta's V2 format
+    do not count."""
+    found: dict[tuple[int, str], list[str]] = {}
+    for name in sorted(names):
+        if of := _CLASSIC.fullmatch(name):
+            found.setdefault((int(of[1]), of[2] or ""), []).append(name)
+    complete = {key: parts for key, parts in found.items() if len(parts) == int(key[1] or 1)}
+    return {version: complete[version, count] for version, count in sorted(complete, reverse=True)}
+
+
 def _drop_torn(log: Folder) -> bool:
     """Remove the newest checkpoint if it is torn and nothing is lost with it; whether it is gone."""
     versions = sorted(_versions(log))
@@ -94,7 +120,7 @@ def _retention(table: DeltaTable) -> str | None:
 
 
 def _versions(log: Folder) -> set[int]:
-    return {int(found[1]) for file in log.list() if (found := _CHECKPOINT.fullmatch(file.name))}
+    return {version for file in log.list() if (version := checkpoint_version(file.name)) is not None}
 
 
 def _files_of(log: Folder, version: int) -> list[str]:

@@ -10,7 +10,14 @@ from contextlib import contextmanager, suppress
 import polars as pl
 from deltalake.exceptions import DeltaError
 
-from weir.state.commit.checkpoints import LOG, entry_name, is_whole, last_checkpoint
+from weir.state.commit.checkpoints import (
+    LOG,
+    complete_checkpoints,
+    entry_name,
+    entry_version,
+    is_whole,
+    last_checkpoint,
+)
 from weir.state.commit.files import scan_as_written
 from weir.state.commit.widening import is_wider
 from weir.state.errors import DamagedFileError
@@ -51,7 +58,7 @@ def require_no_empty_entry(folder: Folder) -> None:
     would be missing without a word."""
     log, covered = folder / LOG, last_checkpoint(folder)
     for file in log.list(after=entry_name(covered) if covered else ""):
-        if file.size_bytes < _LEAST_BYTES and _version_of(file.name) is not None:
+        if file.size_bytes < _LEAST_BYTES and entry_version(file.name) is not None:
             with suppress(FileNotFoundError):  # cleaned up meanwhile
                 require_content(log, file.name, log.get(file.name))
 
@@ -68,7 +75,9 @@ def damaged_file(folder: Folder, names: Sequence[str] = ()) -> tuple[str, str] |
     It reads the whole log, of each Parquet file in the folder the footer, and all of ``names``.
     """
     log = folder / LOG
-    entries = {version: file.name for file in log.list() if (version := _version_of(file.name)) is not None}
+    there = [file.name for file in log.list()]
+    covered = max(complete_checkpoints(there), default=-1)
+    entries = {version: name for name in there if (version := entry_version(name)) is not None}
     for number, name in sorted(entries.items()):
         if (text := log.get(name)).isspace() or not text:
             return f"{LOG}/{name}", _EMPTY
@@ -77,7 +86,7 @@ def damaged_file(folder: Folder, names: Sequence[str] = ()) -> tuple[str, str] |
                 json.loads(line)
         except ValueError:
             return f"{LOG}/{name}", "it is cut"
-        if number > min(entries) and number - 1 not in entries:
+        if number - 1 > covered and number - 1 not in entries:
             return f"{LOG}/{entry_name(number - 1)}", "it is gone"
     for name in names:
         if folder.find(name) is None:
@@ -122,9 +131,3 @@ def _reads_as(found: pl.DataType, wanted: pl.DataType) -> bool:
         return True
     is_text = wanted == pl.String and isinstance(found, (pl.Enum, pl.Categorical))
     return found == wanted or is_text or is_wider(found, wanted)
-
-
-def _version_of(name: str) -> int | None:
-    """The version whose log entry a file is; None for any other file."""
-    number, _, suffix = name.partition(".")
-    return int(number) if suffix == "json" and number.isdecimal() else None

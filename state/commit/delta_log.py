@@ -3,9 +3,8 @@
 Before they write, Delta's libraries load every live file and list the whole log folder: 1.7 ms more per 1,000 files,
 0.4 ms more per 100 entries (docs/adr/0003). An append of files with a transaction needs none of that, only the next
 free number of the log and what others have written since. Opening a log needs the newest columns, properties and
-transaction, and no files; delta-rs opens those with a checkpoint. Reading tables, checkpoints and the log's clean-up
-stay with it, too, but for the files that starts and restores look for (``live_files``); which commits to append is up
-to ``weir.state.commit.protocol``.
+transaction, and no files: ``weir.state.commit.replay``. Reading rows, checkpoints and the log's clean-up stay with
+delta-rs; which commits to append is up to ``weir.state.commit.protocol``.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -22,9 +21,10 @@ import polars as pl
 from deltalake import DeltaTable, Schema
 
 from weir.state.commit.checkpoints import LOG, entry_name, last_checkpoint, opened
-from weir.state.commit.damage import naming_damage, require_content
+from weir.state.commit.damage import naming_damage
 from weir.state.commit.files import partition_text
 from weir.state.commit.layout import Layout
+from weir.state.commit.replay import Action, Remove, actions_of, replay
 from weir.state.errors import AppendOnlyError, DeltaLogGoneError, TableFeatureError
 from weir.state.storage.contract import Folder
 from weir.state.storage.places import Place, folder_at, table_at
@@ -36,24 +36,9 @@ _FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
 _ENGINE = {"engineInfo": "weir"}
 _APPEND_ONLY = "delta.appendOnly"
 
-Kind = TypeVar("Kind", bound=msgspec.Struct)
-"""What an action is read as; fields that it lacks are passed over."""
 
-
-class _Transaction(msgspec.Struct, rename="camel"):
-    app_id: str
-    version: int
-
-
-class _Remove(msgspec.Struct):
-    path: str
-
-
-class _Action(msgspec.Struct, rename="camel"):
-    txn: _Transaction | None = None
-    remove: _Remove | None = None
-    meta_data: Any = None
-    protocol: Any = None
+class _Action(Action, rename="camel"):
+    remove: Remove | None = None
 
 
 class DeltaLog:
@@ -143,7 +128,7 @@ class DeltaLog:
         _sync(self._log, range(read_from + 1, self.version + 1))
 
     def _next(self) -> list[_Action] | None:
-        return _actions(self._log, self.version + 1, _Action)
+        return actions_of(self._log, self.version + 1, _Action)
 
     def _require_there(self) -> None:
         """Only a checkpoint that covers the newest entry read takes its place."""
@@ -168,7 +153,10 @@ class DeltaLog:
             self.transaction = action.txn.version
 
     def _open(self) -> None:
-        if self._read_from_first():
+        if (found := replay(self._folder, with_files=False)) is not None:
+            self._require_known(found.protocol.min_writer_version, found.protocol.writer_features or ())
+            self.version, self.layout = found.version, found.layout
+            self.transaction = found.transactions.get(self._application, 0)
             return
         with naming_damage(self._folder):
             table = opened(self._folder)
@@ -176,21 +164,6 @@ class DeltaLog:
         self._require_known(protocol.min_writer_version, protocol.writer_features or ())
         self.version, self.layout = table.version(), Layout.of(table)
         self.transaction = table.transaction_version(self._application) or 0
-
-    def _read_from_first(self) -> bool:
-        """Read all entries; False, with nothing read, if a checkpoint stands for some, or one cannot be read."""
-        entries = entries_from_first(self._log, _Action)
-        actions = [action for entry in entries or () for action in entry]
-        protocols = [action.protocol for action in actions if action.protocol is not None]
-        layouts = [action.meta_data for action in actions if action.meta_data is not None]
-        if entries is None or not protocols or not layouts:
-            return False
-        self._require_known(protocols[-1]["minWriterVersion"], protocols[-1].get("writerFeatures") or ())
-        self.version, self.layout = len(entries) - 1, Layout.of_action(layouts[-1])
-        self.transaction = 0
-        for action in actions:
-            self._take(action)
-        return True
 
     def _require_known(self, writer_version: int, writer_features: Iterable[str]) -> None:
         features = {*writer_features}
@@ -239,7 +212,7 @@ def replace_files(
         raise AppendOnlyError(folder.uri)
     entry = _encoded(_replace_actions(removed, added, is_data_changed, transaction))
     while not log.put_if_absent(entry_name(version), entry):
-        if (there := _actions(log, version, _Action)) is None:  # cleaned up since: the log has gone on
+        if (there := actions_of(log, version, _Action)) is None:  # cleaned up since: the log has gone on
             return False
         if any(action.remove is not None and unquote(action.remove.path) in paths for action in there):
             return False
@@ -394,34 +367,6 @@ def _add(entry: FileEntry, now_ms: int, *, is_data_changed: bool) -> dict[str, A
             "stats": entry.stats,
         }
     }
-
-
-def entries_from_first(log: Folder, kind: type[Kind]) -> list[list[Kind]] | None:
-    """What all entries of a log say; None if a checkpoint stands for some, or one cannot be read.
-
-    Raises:
-        DamagedFileError: An entry is empty.
-    """
-    found = [file.name for file in log.list() if file.name.endswith((".json", ".parquet"))]
-    if sorted(found) != [entry_name(version) for version in range(len(found))]:
-        return None
-    try:
-        entries = log.at_once(partial(_actions, log, version, kind) for version in range(len(found)))
-    except msgspec.DecodeError:  # delta-rs says which one
-        return None
-    read = [entry for entry in entries if entry is not None]
-    return read if len(read) == len(found) else None
-
-
-def _actions(log: Folder, version: int, kind: type[Kind]) -> list[Kind] | None:
-    """What the entry of a version says, each action as a ``kind``; None if there is none."""
-    name = entry_name(version)
-    try:
-        content = log.get(name)
-    except FileNotFoundError:
-        return None
-    require_content(log, name, content)
-    return [msgspec.json.decode(line, type=kind) for line in content.splitlines() if line]
 
 
 def _live(table: DeltaTable) -> set[str]:

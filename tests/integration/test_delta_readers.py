@@ -23,11 +23,15 @@ from deltalake import DeltaTable
 
 from weir.state.changelog.compaction import Compaction
 from weir.state.changelog.rows import changelog_spec
+from weir.state.commit.checkpoints import LOG
 from weir.state.commit.files import write_file, write_files
+from weir.state.commit.live_files import live_files
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord
-from weir.state.commit.tables import AppendTable, read_rows
+from weir.state.commit.replay import replay
+from weir.state.commit.tables import AppendTable, file_actions, read_rows
 from weir.state.errors import TableFeatureError, TableSchemaError
+from weir.state.storage.places import folder_at
 from weir.state.types import FileEntry, StoreSpec, TableSpec
 
 pytestmark = pytest.mark.spark
@@ -211,6 +215,43 @@ def test_what_spark_may_do_to_a_table_beside_a_driver(orders, session):
     orders.commit()
     orders.check(read_rows)
     orders.check(by_duckdb)
+
+
+AS_COLUMNS = "'delta.checkpoint.writeStatsAsStruct' = 'true'"
+COLUMNS = ("path", "size_bytes", "num_records", "min._epoch", "max._epoch", "partition.place")
+
+
+@pytest.mark.parametrize(
+    ("properties", "part_size", "is_read_here"),
+    [
+        (AS_COLUMNS, None, True),
+        (f"{AS_COLUMNS}, 'delta.checkpoint.writeStatsAsJson' = 'false'", None, False),
+        ("'delta.checkpoint.writeStatsAsStruct' = 'false'", 4, True),
+    ],
+)
+def test_a_checkpoint_of_spark_gives_the_files_that_delta_rs_finds(
+    orders, session, properties, part_size, is_read_here
+):
+    folder, size = orders.app / BY_PLACE.name, "spark.databricks.delta.checkpoint.partSize"
+    orders.commit(2)
+    session.conf.set(size, str(part_size or 1_000_000))
+    try:
+        every = f"ALTER TABLE {{table}} SET TBLPROPERTIES ('delta.checkpointInterval' = '1', {properties})"
+        for statement in (every, "COMMENT ON TABLE {table} IS 'orders of the shop'"):
+            change(session, statement, folder)
+            orders.commit()
+    finally:
+        session.conf.unset(size)
+    newest = max(folder.glob(f"{LOG}/*.checkpoint.*parquet")).name
+    assert (newest.count(".") == 4) is (part_size is not None)
+    assert (replay(folder_at(folder), with_files=True) is not None) is is_read_here
+    found, _ = live_files(folder, ranges=["_epoch"], partitions=["place"])
+    wanted = file_actions(DeltaTable(folder), ranges=["_epoch"])
+    assert sorted(found.select(COLUMNS).rows(), key=str) == sorted(wanted.select(COLUMNS).rows(), key=str)
+    orders.driver.close()
+    orders.driver = orders.next_driver()
+    orders.commit()
+    orders.check(read_rows)
 
 
 def test_a_column_of_another_writer_stays_empty_and_is_refused_at_the_next_start(orders, session):

@@ -1,4 +1,5 @@
-"""Logs are opened by our own code as delta-rs reads them, and left to it where a checkpoint or a gap is in the way."""
+"""Logs are opened by our own code as delta-rs reads them, and left to it where features are not known or damage is in
+the way."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from polars.testing import assert_frame_equal
 
 from weir.state.commit import delta_log
 from weir.state.commit import live_files as module
-from weir.state.commit.checkpoints import LOG, entry_name, write_checkpoint
+from weir.state.commit.checkpoints import LOG, entry_name, opened, write_checkpoint
 from weir.state.commit.delta_log import DeltaLog, replace_files
 from weir.state.commit.evolution import delta_schema
 from weir.state.commit.files import stored_schema, write_file
@@ -20,7 +21,6 @@ from weir.state.commit.layout import Layout
 from weir.state.commit.live_files import live_files
 from weir.state.commit.tables import AppendTable, file_actions, read_rows
 from weir.state.errors import DamagedFileError
-from weir.state.storage.places import table_at
 from weir.state.types import FileEntry, TableSpec
 
 SPEC = TableSpec(
@@ -70,8 +70,8 @@ def test_a_log_is_read_as_delta_rs_reads_it(tmp_path, make):
     assert log.layout.columns == pl.scan_delta(table).collect_schema()
 
 
-@pytest.mark.parametrize("make", [created, appended, evolved])
-def test_a_log_without_checkpoints_is_opened_without_reading_the_files_it_names(tmp_path, make, monkeypatch):
+@pytest.mark.parametrize("make", [created, appended, evolved, checkpointed])
+def test_a_log_is_opened_without_delta_rs(tmp_path, make, monkeypatch):
     make(tmp_path)
     monkeypatch.setattr(delta_log, "opened", lambda place: pytest.fail("delta-rs reads every entry of every file"))
     DeltaLog(tmp_path / "t", "app")
@@ -80,7 +80,7 @@ def test_a_log_without_checkpoints_is_opened_without_reading_the_files_it_names(
 def test_a_log_with_a_gap_is_not_one_that_ends_before_it(tmp_path):
     appended(tmp_path)
     (tmp_path / "t" / LOG / entry_name(2)).unlink()
-    with pytest.raises(DamagedFileError, match="gap"):
+    with pytest.raises(DamagedFileError, match=f"{entry_name(2)} cannot be read: it is gone"):
         DeltaLog(tmp_path / "t", "app")
 
 
@@ -132,22 +132,18 @@ def test_the_files_that_a_log_names_are_those_that_delta_rs_finds(tmp_path, make
         assert_frame_equal(found.select(columns), wanted.select(columns), check_row_order=False)
 
 
-def test_files_of_a_log_without_checkpoints_are_found_without_delta_rs(tmp_path, monkeypatch):
-    merged(tmp_path)
-    monkeypatch.setattr(module, "table_at", lambda place: pytest.fail("delta-rs reads more than is needed"))
+@pytest.mark.parametrize("make", [merged, checkpointed])
+def test_files_of_a_log_are_found_without_delta_rs(tmp_path, make, monkeypatch):
+    make(tmp_path)
+    monkeypatch.setattr(module, "opened", lambda place: pytest.fail("delta-rs reads more than is needed"))
     assert live_files(tmp_path / "t", ranges=["_epoch"])[0]["max._epoch"].to_list()
 
 
-def with_deletion_vectors(app: Path) -> None:
-    appended(app)
+def test_a_table_with_features_that_are_not_known_is_left_to_delta_rs(tmp_path, monkeypatch):
+    appended(tmp_path)
     feature = TableFeatures.DeletionVectors
-    DeltaTable(app / "t").alter.add_feature(feature, allow_protocol_versions_increase=True)
-
-
-@pytest.mark.parametrize("make", [checkpointed, with_deletion_vectors])
-def test_checkpoints_and_features_that_are_not_known_are_left_to_delta_rs(tmp_path, make, monkeypatch):
-    make(tmp_path)
+    DeltaTable(tmp_path / "t").alter.add_feature(feature, allow_protocol_versions_increase=True)
     asked: list[Path] = []
-    monkeypatch.setattr(module, "table_at", lambda place: asked.append(place.path) or table_at(place))
+    monkeypatch.setattr(module, "opened", lambda place: asked.append(place.path) or opened(place))
     assert live_files(tmp_path / "t", ranges=["_epoch"])[0].height
     assert asked == [tmp_path / "t"]
