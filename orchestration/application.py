@@ -121,8 +121,8 @@ def supervise(
 def definitions(*applications: Application | Supervised, weir: WeirResource | None = None) -> dg.Definitions:
     """Everything for ``applications``: assets, checks, jobs, schedules, sensors, and the resources ``weir`` and
     ``pipes``. One call holds all applications of a code location, because its sensors and jobs are for all of them;
-    merge it with definitions of your own (``dg.Definitions.merge``), but not with those of a second call, which raises
-    ``ValueError``.
+    merge it with definitions of your own (``dg.Definitions.merge``), but not with those of a second call, which Dagster
+    refuses (``different resources with same key 'weir'``).
 
     ``weir`` says where Weir works; without it, ``WEIR_*`` variables and ``weir.toml`` do.
 
@@ -189,27 +189,8 @@ def shared_definitions(
             repair_sensor(supervised, restore),
             alerts_sensor(supervised, checks),
         ],
-        resources={_Once("weir"): weir or WeirResource(), "pipes": driver_pipes()},
+        resources={"weir": weir or WeirResource(), "pipes": driver_pipes()},
     )
-
-
-class _Once(str):
-    """The key of a resource that a code location has once: ``dg.Definitions.merge`` compares it with that of a second
-    call and would only say that the resources differ."""
-
-    __hash__ = str.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, _Once) and other is not self:
-            raise ValueError(
-                "the sensors and jobs of Weir are for all applications of a code location, so the results of two calls "
-                "of weir.dagster.definitions cannot be merged; pass all applications to one: definitions(app, other)"
-            )
-        return str.__eq__(self, other)
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """A copy is a plain key."""
-        return str, (str(self),)
 
 
 def own_definitions(supervised: Supervised) -> dg.Definitions:

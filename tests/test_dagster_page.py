@@ -1,5 +1,5 @@
-"""The files of docs/dagster.md are loaded by Dagster, and its command runs the application from any folder. Dagster also
-takes the ``dagster.yaml`` of the operator's guide."""
+"""The files of docs/dagster.md are loaded by Dagster, and its command runs the application from any folder.
+Dagster also takes the ``dagster.yaml`` of the operator's guide."""
 
 from __future__ import annotations
 

@@ -98,10 +98,6 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         '[("trace", b"17")]': HEADERS + "headers_that_are_no_pairs_are_refused",
     },
     # Sinks
-    "orchestration/application.py _Once": {
-        "pass all applications to one": "tests/orchestration/test_definitions.py::"
-        "test_definitions_of_a_second_call_are_refused_since_one_call_takes_all_applications",
-    },
     "orchestration/component.py WeirApplication.build_defs": {
         "keep the attribute weir in one of them": "tests/orchestration/test_component.py::"
         "test_two_components_that_say_where_weir_works_are_refused_and_one_will_do",

@@ -161,7 +161,7 @@ def test_a_component_beside_a_call_of_definitions_is_refused_with_the_way_out(pr
     (project.defs_folder_path / "by_hand.py").write_text(by_hand.format(project.project_name))
     with pytest.raises(Exception, match="defs") as caught, project.build_all_defs():
         pass
-    assert "pass all applications to one: definitions(app, other)" in "".join(chain(caught.value))
+    assert "different resources with same key 'weir'" in "".join(chain(caught.value))
     (project.defs_folder_path / "by_hand.py").unlink()
     (project.defs_folder_path / "b_second" / "defs.yaml").write_text(
         f"type: {TYPE}\nattributes: {{program: .program:app}}"
