@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -46,6 +47,7 @@ from weir.orchestration.sensors.uncommitted import uncommitted_sensor
 from weir.orchestration.supervised import FIRST_DAY, Supervised
 from weir.orchestration.thresholds import Thresholds
 from weir.pipelines.application import Application
+from weir.pipelines.operations.registry import imported_from
 
 SENSORS = (
     "alerts",
@@ -68,7 +70,7 @@ def supervise(
     application: Application,
     reference: str | None = None,
     *,
-    topics: Mapping[str, dg.AssetsDefinition] | None = None,
+    topics: Mapping[str, dg.AssetsDefinition | dg.AssetKey] | None = None,
     thresholds: Thresholds | None = None,
     on_lag: OnLag | None = None,
     first_day: date = FIRST_DAY,
@@ -82,8 +84,9 @@ def supervise(
         application: The application.
         reference: ``module:attribute``, from which drivers load it; found by itself where a module that is loaded has
             the application as an attribute.
-        topics: Your own assets, each with one key, for source topics that something here fills. Every other topic is an
-            external asset ``kafka/<topic>``, shared by all applications that read it.
+        topics: Your own assets, each with one key, for source topics that something here fills; or the keys of assets
+            that are defined elsewhere. Every other topic is an external asset ``kafka/<topic>``, shared by all
+            applications that read it.
         thresholds: The limits at which sensors act and checks fail.
         on_lag: What the sensor ``weir_lag`` may do when the application lags, and at which measures.
         first_day: No earlier day of event time is offered for backfills, whatever the topics hold.
@@ -98,17 +101,17 @@ def supervise(
     if unknown := set(unwatched) - {*SENSORS, *SCHEDULES}:
         known = ", ".join((*SENSORS, *SCHEDULES))
         raise ValueError(f"no sensor or schedule is called {min(unknown)}; these are: {known}")
-    own = topics or {}
+    reference = reference or _reference(application)
+    keys = {topic: asset if isinstance(asset, dg.AssetKey) else asset.key for topic, asset in (topics or {}).items()}
     return Supervised(
         application=application,
-        reference=reference or _reference(application),
+        reference=reference,
+        import_from=_import_from(reference),
         thresholds=thresholds or Thresholds(),
         on_lag=on_lag or OnLag(),
         owners=owners,
-        topic_assets=list(own.values()),
-        topics={
-            topic: own[topic].key if topic in own else _external_key(topic) for topic in application.topology.topics()
-        },
+        topic_assets=[asset for asset in (topics or {}).values() if not isinstance(asset, dg.AssetKey)],
+        topics={topic: keys.get(topic, _external_key(topic)) for topic in application.topology.topics()},
         first_day=first_day,
         end_day=end_day,
         unwatched=unwatched,
@@ -119,7 +122,7 @@ def definitions(*applications: Application | Supervised, weir: WeirResource | No
     """Everything for ``applications``: assets, checks, jobs, schedules, sensors, and the resources ``weir`` and
     ``pipes``. One call holds all applications of a code location, because its sensors and jobs are for all of them;
     merge it with definitions of your own (``dg.Definitions.merge``), but not with those of a second call, which Dagster
-    refuses.
+    refuses (``different resources with same key 'weir'``).
 
     ``weir`` says where Weir works; without it, ``WEIR_*`` variables and ``weir.toml`` do.
 
@@ -127,6 +130,19 @@ def definitions(*applications: Application | Supervised, weir: WeirResource | No
         ValueError: Two applications have the same id, or see ``supervise``.
     """
     supervised = [each if isinstance(each, Supervised) else supervise(each) for each in applications]
+    own = [own_definitions(each) for each in supervised]
+    return dg.Definitions.merge(*own, shared_definitions(list(zip(supervised, own, strict=True)), weir))
+
+
+def shared_definitions(
+    applications: Sequence[tuple[Supervised, dg.Definitions]], weir: WeirResource | None = None
+) -> dg.Definitions:
+    """What a code location has once, for all its applications, each given with its own definitions.
+
+    Raises:
+        ValueError: Two applications have the same id.
+    """
+    supervised = [each for each, _ in applications]
     names = [each.name for each in supervised]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"two applications are called {min(twice)} here; give each an id of its own")
@@ -138,48 +154,46 @@ def definitions(*applications: Application | Supervised, weir: WeirResource | No
     }
     ingests, audit = [ingest_job(each) for each in supervised], audit_job(supervised)
     compaction, restore = compaction_job(supervised), restore_job(supervised)
-    own = {each.id: _own(each) for each in supervised}
-    checks = {id_: [key for made in each.asset_checks or () for key in made.check_keys] for id_, each in own.items()}
-    return dg.Definitions.merge(
-        *own.values(),
-        dg.Definitions(
-            assets=list(external.values()),
-            jobs=[
-                *ingests,
-                *request_jobs(supervised),
-                restore,
-                compaction,
-                audit,
-                verify_job(supervised),
-                dead_letters_job(supervised),
-                replay_job(supervised),
-                discard_job(supervised),
-                rebuild_job(supervised),
-                backfills_job(supervised),
-                swap_backfill_job(supervised),
-                discard_backfill_job(supervised),
-                *migration_jobs(supervised),
-            ],
-            schedules=[compaction_schedule(supervised, compaction), audit_schedule(supervised, audit)],
-            sensors=[
-                commits_sensor(supervised),
-                reports_sensor(supervised),
-                health_sensor(supervised),
-                lag_sensor(supervised),
-                uncommitted_sensor(supervised),
-                restart_sensor(supervised, ingests),
-                retention_sensor(supervised),
-                compaction_sensor(supervised, compaction),
-                stalled_sensor(supervised),
-                repair_sensor(supervised, restore),
-                alerts_sensor(supervised, checks),
-            ],
-            resources={"weir": weir or WeirResource(), "pipes": driver_pipes()},
-        ),
+    checks = {
+        each.id: [key for made in own.asset_checks or () for key in made.check_keys] for each, own in applications
+    }
+    return dg.Definitions(
+        assets=list(external.values()),
+        jobs=[
+            *ingests,
+            *request_jobs(supervised),
+            restore,
+            compaction,
+            audit,
+            verify_job(supervised),
+            dead_letters_job(supervised),
+            replay_job(supervised),
+            discard_job(supervised),
+            rebuild_job(supervised),
+            backfills_job(supervised),
+            swap_backfill_job(supervised),
+            discard_backfill_job(supervised),
+            *migration_jobs(supervised),
+        ],
+        schedules=[compaction_schedule(supervised, compaction), audit_schedule(supervised, audit)],
+        sensors=[
+            commits_sensor(supervised),
+            reports_sensor(supervised),
+            health_sensor(supervised),
+            lag_sensor(supervised),
+            uncommitted_sensor(supervised),
+            restart_sensor(supervised, ingests),
+            retention_sensor(supervised),
+            compaction_sensor(supervised, compaction),
+            stalled_sensor(supervised),
+            repair_sensor(supervised, restore),
+            alerts_sensor(supervised, checks),
+        ],
+        resources={"weir": weir or WeirResource(), "pipes": driver_pipes()},
     )
 
 
-def _own(supervised: Supervised) -> dg.Definitions:
+def own_definitions(supervised: Supervised) -> dg.Definitions:
     """Its assets and their checks."""
     return dg.Definitions(
         assets=[*supervised.topic_assets, ingest_assets(supervised), *backfill_assets(supervised)],
@@ -211,6 +225,14 @@ def _reference(application: Application) -> str:
         f"no module that is loaded has the application {application.id} as an attribute, so that its drivers could not "
         f'load it: give it a name in its module, or pass supervise(app, "module:attribute")'
     )
+
+
+def _import_from(reference: str) -> list[str]:
+    """Where this code location finds modules while it is loaded: its ``working_directory`` is among the folders, that
+    of a ``python_file`` need not be."""
+    folders = [os.path.abspath(entry) for entry in sys.path]
+    own = imported_from(reference)
+    return folders if own is None or str(own) in folders else [str(own), *folders]
 
 
 def _is_about_dagster(module: ModuleType) -> bool:

@@ -3,13 +3,13 @@
 Nothing is asked or done here: ``weir.orchestration.sensors.lag`` does that.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
+
+import dagster as dg
 
 from weir.infra.control import ApplicationStatus, TaskStatusRow
 from weir.infra.control.rows import FREEST_SLOT, RequestKind
@@ -24,11 +24,11 @@ BUSY = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnLag:
+class OnLag(dg.Resolvable):
     """What the sensor ``weir_lag`` may do for an application that lags, and at which measures; each name ends with its
     unit."""
 
-    actions: Collection[Help] = get_args(Help)
+    actions: Sequence[Help] = get_args(Help)
     """What it may do; with none, it only warns."""
     pause_s: float = 60.0
     """After an action, so that the next one is chosen by what it brought."""
@@ -76,7 +76,7 @@ class Measured:
     """Those among them on which nothing runs."""
 
     @classmethod
-    def of(cls, status: ApplicationStatus, commit_interval_s: float) -> Measured:
+    def of(cls, status: ApplicationStatus, commit_interval_s: float) -> Self:
         """What ``status`` says; ``commit_interval_s`` is the program's."""
         of_run = {each["name"]: each["value"] for each in status.readings if each["group"] == THREAD}
         of_tasks: dict[str, dict[str, float]] = defaultdict(dict)

@@ -79,6 +79,7 @@ def run_driver(
             env=weir.environment(),
             extras={
                 "reference": supervised.reference,
+                "import_from": supervised.import_from,
                 "dir": str(weir.settings().dir),
                 "parent": os.getpid(),
                 **extras,

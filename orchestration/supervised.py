@@ -36,6 +36,8 @@ class Supervised:
     application: Application
     reference: str
     """``module:attribute``, from which drivers load it."""
+    import_from: Sequence[str] = ()
+    """The folders where drivers look for modules first: those of the code location."""
     topics: Mapping[str, dg.AssetKey]
     """The asset of each source topic."""
     topic_assets: Sequence[dg.AssetsDefinition] = ()

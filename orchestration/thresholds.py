@@ -1,8 +1,8 @@
 """The limits at which sensors act and checks fail, for one application; what they then do is up to them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+
+import dagster as dg
 
 LOOK_BACK_MAX_S = 3_000.0
 """The longest span that a sensor can look back over: readings are kept for an hour."""
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds:
+class Thresholds(dg.Resolvable):
     """One application's limits; each name ends with its unit."""
 
     uncommitted_max_bytes: int = 32 << 20

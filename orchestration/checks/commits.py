@@ -30,6 +30,7 @@ def commit_checks(supervised: Supervised) -> dg.AssetChecksDefinition:
 
     @dg.multi_asset_check(
         name=f"{supervised.name}_audit_commits",
+        can_subset=True,
         description=("Compare the newest commits with each other and with the tables."),
         specs=[
             dg.AssetCheckSpec(

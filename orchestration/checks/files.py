@@ -33,6 +33,7 @@ def file_checks(supervised: Supervised) -> list[dg.AssetChecksDefinition]:
 def _file_checks(supervised: Supervised, name: str, description: str, *, reads: bool) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(
         name=f"{supervised.name}_{name}",
+        can_subset=True,
         description=description,
         specs=[dg.AssetCheckSpec(name, asset=key, description=description) for key in supervised.outputs.values()],
     )

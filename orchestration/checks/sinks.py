@@ -27,6 +27,7 @@ def sink_checks(supervised: Supervised) -> list[dg.AssetChecksDefinition]:
 
     @dg.multi_asset_check(
         name=f"{supervised.name}_audit_sinks",
+        can_subset=True,
         description="See whether sinks have got what was committed.",
         specs=[
             dg.AssetCheckSpec(

@@ -102,6 +102,7 @@ def main() -> int:
         if not end_with(pipes.get_extra("parent"), signal.SIGTERM):
             pipes.log.error("the Dagster step that started this backfill has ended; start it again")
             return 1
+        sys.path[:0] = pipes.get_extra("import_from")
         try:
             metadata = _backfill(pipes)
         except Exception as error:

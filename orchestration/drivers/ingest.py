@@ -31,22 +31,24 @@ if TYPE_CHECKING:
 
 
 def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> None:
-    """One materialization of the ingest and one of each table; none if nothing was ever committed."""
+    """One materialization of the ingest and one of each table, of those that the run selected; none if nothing was ever
+    committed."""
     newest = newest_commit(folder_at(settings.warehouse), summary.application)
     if newest is None:
         return
     topology = load_reference(pipes.get_extra("reference")).over(newest).topology
-    pipes.report_asset_materialization(
-        asset_key=pipes.get_extra("ingest"),
-        metadata={
-            **health_metadata(settings, summary.application),
-            **ingest_metadata(newest, topology.topics()),
-            "ended": summary.reason,
-            "records_in": summary.records_in,
-            "commits": summary.commits,
-            "seconds": round(summary.seconds, 3),
-        },
-    )
+    if (ingest := pipes.get_extra("ingest")) is not None:
+        pipes.report_asset_materialization(
+            asset_key=ingest,
+            metadata={
+                **health_metadata(settings, summary.application),
+                **ingest_metadata(newest, topology.topics()),
+                "ended": summary.reason,
+                "records_in": summary.records_in,
+                "commits": summary.commits,
+                "seconds": round(summary.seconds, 3),
+            },
+        )
     for of_program, asset_key in pipes.get_extra("tables").items():
         table = stored_table(of_program, topology.names)
         pipes.report_asset_materialization(
@@ -64,6 +66,7 @@ def main() -> int:
         if not end_with(parent, signal.SIGTERM):
             pipes.log.error("the Dagster step that started this driver has ended; start it again")
             return 1
+        sys.path[:0] = pipes.get_extra("import_from")
         try:
             settings = Settings.load(Path(pipes.get_extra("dir")))
             close_files(settings.umask)

@@ -32,7 +32,7 @@ class Registration:
     reference: str
     """``module:attribute``."""
     import_from: str
-    """The current folder at the start; the module may be there."""
+    """The folder from which the module was imported at the start."""
 
 
 def _entries(settings: Settings) -> Folder:
@@ -51,9 +51,21 @@ def load_reference(reference: str, import_from: Path | None = None) -> Applicati
     return load_application(reference)
 
 
+def imported_from(reference: str) -> Path | None:
+    """The folder, among those where Python looks for modules, from which the module of ``module:attribute`` was
+    imported; None if it was not imported from a file."""
+    name = reference.partition(":")[0]
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:
+        return None
+    path = Path(file).absolute()
+    return path.parents[name.count(".") + (path.stem == "__init__")]
+
+
 def register(settings: Settings, application: str, reference: str) -> None:
-    """Record where the program of ``application`` is; replaces an older entry atomically."""
-    registration = Registration(application=application, reference=reference, import_from=str(Path.cwd()))
+    """Record where the program of ``application`` is, which has been loaded; replaces an older entry atomically."""
+    folder = imported_from(reference) or Path.cwd()
+    registration = Registration(application=application, reference=reference, import_from=str(folder))
     content = json.dumps(asdict(registration), indent=2) + "\n"
     _entries(settings).put(_name(application), content.encode())
 

@@ -1,5 +1,6 @@
 """What Dagster loads: quickly, without Spark, and with the lineage of the data."""
 
+import os
 import re
 import resource
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.code_pointer import load_python_file  # has no public name
 from dagster._core.remote_representation.external_data import RepositorySnap  # has no public name
 from dagster._serdes import serialize_value  # has no public name
 
@@ -117,9 +119,41 @@ def test_assets_show_their_owners_and_application():
 
 def test_definitions_of_a_second_call_are_refused_since_one_call_takes_all_applications():
     first, second = supervise(clicks("first"), "nowhere:first"), supervise(clicks("second"), "nowhere:second")
+    of_one = definitions(first)
     with pytest.raises(dg.DagsterInvariantViolationError, match="different resources with same key 'weir'"):
-        dg.Definitions.merge(definitions(first), definitions(second))
-    assert definitions(first, second).get_repository_def()
+        dg.Definitions.merge(of_one, definitions(second))
+    own = dg.Definitions(resources={"path": dg.ResourceDefinition.hardcoded_resource("here")})
+    both = dg.Definitions.merge(own, definitions(first, second), own)
+    assert {job.name for job in both.get_repository_def().get_all_jobs()} >= {"first_run", "second_run", "weir_pause"}
+    assert set(both.resources) == {"path", "weir", "pipes"}
+    assert dg.Definitions.merge(of_one, of_one).resources.keys() == {"weir", "pipes"}, "the same result is no other"
+
+
+def test_drivers_look_for_modules_where_the_code_location_does(tmp_path):
+    """Its ``python_file`` may be outside of its ``working_directory``."""
+    for folder in ("file", "working_directory"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "working_directory" / "its_topic.py").write_text('TOPIC = "clicks"')
+    (tmp_path / "file" / "its_defs.py").write_text(
+        "from its_topic import TOPIC\n"
+        "from weir import Application, Count, StreamsBuilder, String\n"
+        "from weir.dagster import supervise\n"
+        "builder = StreamsBuilder()\n"
+        'builder.stream(TOPIC, key=String("user"), value=String("page")).group_by_key().agg("counts", n=Count())\n'
+        'app = Application("clicking", builder)\n'
+        "supervised = supervise(app)\n"
+    )
+    try:
+        loaded = load_python_file(str(tmp_path / "file" / "its_defs.py"), str(tmp_path / "working_directory"))
+        assert loaded.supervised.reference == "its_defs:app"
+        path = os.pathsep.join(loaded.supervised.import_from)
+    finally:
+        for name in ("its_defs", "its_topic"):
+            sys.modules.pop(name, None)
+    assert path.split(os.pathsep)[:2] == [str(tmp_path / "file"), str(tmp_path / "working_directory")]
+    probe = "import its_defs; print(its_defs.app.id)"
+    done = subprocess.run([sys.executable, "-c", probe], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
+    assert done.stdout.split() == [b"clicking"]
 
 
 def test_a_further_application_adds_less_than_a_hundred_kilobytes_to_what_dagster_loads():

@@ -14,7 +14,7 @@ import pytest
 from weir import Application
 from weir.infra.settings import Settings
 from weir.pipelines.operations.errors import OperationError
-from weir.pipelines.operations.registry import register, registered_application, registered_reference
+from weir.pipelines.operations.registry import load_reference, register, registered_application, registered_reference
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN_PROGRAM = """
@@ -33,6 +33,25 @@ def write_entry(folder: Path, application: str, reference: str, import_from: Pat
         f'{{\n  "application": "{application}",\n  "reference": "{reference}",\n  "import_from": "{import_from}"\n}}\n'
     )
     return Settings(dir=folder)
+
+
+@pytest.mark.parametrize(("file", "name"), [("shop.py", "its_shop"), ("__init__.py", "its_jobs")])
+def test_a_program_is_found_again_from_any_folder(tmp_path, monkeypatch, file, name):
+    """By the folder from which it was imported, which need not be the current one."""
+    folder = tmp_path / "jobs" / name
+    folder.mkdir(parents=True)
+    (folder / file).write_text(OWN_PROGRAM)
+    module = name if file == "__init__.py" else f"{name}.shop"
+    monkeypatch.syspath_prepend(tmp_path / "jobs")
+    load_reference(f"{module}:app")
+    settings = Settings(dir=tmp_path / ".weir")
+    register(settings, "own", f"{module}:app")
+    entry = json.loads((settings.dir / "applications" / "own.json").read_text())
+    assert entry["import_from"] == str(tmp_path / "jobs")
+    monkeypatch.undo()
+    for each in {module, name}:
+        monkeypatch.delitem(sys.modules, each, raising=False)
+    assert registered_application(settings, "own").id == "own"
 
 
 def test_an_example_is_found_under_its_new_name(tmp_path):
