@@ -50,7 +50,7 @@ class Brokers(Topics):
     @classmethod
     def of(cls, program: Program, data: Data, rng: Random) -> Brokers:
         """Empty topics, and all records of ``data`` on their way; global topics have theirs."""
-        rows = topics(data).rows
+        rows = topics(data, program.topics_with_headers).rows
         left = {at: iter(each) for at, each in rows.items()}
         gap = rng.choice([0.0, 0.0, 0.1, 0.4])
         waiting: list[tuple[TopicPartition, Row | None]] = []
@@ -62,6 +62,7 @@ class Brokers(Topics):
             {at: list(each) if at[0] in program.global_topics else [] for at, each in rows.items()},
             ids={topic: f"first {topic}" for topic, _ in rows},
             leaders={at: [0] for at in rows},
+            with_headers=program.topics_with_headers,
             data=data,
             waiting=waiting,
         )
@@ -130,7 +131,7 @@ class Brokers(Topics):
         number = sum(row is not None for row in log)
         if records[number].value is not None:
             records[number] = records[number]._replace(value=Value(rng.randrange(9), rng.choice("abcd")))
-        return topics({at: [records[number]]}).rows[at][0]
+        return topics({at: [records[number]]}, self.with_headers).rows[at][0]
 
     def lacks(self, lost: Sequence[LostPosition]) -> bool:
         """Whether all of these positions are above the end of what a new leader had."""
@@ -143,7 +144,13 @@ class Brokers(Topics):
 
     def reader(self, topic: str, partition: int) -> PartitionReader:
         at = topic, partition
-        return log_reader(topic, partition, lambda: self._stable(at), lambda: self.oldest.get(at, 0))
+        return log_reader(
+            topic,
+            partition,
+            lambda: self._stable(at),
+            lambda: self.oldest.get(at, 0),
+            with_headers=topic in self.with_headers,
+        )
 
     def _stable(self, at: TopicPartition) -> Sequence[Row | None]:
         rows = self.rows[at]
