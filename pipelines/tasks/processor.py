@@ -505,7 +505,10 @@ class TaskProcessor:
 
 
 def headers_of_causes(rows: pl.DataFrame, causes: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """``rows`` with the headers of the ones of ``causes`` with their ``_offset``, of several the last."""
+    """``rows`` with the headers of the ones of ``causes`` with their ``_offset``, of several the last; without any if
+    there are no causes."""
+    if not causes:
+        return with_headers(rows)
     known = pl.concat([cause.select_seq("_offset", HEADERS) for cause in causes])
     known = known.unique("_offset", keep="last", maintain_order=True)
     return with_headers(rows.join(known, on="_offset", how="left", maintain_order="left"))

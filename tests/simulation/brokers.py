@@ -1,22 +1,24 @@
 """The topics of a world: records come in the order of their merge times, between offsets that hold none.
 
 Markers of transactions and records of aborted ones take offsets, and a reader passes over them; what comes after the
-first record of an open transaction is not there yet. A topic may also become another one, lose its tail, or lose
-records that nobody has read: then no driver may go on until it is ``healed``.
+first record of an open transaction is not there yet. New leaders may lack the newest records, of which none is
+committed: others are there for good. A topic may also become another one, lose what is committed, or lose records that
+nobody has read: then no driver may go on until it is ``healed``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from tests.pipelines.order.building import topics
-from tests.pipelines.order.description import Data, Program
+from tests.pipelines.order.description import Data, Program, Value
 from tests.pipelines.order.model import Machine
 from tests.pipelines.spark.inline import Topics
 from tests.pipelines.spark.log_consumer import Row, log_reader
 from weir.infra.kafka.reader import PartitionReader
+from weir.pipelines.spark.errors import LostPosition
 from weir.state.types import TopicPartition
 
 FOREIGN: Row = (b"nobody", b'{"num": 1, "word": "foreign"}', 1_500)
@@ -27,6 +29,8 @@ FOREIGN: Row = (b"nobody", b'{"num": 1, "word": "foreign"}', 1_500)
 class Brokers(Topics):
     """Topics to which records are added over time."""
 
+    data: Data = field(default_factory=dict, kw_only=True)
+    """The records that the partitions hold in the end."""
     waiting: list[tuple[TopicPartition, Row | None]] = field(default_factory=list, kw_only=True)
     """What is still to come, in its order; None stands for an offset without a record."""
     open: dict[TopicPartition, int] = field(default_factory=dict, kw_only=True)
@@ -39,12 +43,14 @@ class Brokers(Topics):
     def __post_init__(self) -> None:
         self._logs = dict(self.rows)
         """Those that hold what was added, whatever the brokers show."""
+        self._came: list[TopicPartition] = []
+        """Whose offsets were added one after another, since a transaction ended last."""
         self._kept: dict[TopicPartition, int] = {}
 
     @classmethod
     def of(cls, program: Program, data: Data, rng: Random) -> Brokers:
         """Empty topics, and all records of ``data`` on their way; global topics have theirs."""
-        rows = topics(data).rows
+        rows = topics(data, program.topics_with_headers).rows
         left = {at: iter(each) for at, each in rows.items()}
         gap = rng.choice([0.0, 0.0, 0.1, 0.4])
         waiting: list[tuple[TopicPartition, Row | None]] = []
@@ -56,6 +62,8 @@ class Brokers(Topics):
             {at: list(each) if at[0] in program.global_topics else [] for at, each in rows.items()},
             ids={topic: f"first {topic}" for topic, _ in rows},
             leaders={at: [0] for at in rows},
+            with_headers=program.topics_with_headers,
+            data=data,
             waiting=waiting,
         )
 
@@ -64,6 +72,7 @@ class Brokers(Topics):
         come, self.waiting = self.waiting[:count], self.waiting[count:]
         for at, row in come:
             self._logs[at].append(row)
+        self._came += [at for at, _ in come]
 
     def begin(self) -> None:
         """What comes from now on belongs to an open transaction, or waits behind it. It is one of all partitions, since
@@ -80,6 +89,7 @@ class Brokers(Topics):
                 log += sent
             log.append(None)  # its marker
         self.open = {}
+        self._came.clear()
 
     def count(self, at: TopicPartition) -> int:
         """How many offsets have been written to a partition."""
@@ -90,13 +100,57 @@ class Brokers(Topics):
         if not self.wrong:
             self.oldest |= positions
 
+    def lose_newest(self, confirmed: Mapping[TopicPartition, int], rng: Random) -> bool:
+        """Leaders are elected that lack the newest records, of which none is below the ``confirmed`` positions: others
+        with their keys and times will come, or are there already. Whether there are such records.
+
+        All records up to some moment stay, so that those of all partitions go on coming in their order.
+        """
+        least = {at: max(confirmed.get(at, 0), self.oldest.get(at, 0)) for at in self._logs}
+        left, most = {at: len(log) for at, log in self._logs.items()}, 0
+        for at in reversed(self._came):
+            left[at] -= 1
+            if left[at] < least[at]:
+                break
+            most += 1
+        if self.wrong or self.open or not most:
+            return False
+        count = rng.randint(1, most)
+        lost, self._came = self._came[-count:], self._came[:-count]
+        self.waiting[:0] = [(at, self._another(at, rng)) for at in reversed(lost)][::-1]
+        for at in set(lost):
+            self.leaders[at].append(len(self._logs[at]))
+        self.add(rng.choice([0, count // 2, count, count + 3]))
+        return True
+
+    def _another(self, at: TopicPartition, rng: Random) -> Row | None:
+        """What will be there in place of the last offset of a partition, which is lost."""
+        log, records = self._logs[at], self.data[at]
+        if log.pop() is None:
+            return None
+        number = sum(row is not None for row in log)
+        if records[number].value is not None:
+            records[number] = records[number]._replace(value=Value(rng.randrange(9), rng.choice("abcd")))
+        return topics({at: [records[number]]}, self.with_headers).rows[at][0]
+
+    def lacks(self, lost: Sequence[LostPosition]) -> bool:
+        """Whether all of these positions are above the end of what a new leader had."""
+        begun = {at: min(began[1:]) for at, began in self.leaders.items() if began[1:]}
+        return all(each.position > begun.get((each.topic, each.partition), each.position) for each in lost)
+
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The last stable ones."""
         return {at: len(self._stable(at)) for at in super().end_offsets(partitions)}
 
     def reader(self, topic: str, partition: int) -> PartitionReader:
         at = topic, partition
-        return log_reader(topic, partition, lambda: self._stable(at), lambda: self.oldest.get(at, 0))
+        return log_reader(
+            topic,
+            partition,
+            lambda: self._stable(at),
+            lambda: self.oldest.get(at, 0),
+            with_headers=topic in self.with_headers,
+        )
 
     def _stable(self, at: TopicPartition) -> Sequence[Row | None]:
         rows = self.rows[at]

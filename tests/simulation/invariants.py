@@ -11,6 +11,7 @@ from unittest.mock import patch
 from tests.simulation.brokers import Brokers
 from tests.simulation.delta_log import transactions
 from tests.simulation.place import SimulatedPlace
+from weir.pipelines.spark.topic_watch import TopicWatch
 from weir.pipelines.tasks.blobs import BLOBS
 from weir.state.commit.log import COMMITS
 from weir.state.commit.protocol import Committer
@@ -34,6 +35,8 @@ class Invariants:
         """Those that were claimed, in the order of the log."""
         self.positions: dict[TopicPartition, int] = {}
         """The committed ones."""
+        self.confirmed: dict[TopicPartition, int] = {}
+        """Those that a commit may make durable, or has: its driver has asked the brokers about them."""
         self.are_files_replaced = False
         self._files: set[tuple[str, str]] = set()
         self._applied: dict[tuple[str, StateId], str] = {}
@@ -46,6 +49,7 @@ class Invariants:
         with ExitStack() as stack:
             stack.enter_context(patch.object(Committer, "_append_row", self._watched(Committer._append_row)))
             stack.enter_context(patch.object(TaskStore, "apply", self._applying(TaskStore.apply)))
+            stack.enter_context(patch.object(TopicWatch, "confirm", self._confirming(TopicWatch.confirm)))
             yield
 
     def require_whole(self) -> None:
@@ -142,6 +146,14 @@ class Invariants:
             self._require(
                 now.clocks.get(clock, time_ms) >= time_ms, f"12: the stream time {clock} of task {name} went back"
             )
+
+    def _confirming(self, confirm: Any) -> Any:
+        def confirming(watch: TopicWatch, *arguments: Any) -> None:
+            confirm(watch, *arguments)
+            for at, position in watch._positions().items():
+                self.confirmed[at] = max(position.offset, self.confirmed.get(at, 0))
+
+        return confirming
 
     def _applying(self, apply: Any) -> Any:
         def applying(store: TaskStore, session: Any, *, state: StateId, expected: Any, **options: Any) -> Any:

@@ -22,10 +22,12 @@ from weir.pipelines.publishing.connection import Published
 from weir.pipelines.publishing.mark_file import MarkFile
 from weir.pipelines.publishing.publisher import Publisher
 from weir.pipelines.publishing.sql import SqlConnection
-from weir.pipelines.spark import coordinator, topic_watch
+from weir.pipelines.spark import topic_watch
 from weir.pipelines.spark.coordinator import Coordinator
+from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.task import Task
+from weir.pipelines.spark.topic_watch import TopicWatch
 from weir.pipelines.tasks.epoch import EpochRunner
 from weir.state.changelog import merging, restore
 from weir.state.commit import tables
@@ -155,16 +157,19 @@ def _of_this_boot(read_identity: Any) -> Any:
     return lambda *arguments: replace(read_identity(*arguments), boot_id=environment.boot_id())
 
 
-def _without_marks(plan_task: Any) -> Any:
-    def planning(*arguments: Any, **options: Any) -> Any:
-        plan = plan_task(*arguments, **options)
-        return plan and replace(plan, marks=())
-
-    return planning
+def _no_marks(marks: Any) -> Any:
+    return lambda *arguments, **options: ()
 
 
 def _none_lost(lost_positions: Any) -> Any:
     return lambda *arguments: []
+
+
+def _without_leaders(cut_short: Any) -> Any:
+    def cutting(positions: Any, *arguments: Any) -> Any:
+        return cut_short({at: replace(end, leader_epoch=None) for at, end in positions.items()}, *arguments)
+
+    return cutting
 
 
 def _without_images(keep: Any) -> Any:
@@ -286,7 +291,15 @@ MUTANTS: dict[str, Mutant] = {
     "whole epochs": Mutant(24, "of a mark only the epoch counts", Outbox, "rows", _from_whole_epochs),
     "any publisher": Mutant(25, "a mark is moved by whoever likes", SqlConnection, "_move", _of_any_publisher),
     "another topic": Mutant(28, "no topic is compared with what was read", topic_watch, "lost_positions", _none_lost),
-    "no waiting": Mutant(31, "rows are taken before those that come first", coordinator, "plan_task", _without_marks),
+    "no leader compared": Mutant(
+        28,
+        "a log that another leader has cut counts as the one that was read",
+        topic_watch,
+        "cut_short",
+        _without_leaders,
+    ),
+    "not confirmed": Mutant(28, "no broker is asked before a pivot", TopicWatch, "confirm", _nothing),
+    "no waiting": Mutant(31, "rows are taken before those that come first", Frontiers, "marks", _no_marks),
     "mark first": Mutant(35, "the mark is moved before its batch is sent", BatchConnection, "publish", _mark_first),
     "not asked": Mutant(35, "a batch is sent without a look who owns the mark", MarkFile, "refusals", _never_refused),
     "over epochs": Mutant(35, "a batch has rows of several epochs", BatchConnection, "__init__", _over_epochs),

@@ -216,7 +216,7 @@ class World:
             return
         if driver.is_excused and isinstance(error, OSError | RunError | StateError | DeltaError):
             return
-        if driver.has_seen_wrong and isinstance(error, OffsetsLostError):
+        if isinstance(error, OffsetsLostError) and (driver.has_seen_wrong or self.brokers.lacks(error.lost)):
             return
         newest = max(self.invariants.generations, default=0)
         if getattr(driver, "generation", newest) < newest or driver is not self._drivers[-1]:
@@ -261,7 +261,7 @@ class World:
 
     def _fill(self) -> None:
         brokers, rng = self.brokers, self.rng
-        opens = rng.choice([0.0, 0.0, 0.3])
+        opens, elections = rng.choice([0.0, 0.0, 0.3]), rng.choice([0, 0, 3])
         while brokers.waiting or brokers.open:
             if rng.random() < opens and brokers.waiting and not brokers.open:
                 brokers.begin()
@@ -276,6 +276,9 @@ class World:
             if rng.random() < 0.1 and self.invariants.positions:
                 brokers.forget(self.invariants.positions)
                 self.scheduler.point("retention")
+            if elections and rng.random() < 0.7 and brokers.lose_newest(self.invariants.confirmed, rng):
+                elections -= 1
+                self.scheduler.point(f"new leaders lack records: {brokers.leaders}")
 
     def _go_wrong(self) -> None:
         """Something happens to a topic of which something is committed; once no driver is alive, it is as it was."""
@@ -292,7 +295,7 @@ class World:
             case "made anew":
                 brokers.make_anew(at[0], rng)
             case "cut":
-                brokers.cut(at, rng.randrange(position), rng, grows=not self._drivers_alive())
+                brokers.cut(at, rng.randrange(position), rng, grows=rng.random() < 0.7)
             case _:
                 brokers.expire(at, min(brokers.count(at), position + rng.choice([1, 5])))
         for driver in self._drivers:

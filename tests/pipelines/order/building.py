@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.pipelines.order.description import (
     FlatMap,
     FlatMapValues,
     ForeignJoin,
+    FromHeader,
     GlobalJoin,
     GroupTable,
     Hopping,
@@ -49,7 +50,17 @@ from tests.pipelines.order.description import (
     Windows,
     WithTime,
 )
-from tests.pipelines.order.processors import LOOSE_FOR, gathering, holding, sharing, totalling, totalling_by_columns
+from tests.pipelines.order.functions import header_of
+from tests.pipelines.order.processors import (
+    HEADER,
+    LOOSE_FOR,
+    FromHeaders,
+    gathering,
+    holding,
+    sharing,
+    totalling,
+    totalling_by_columns,
+)
 from tests.pipelines.order.renderings import (
     COUNTED,
     EACH,
@@ -74,7 +85,8 @@ from tests.pipelines.order.renderings import (
     unchain,
     without_deletions,
 )
-from tests.pipelines.spark.inline import Row, Topics
+from tests.pipelines.spark.inline import Topics
+from tests.pipelines.spark.log_consumer import Headers, Row
 from weir import (
     Application,
     BufferConfig,
@@ -124,7 +136,7 @@ def _built(
             options = dict(history_retention=_maybe_ms(step.history))
             return builder.table(step.topic, key=String("key"), value=Json(Value), store=name, **options)
         case Source():
-            return builder.stream(step.topic, key=String("key"), value=Json(Value))
+            return builder.stream(step.topic, key=String("key"), value=Json(Value), headers=step.has_headers)
         case Filter():
             return parents[0].filter(PREDICATES[step.how], **({"store": name} if step.is_kept else {}))
         case MapValues():
@@ -132,6 +144,8 @@ def _built(
         case Expect():
             kept = {"store": name} if program.is_table(step.parent) else {}
             return parents[0].expect(name, PREDICATES[step.how], on_violation="drop", **kept)
+        case FromHeader():
+            return parents[0].process_values(FromHeaders, name=name)
         case SelectKey():
             return parents[0].select_key(key=KEYS[step.how])
         case FlatMap(how="both ways"):
@@ -264,8 +278,18 @@ def _join_windows(windows: JoinWithin) -> JoinWindows:
     return found.before(ms(windows.before)).after(ms(windows.after))
 
 
-def topics(data: Data) -> Topics:
-    def row(key: str | None, value: description.Value | None, ts: int) -> Row:
-        return key and key.encode(), None if value is None else json.dumps(value._asdict()).encode(), ts
+def topics(data: Data, with_headers: Collection[str] = ()) -> Topics:
+    """``with_headers`` are the topics whose records have headers."""
 
-    return Topics({name: [row(*record) for record in records] for name, records in data.items()})
+    def row(record: description.Record, topic: str) -> Row:
+        key, value, ts, _ = record
+        plain = key and key.encode(), None if value is None else json.dumps(value._asdict()).encode(), ts
+        return (*plain, headers_of(value)) if topic in with_headers else plain
+
+    rows = {name: [row(record, name[0]) for record in records] for name, records in data.items()}
+    return Topics(rows, with_headers=set(with_headers))
+
+
+def headers_of(value: description.Value | None) -> Headers:
+    """Those of a record of a topic that has some."""
+    return [] if value is None else [(HEADER, header_of(value).encode())]

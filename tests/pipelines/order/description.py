@@ -19,6 +19,7 @@ class Record(NamedTuple):
     key: str | None
     value: Value | None
     ts: int
+    header: str = ""
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Source(Step):
-    """``history`` is that of a versioned table."""
+    """``history`` is that of a versioned table. ``has_headers``: whether each record of a stream has a header, which is
+    ``functions.header_of`` its value."""
 
     topic: str
     is_table: bool = False
     history: int | None = None
+    has_headers: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,13 @@ class Expect(Step):
 
     parent: int
     how: str
+
+
+@dataclass(frozen=True)
+class FromHeader(Step):
+    """By a processor without a store: the header takes the place of the word."""
+
+    parent: int
 
 
 @dataclass(frozen=True)
@@ -400,6 +410,7 @@ class Program:
                 | FlatMapValues()
                 | WithTime()
                 | Branch()
+                | FromHeader()
                 | GlobalJoin()
                 | Merge()
                 | Process()
@@ -407,6 +418,31 @@ class Program:
             ):
                 return any(self.has_new_key(parent) for parent in self.parents(place))
         return False
+
+    def has_headers(self, place: int) -> bool:
+        """Whether the stream's records have the headers of those that were read."""
+        match self.steps[place]:
+            case Source(has_headers=has_headers):
+                return has_headers
+            case (
+                Filter()
+                | MapValues()
+                | Expect()
+                | SelectKey()
+                | FlatMap()
+                | FlatMapValues()
+                | WithTime()
+                | Branch()
+                | FromHeader()
+                | Repartition()
+                | Merge()
+            ):
+                return all(self.has_headers(parent) for parent in self.parents(place))
+        return False
+
+    @property
+    def topics_with_headers(self) -> set[str]:
+        return {step.topic for step in self.steps if isinstance(step, Source) and step.has_headers}
 
     def is_loose(self, place: int) -> bool:
         """Whether the order among keys is not known."""

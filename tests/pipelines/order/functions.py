@@ -58,6 +58,30 @@ def chains_joined(one: Value, other: Value) -> Value:
     return Value((one.num * CHAIN + other.num) % MODULUS, max(one.word, other.word))
 
 
+class Counted(Value):
+    """A value whose number is how many different numbers were ``seen``."""
+
+    seen: frozenset[int]
+
+
+def counted(seen: frozenset[int], word: str) -> Counted:
+    found = Counted(len(seen), word)
+    found.seen = seen
+    return found
+
+
+def _counted_with(state: Value | None, value: Value) -> Value:
+    if not isinstance(state, Counted):
+        return counted(frozenset({value.num}), value.word)
+    return counted(state.seen | {value.num}, max(state.word, value.word))
+
+
+def _counted_together(one: Value, other: Value) -> Value:
+    assert isinstance(one, Counted)
+    assert isinstance(other, Counted)
+    return counted(one.seen | other.seen, max(one.word, other.word))
+
+
 FOLDS: dict[str, Callable[[Value | None, Value], Value]] = {
     "sum and last": lambda state, value: Value((state.num if state else 0) + value.num, value.word),
     "first and greatest": lambda state, value: Value(
@@ -66,6 +90,7 @@ FOLDS: dict[str, Callable[[Value | None, Value], Value]] = {
     "count and greatest": lambda state, value: Value(
         state.num + 1 if state else 1, max(state.word, value.word) if state else value.word
     ),
+    "distinct and greatest": _counted_with,
     "chain": lambda state, value: chained(state or Value(0, ""), value),
     "reduced": lambda state, value: chained(state, value) if state else value,
 }
@@ -73,6 +98,7 @@ MERGERS: dict[str, Callable[[Value, Value], Value]] = {
     "sum and last": lambda one, other: Value(one.num + other.num, other.word),
     "first and greatest": lambda one, other: Value(one.num, max(one.word, other.word)),
     "count and greatest": lambda one, other: Value(one.num + other.num, max(one.word, other.word)),
+    "distinct and greatest": _counted_together,
     "chain": chains_joined,
     "reduced": chained,
 }
@@ -98,6 +124,11 @@ def joined(one: Value | None, other: Value | None) -> Value:
 def time_of(value: Value) -> int:
     """Of a record that was held back by the wall clock."""
     return 1_000 + value.num
+
+
+def header_of(value: Value) -> str:
+    """The header of a record of a topic that has some."""
+    return f"h{value.num}"
 
 
 def is_deletion(value: Value) -> bool:

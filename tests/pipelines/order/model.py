@@ -26,6 +26,7 @@ from tests.pipelines.order.description import (
     FlatMap,
     FlatMapValues,
     ForeignJoin,
+    FromHeader,
     GlobalJoin,
     GroupTable,
     Hopping,
@@ -67,6 +68,7 @@ from tests.pipelines.order.functions import (
     chained,
     chained_otherwise,
     chains_joined,
+    header_of,
     is_deletion,
     joined,
 )
@@ -117,6 +119,7 @@ class Sent(NamedTuple):
     change: str = ""
     """Of a group's row: "add", "remove", or "replace" with ``value`` in place of ``old``."""
     old: Value | None = None
+    header: str = ""
 
 
 @dataclass(eq=False)
@@ -156,7 +159,7 @@ class Outcome:
 
 WITHOUT_STATE = (
     *("edge", "merge", "filter", "map values", "select key", "flat map", "flat map values", "with time", "branch"),
-    *("global join", "facts", "updates"),
+    *("from header", "global join", "facts", "updates"),
 )
 """Kinds of nodes for which keys need not lie where they belong."""
 
@@ -257,6 +260,7 @@ class Machine:
             case ForeignJoin():
                 return self._node(place, "foreign join", [], step)
         names = {
+            FromHeader: "from header",
             SelectKey: "select key",
             FlatMap: "flat map",
             FlatMapValues: "flat map values",
@@ -461,7 +465,7 @@ class Machine:
         for child in node.children:
             if child.kind == "edge":
                 if child.children and item.key is not None:
-                    self._out.append((child, item if isinstance(item, Sent) else Sent(*item)))
+                    self._out.append((child, item if isinstance(item, Sent) else Sent(*item[:3], header=item.header)))
                 continue
             for forwarded in self._process(task, child, node, item):
                 self._forward(task, child, forwarded)
@@ -473,7 +477,7 @@ class Machine:
             case kind if item.key is None and (kind in DROPS_NULL_KEYS or isinstance(step, Batch)):
                 return
             case "source":
-                yield item
+                yield item._replace(header=header_of(item.value)) if step.has_headers else item
             case "table source" | "to table":
                 rows: dict[Key, Row] = self._state(task, node, dict)
                 old, new = rows.pop(item.key, None), _table_value(step, item.value)
@@ -485,6 +489,8 @@ class Machine:
                     yield item
             case "map values":
                 yield item._replace(value=MAPPERS[step.how](item.value))
+            case "from header":
+                yield item._replace(value=Value(item.value.num, item.header))
             case "select key":
                 yield item._replace(key=KEYS[step.how](item.value))
             case "flat map":

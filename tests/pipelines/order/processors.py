@@ -26,6 +26,20 @@ LOOSE_FOR = ms(50)
 """How long records are held back by the wall clock."""
 
 
+HEADER = "name"
+
+
+class FromHeaders(FixedKeyProcessor[str, Value, Value]):
+    """The processor of a step ``FromHeader``."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+
+    def process(self, record: FixedKeyRecord[str, Value]) -> None:
+        words = [content.decode() for name, content in record.headers if name == HEADER and content is not None]
+        self.context.forward(record.with_value(Value(record.value.num, *words)))
+
+
 def gathering(name: str, wait: int) -> type[FixedKeyProcessor[str, Value, Value]]:
     """The processor of a step ``Process``."""
 

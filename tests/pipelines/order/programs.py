@@ -19,6 +19,7 @@ from tests.pipelines.order.description import (
     FlatMap,
     FlatMapValues,
     ForeignJoin,
+    FromHeader,
     GlobalJoin,
     GroupTable,
     Hopping,
@@ -72,7 +73,12 @@ WINDOWS = st.one_of(
 )
 EMITS = st.sampled_from(["updates", "suppressed", "on close"])
 SOURCES: st.SearchStrategy[Callable[[str], Source]] = st.sampled_from(
-    [*[Source] * 8, *[partial(Source, is_table=True)] * 3, partial(Source, is_table=True, history=20)]
+    [
+        *[Source] * 6,
+        *[partial(Source, has_headers=True)] * 2,
+        *[partial(Source, is_table=True)] * 3,
+        partial(Source, is_table=True, history=20),
+    ]
 )
 TABLES: st.SearchStrategy[Callable[..., ToTable]] = st.sampled_from(
     [*[ToTable] * 3, partial(ToTable, history=20), partial(ToTable, history=60), partial(ToTable, ttl=10)]
@@ -132,7 +138,12 @@ def _next_steps(draw: st.DrawFn, program: Program, parent: int, global_topics: l
     first = len(program.steps)
     is_stream = not program.is_table(parent)
     keys = st.sampled_from(sorted(KEYS))
-    match draw(st.sampled_from(["step"] * 4 + ["regrouped", "moved", "two ways"])):
+    kinds = ["step"] * 4 + ["regrouped", "moved", "two ways"] + ["header"] * 5 * program.has_headers(parent)
+    match draw(st.sampled_from(kinds)):
+        case "header" if draw(st.booleans()):
+            return [FromHeader(parent)]
+        case "header":
+            return [SelectKey(parent, draw(keys)), Repartition(first), FromHeader(first + 1)]
         case "regrouped" if is_stream:
             emits = draw(EMITS)
             aggregate = Aggregate(first, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits)

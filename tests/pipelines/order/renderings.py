@@ -11,7 +11,7 @@ import polars as pl
 from polars import col
 
 from tests.pipelines.order import description, functions
-from weir import Count, First, Last, Max, Sum
+from weir import ApproxDistinct, Count, First, Last, Max, Sum
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ FOLDS = {
     "sum and last": dict(num=Sum("num"), word=Last("word")),
     "first and greatest": dict(num=First("num"), word=Max("word")),
     "count and greatest": dict(num=Count(), word=Max("word")),
+    "distinct and greatest": dict(num=ApproxDistinct("num"), word=Max("word")),
 }
 
 

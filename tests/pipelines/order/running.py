@@ -80,7 +80,7 @@ def of_driver(program: Program, data: Data, cuts: Cuts, folder: Path) -> Result:
             commit_interval=timedelta(milliseconds=cuts.commit_interval),
             max_skew=None if cuts.max_skew is None else timedelta(milliseconds=cuts.max_skew),
         ),
-        building.topics(data),
+        building.topics(data, program.topics_with_headers),
         folder,
         max_records=cuts.max_records,
         seed=cuts.seed,
@@ -111,8 +111,9 @@ def of_test_driver(program: Program, data: Data) -> Result:
             for record in records
         ]
         taken += [(topic, record) for topic, _, record in Machine(program).order(data)]
-        for topic, (key, value, ts) in taken:
-            inputs[topic].pipe_input(key, value and building.Value(*value), timestamp_ms=ts)
+        for topic, (key, value, ts, _) in taken:
+            headers = building.headers_of(value) if topic in program.topics_with_headers else ()
+            inputs[topic].pipe_input(key, value and building.Value(*value), timestamp_ms=ts, headers=headers)
         sinks = (*program.facts(), *program.updates())
         tables = {sink: driver.create_output_table(f"out{sink}") for sink in sinks}
     facts, standing = {}, {}

@@ -15,6 +15,7 @@ from tests.pipelines.order.description import (
     Filter,
     FlatMap,
     FlatMapValues,
+    FromHeader,
     GlobalJoin,
     GroupTable,
     Hopping,
@@ -75,6 +76,18 @@ def test_a_record_without_a_key_is_passed_on_and_no_aggregate_takes_it():
     found = outcome(ONE, {("t", 0): [*counted(1, key=None), *counted(2)]}, *steps)
     assert found.facts[1] == [(None, Value(1, "a"), 1), ("k", Value(1, "a"), 2)]
     assert found.standing[3] == {"k": (Value(1, "a"), 2)}
+
+
+def test_distinct_numbers_count_once_also_in_sessions_that_meet():
+    records = [Record("k", Value(num, "a"), ts) for num, ts in ((1, 10), (2, 11), (1, 20), (3, 21), (3, 15))]
+    steps = Source("t"), Aggregate(0, "distinct and greatest"), Aggregate(0, "distinct and greatest", Sessions(5, 9))
+    found = outcome(ONE, {("t", 0): records}, *steps, Sink(1), Sink(2))
+    assert found.standing == {3: {"k": (Value(3, "a"), 21)}, 4: {("k", 10, 21): (Value(3, "a"), 21)}}
+
+
+def test_a_header_goes_with_its_record_to_another_task():
+    steps = Source("t", has_headers=True), MapValues(0, "more"), SelectKey(1, "word"), Repartition(2), FromHeader(3)
+    assert outcome(ONE, {("t", 0): counted(1)}, *steps, Sink(4)).facts == {5: [("a", Value(2, "h1"), 1)]}
 
 
 def test_records_are_taken_by_merge_time_then_topic_then_partition_then_offset():

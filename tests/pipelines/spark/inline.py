@@ -68,9 +68,10 @@ class Topics:
         }
 
     def truncations(self, positions: Mapping[TopicPartition, LogEnd]) -> Mapping[TopicPartition, int]:
-        """As Kafka answers OffsetsForLeaderEpoch: an epoch's log ends where the next one begins."""
+        """As Kafka answers OffsetsForLeaderEpoch: an epoch's log ends where the next one begins, or where a later one
+        begins before that."""
         ends = {
-            wanted: [*self.leaders[wanted][1:], len(self.rows[wanted])][at.leader_epoch]
+            wanted: min([*self.leaders[wanted][at.leader_epoch + 1 :], len(self.rows[wanted])])
             for wanted, at in positions.items()
         }
         return {wanted: end for wanted, end in ends.items() if end < positions[wanted].offset}

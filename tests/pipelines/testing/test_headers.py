@@ -215,6 +215,10 @@ def add(key: str, value: int, total: int) -> int:
     return total + value
 
 
+def sum_of(one: int, other: int) -> int:
+    return one + other
+
+
 @pytest.mark.parametrize("name", AGGREGATIONS)
 def test_results_of_each_kind_of_aggregation_have_those_of_the_record_that_caused_them(builder, name):
     """Three records of one key, a second apart, with the headers a, b and c."""
@@ -227,6 +231,26 @@ def test_results_of_each_kind_of_aggregation_have_those_of_the_record_that_cause
         records = driver.create_output_table("out").read_records()
     found = ["".join(header for header, _ in each.headers) for each in records]
     assert found == [header for header, times in expected for _ in range(times)]
+
+
+@pytest.mark.parametrize("meeting", ["cogroup", "stream join", "table join"])
+def test_a_record_of_a_side_that_is_read_without_headers_gives_results_without_any(builder, meeting):
+    """Also while the other side, which has headers, brings nothing."""
+    one, other = orders(builder), orders(builder, "others", headers=False)
+    match meeting:
+        case "cogroup":
+            met = one.group_by_key().cogroup(add).cogroup(other.group_by_key(), add).aggregate("sums", lambda: 0)
+            results = met.to_stream()
+        case "stream join":
+            windows = JoinWindows.of_time_difference_with_no_grace(WIDE)
+            results = one.join(other, sum_of, windows=windows, store="pairs")
+        case _:
+            tables = one.to_table("one"), other.to_table("other")
+            results = tables[0].join(tables[1], sum_of).to_stream()
+    results.to("out")
+    records = [("others", "a", 1, ()), ("orders", "a", 2, SENT), ("others", "a", 3, ())]
+    expected = [(1, ()), (3, SENT), (6, ())] if meeting == "cogroup" else [(3, SENT), (5, ())]
+    assert sent(builder, *records) == expected
 
 
 def test_late_records_have_their_own(builder):
