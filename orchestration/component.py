@@ -144,6 +144,8 @@ class WeirApplication(dg.Component, dg.Resolvable):
     def build_defs(self, context: ComponentLoadContext) -> dg.Definitions:
         """Its own definitions; those of the first component of the code location include what all of them share."""
         components = context.component_tree.get_all_components(of_type=WeirApplication)
+        if self not in components:  # Python code has made it without saying of which type it is
+            components = [self]
         if self is not components[0]:
             return self.own
         places = [WeirResource(**each.weir) for each in components if each.weir]

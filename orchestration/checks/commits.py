@@ -11,6 +11,7 @@ import dagster as dg
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.orchestration.checks.expectations import expectation_results, expectation_specs
+from weir.orchestration.checks.selection import selected
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import size_text
@@ -72,8 +73,8 @@ def commit_checks(supervised: Supervised) -> dg.AssetChecksDefinition:
             *expectation_specs(supervised),
         ],
     )
-    def audit(weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
-        yield from commit_results(supervised, weir.settings())
+    def audit(context: dg.AssetCheckExecutionContext, weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
+        yield from selected(context, commit_results(supervised, weir.settings()))
 
     return audit
 

@@ -1,7 +1,5 @@
 """The checks of an application's sinks outside the warehouse: does each of them have what was committed?"""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 
@@ -9,6 +7,7 @@ import dagster as dg
 
 from weir.infra.settings import Settings
 from weir.orchestration.assets.materializations import dagster_values
+from weir.orchestration.checks.selection import selected
 from weir.orchestration.drivers.metadata import sink_metadata
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
@@ -38,8 +37,8 @@ def sink_checks(supervised: Supervised) -> list[dg.AssetChecksDefinition]:
             for key in supervised.sinks.values()
         ],
     )
-    def audit_sinks(weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
-        yield from sink_results(supervised, weir.settings())
+    def audit_sinks(context: dg.AssetCheckExecutionContext, weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
+        yield from selected(context, sink_results(supervised, weir.settings()))
 
     return [audit_sinks]
 

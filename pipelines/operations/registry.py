@@ -35,6 +35,9 @@ class Registration:
     """The folder from which the module was imported at the start."""
 
 
+_INSTALLED = ("site-packages", "dist-packages")
+
+
 def _entries(settings: Settings) -> Folder:
     return folder_at(settings.dir / "applications")
 
@@ -52,14 +55,16 @@ def load_reference(reference: str, import_from: Path | None = None) -> Applicati
 
 
 def imported_from(reference: str) -> Path | None:
-    """The folder, among those where Python looks for modules, from which the module of ``module:attribute`` was
-    imported; None if it was not imported from a file."""
+    """The folder from which the module of ``module:attribute`` was imported; None if it was not imported from a file,
+    or if it is installed: environments come and go."""
     name = reference.partition(":")[0]
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None:
         return None
     path = Path(file).absolute()
-    return path.parents[name.count(".") + (path.stem == "__init__")]
+    up = name.count(".") + (path.stem == "__init__")
+    folder = path.parents[up] if up < len(path.parents) else None
+    return None if folder is None or folder.name in _INSTALLED else folder
 
 
 def register(settings: Settings, application: str, reference: str) -> None:

@@ -823,11 +823,11 @@ class Coordinator:
                 self.metrics.freshness.took(receipt.arrived)
                 result.wants_commit |= receipt.wants_commit
                 took = Took(
-                    receipt.counts.get("records_in", 0),
+                    receipt.counts.get("records_in", 0) if task.topics else 0,
                     receipt.seconds,
                     receipt.function_seconds,
                     ran_out_of_time=receipt.ran_out_of_time,
-                    is_read=bool(task.topics),
+                    sent_rows=receipt.sent_rows,
                 )
                 result.took[task.id] = result.took[task.id] + took if task.id in result.took else took
                 result.records_in += took.records

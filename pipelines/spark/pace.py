@@ -16,7 +16,8 @@ COMMIT_SHARE = 0.8
 """The share of the commit interval that an epoch aims at while input is behind: one large epoch combines more records
 per key than several small ones, and pays for starting only once."""
 SHORTEST_S, LONGEST_S = 0.05, 0.8
-"""No epoch aims at less, nor at more: a task that has read all it may waits for the others until the epoch ends."""
+"""No epoch aims at less, nor at more: a task that has read all it may waits for the others until the epoch ends. It
+takes longer where tasks need much time beside their records."""
 FIRST_RECORDS = 100_000
 """What the tasks share in their first epochs, before anything is known of them."""
 FEWEST_RECORDS = 1_000
@@ -32,27 +33,28 @@ LEAST_BUDGET = 0.25
 class Took:
     """What a task's part of an epoch took."""
 
-    rows: int
+    records: int
+    """Read from topics."""
     seconds: float
     function_seconds: float = 0.0
-    """How long of that it was in loops over records that call functions."""
+    """How long it was in loops over records that call functions."""
     ran_out_of_time: bool = False
-    is_read: bool = True
-    """Whether the rows are records of topics, not what other tasks have sent."""
+    sent_rows: int = 0
+    """Of what other tasks have sent."""
 
     @property
-    def records(self) -> int:
-        """How many records of topics it read."""
-        return self.rows if self.is_read else 0
+    def rows(self) -> int:
+        """All that were processed."""
+        return self.records + self.sent_rows
 
     def __add__(self, other: Took) -> Took:
         """What two parts took that are taken up together, one of them late."""
         return Took(
-            self.rows + other.rows,
+            self.records + other.records,
             self.seconds + other.seconds,
             self.function_seconds + other.function_seconds,
             ran_out_of_time=self.ran_out_of_time or other.ran_out_of_time,
-            is_read=self.is_read,
+            sent_rows=self.sent_rows + other.sent_rows,
         )
 
 
@@ -186,27 +188,33 @@ class Pace:
         if not took.rows:
             return
         budget_s, seconds = share.budget_ms / 1000, max(1e-6, took.seconds)
-        if took.ran_out_of_time or task in self._fixed_s:
-            most_s = FIXED_GROWTH * self._fixed_s.get(task, math.inf)
-            self._fixed_s[task] = min(seconds - took.function_seconds, most_s)
+        self._learn_fixed(task, took)
         if not took.ran_out_of_time:
             if task not in self._records and seconds < 2 * self._interval_s:
                 # Cold: connections, imports. It says little about the next.
                 self._records[task] = share.records * 4
                 return
-            if took.rows < 0.8 * share.records:
+            if took.records < 0.8 * share.records:
                 return
         fixed_s = self._fixed_s.get(task, 0.0)
         on_records_s = max(1e-6, seconds - fixed_s)
         self._costs_s[task] = on_records_s / took.rows
         scale = min(4.0, (self._enough(task, budget_s) - fixed_s) / on_records_s)
-        if took.ran_out_of_time:
-            self._records[task] = max(1, int(took.rows * scale))
-        else:
-            self._records[task] = max(min(share.records, FEWEST_RECORDS), int(took.rows * max(0.5, scale)))
+        if not took.ran_out_of_time:
+            self._records[task] = max(min(share.records, FEWEST_RECORDS), int(took.records * max(0.5, scale)))
+        elif took.records:
+            self._records[task] = max(1, int(took.records * scale))
+
+    def _learn_fixed(self, task: TaskId, took: Took) -> None:
+        """From few records, or if it was less than thought: decoding, operators and files take longer with more."""
+        rest_s, known_s = took.seconds - took.function_seconds, self._fixed_s.get(task)
+        if took.ran_out_of_time and took.rows < FEWEST_RECORDS:
+            self._fixed_s[task] = min(rest_s, math.inf if known_s is None else FIXED_GROWTH * known_s)
+        elif known_s is not None:
+            self._fixed_s[task] = min(rest_s, known_s)
 
     def _enough(self, task: TaskId, budget_s: float) -> float:
-        """``budget_s``, or what leaves as much time to records as goes elsewhere."""
+        """``budget_s``, or what leaves as much time to records as goes elsewhere, up to ``LONGEST_S``."""
         fixed_s = self._fixed_s.get(task, 0.0)
         return max(budget_s, fixed_s + min(fixed_s, LONGEST_S))
 

@@ -435,6 +435,7 @@ class EpochRunner:
             output.clocks.update(_partition_times(sub_topology, plan, read.times_ms, clocks))
             _keep_merge_times(output.clocks, plan, read)
             _save(session, CLOCKS_KEY, output.clocks)
+            taken, of_topics = sum(read.arrivals.taken_of()), sum(frame.height for frame in read.frames.values())
             receipt = Receipt(
                 task=plan.task,
                 plan_hash=plan_hash,
@@ -452,11 +453,7 @@ class EpochRunner:
                     "failed_records": len(read.left_out) + len(attempts.left_out),
                     "retries": int(attempts.waiting is not None),
                     "invalid_timestamps": len(read.skipped) + output.counts.get("invalid_timestamps", 0),
-                    "records_in": (
-                        sum(frame.height for frame in read.frames.values())
-                        if sub_topology.sources
-                        else sum(read.arrivals.taken_of())
-                    )
+                    "records_in": (of_topics if sub_topology.sources else taken)
                     + len(read.dead)
                     + len(read.left_out)
                     + len(read.skipped),
@@ -469,6 +466,7 @@ class EpochRunner:
                 bad_record=attempts.stopped.record if attempts.stopped else next(iter(read.stopped_at.values()), None),
                 wants_commit=read.was_cut or output.wants_commit,
                 waiting=attempts.waiting,
+                sent_rows=taken - of_topics,
                 seconds=time.monotonic() - started_s,
                 function_seconds=calls.seconds - function_seconds,
                 ran_out_of_time=read.ran_out_of_time,

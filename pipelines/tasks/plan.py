@@ -153,6 +153,8 @@ class Receipt:
     """Whether it stopped early at ``max_uncommitted_bytes`` or ``max_rollback_us``, or a processor asked for it."""
     waiting: Waiting | None = None
     """The record before which it stopped, to try it again."""
+    sent_rows: int = 0
+    """How many rows it took of what other tasks have sent."""
     seconds: float = 0.0
     """How long it took."""
     function_seconds: float = 0.0

@@ -22,7 +22,7 @@ from weir.state.storage.places import Place, folder_at, table_at
 LOG = "_delta_log"
 """The folder of a table's log, below the table's."""
 _ENTRY = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
 _CLASSIC = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 _POINTER = "_last_checkpoint"
 """The file that tells readers of the newest checkpoint; without it they list the folder."""
@@ -83,6 +83,15 @@ def checkpoint_version(name: str) -> int | None:
     """The version of the checkpoint that a file is, or is a part of; None for any other file."""
     found = _CHECKPOINT.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def covered_version(names: Iterable[str]) -> int:
+    """The newest version that a checkpoint covers, in whatever format; -1 without one. One that lacks parts does not
+    count."""
+    names = list(names)
+    others = {name: version for name in names if (version := checkpoint_version(name)) is not None}
+    whole = complete_checkpoints(names)
+    return max((at for name, at in others.items() if at in whole or not _CLASSIC.fullmatch(name)), default=-1)
 
 
 def complete_checkpoints(names: Iterable[str]) -> dict[int, list[str]]:

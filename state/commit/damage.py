@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 
 from weir.state.commit.checkpoints import (
     LOG,
-    complete_checkpoints,
+    covered_version,
     entry_name,
     entry_version,
     is_whole,
@@ -76,7 +76,7 @@ def damaged_file(folder: Folder, names: Sequence[str] = ()) -> tuple[str, str] |
     """
     log = folder / LOG
     there = [file.name for file in log.list()]
-    covered = max(complete_checkpoints(there), default=-1)
+    covered = covered_version(there)
     entries = {version: name for name in there if (version := entry_version(name)) is not None}
     for number, name in sorted(entries.items()):
         if (text := log.get(name)).isspace() or not text:

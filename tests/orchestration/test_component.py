@@ -15,6 +15,7 @@ from dagster.components.testing import DefsFolderSandbox, create_defs_folder_san
 
 from weir.dagster import OnLag, Thresholds, WeirApplication, WeirResource, definitions, supervise
 from weir.orchestration.supervised import FIRST_DAY
+from weir.pipelines.application import load_application
 
 TYPE = "weir.dagster.WeirApplication"
 PROGRAM = """
@@ -79,6 +80,25 @@ def test_attributes_left_out_are_the_defaults_of_supervise(project):
         assert (made.thresholds, made.on_lag) == (Thresholds(), OnLag())
         assert (made.first_day, made.end_day) == (FIRST_DAY, None)
         assert (list(made.owners), list(made.unwatched), component.weir) == ([], [], {})
+
+
+MADE = """
+import dagster as dg
+from weir.dagster import WeirApplication
+
+@dg.component_instance
+def load(context):
+    return WeirApplication(program="weir.pipelines.examples.flights:app")
+"""
+
+
+def test_one_that_python_makes_without_saying_its_type_has_all_that_looks_after_it(project):
+    folder = project.defs_folder_path / "made"
+    folder.mkdir()
+    (folder / "component.py").write_text(MADE)
+    reference = "weir.pipelines.examples.flights:app"
+    with project.load_component_and_build_defs(folder) as (_, defs):
+        assert names(defs) == names(definitions(supervise(load_application(reference), reference)))
 
 
 ATTRIBUTES = """\

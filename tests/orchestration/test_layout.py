@@ -18,6 +18,7 @@ MADE_IN = {
 }
 ROOT_FILES = {
     "application.py",
+    "component.py",
     "definitions.py",
     "on_lag.py",
     "partitions.py",

@@ -18,7 +18,7 @@ from tests.pipelines.order.model import Machine
 from tests.pipelines.spark.inline import Topics
 from tests.pipelines.spark.log_consumer import Row, log_reader
 from weir.infra.kafka.reader import PartitionReader
-from weir.pipelines.spark.errors import LostPosition
+from weir.pipelines.spark.errors import Loss, LostPosition
 from weir.state.types import TopicPartition
 
 FOREIGN: Row = (b"nobody", b'{"num": 1, "word": "foreign"}', 1_500)
@@ -133,10 +133,16 @@ class Brokers(Topics):
             records[number] = records[number]._replace(value=Value(rng.randrange(9), rng.choice("abcd")))
         return topics({at: [records[number]]}, self.with_headers).rows[at][0]
 
-    def lacks(self, lost: Sequence[LostPosition]) -> bool:
-        """Whether all of these positions are above the end of what a new leader had."""
+    def lacks(self, lost: Sequence[LostPosition], confirmed: Mapping[TopicPartition, int]) -> bool:
+        """Whether all of these positions are above the end of what a new leader had, and none is ``confirmed``."""
         begun = {at: min(began[1:]) for at, began in self.leaders.items() if began[1:]}
-        return all(each.position > begun.get((each.topic, each.partition), each.position) for each in lost)
+
+        def is_so(each: LostPosition) -> bool:
+            at = each.topic, each.partition
+            is_cut = each.loss in (Loss.TRUNCATED, Loss.SHORT) and at in begun
+            return is_cut and each.position > max(begun[at], confirmed.get(at, 0))
+
+        return all(map(is_so, lost))
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The last stable ones."""

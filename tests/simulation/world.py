@@ -216,7 +216,9 @@ class World:
             return
         if driver.is_excused and isinstance(error, OSError | RunError | StateError | DeltaError):
             return
-        if isinstance(error, OffsetsLostError) and (driver.has_seen_wrong or self.brokers.lacks(error.lost)):
+        if isinstance(error, OffsetsLostError) and (
+            driver.has_seen_wrong or self.brokers.lacks(error.lost, self.invariants.confirmed)
+        ):
             return
         newest = max(self.invariants.generations, default=0)
         if getattr(driver, "generation", newest) < newest or driver is not self._drivers[-1]:

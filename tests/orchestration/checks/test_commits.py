@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 
 from tests.orchestration.applications import FLIGHTS
 from weir.infra.control import TaskStatusRow, this_host
-from weir.orchestration.checks.commits import commit_checks
+from weir.orchestration.checks.commits import commit_checks, commit_results
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.thresholds import Thresholds
 from weir.state.commit.files import write_file
@@ -20,7 +20,7 @@ def audit(settings):
     """``audit()`` runs the checks and returns their results by name."""
 
     def run() -> dict[str, dg.AssetCheckResult]:
-        results = list(commit_checks(FLIGHTS)(WeirResource(dir=str(settings.dir))))
+        results = list(commit_results(FLIGHTS, settings))
         assert {result.check_name for result in results} == CHECKS
         return {result.check_name: result for result in results}
 

@@ -7,9 +7,8 @@ import pytest
 
 from tests.pipelines.spark import counted_numbers
 from weir.orchestration.application import definitions
-from weir.orchestration.checks.commits import commit_checks
+from weir.orchestration.checks.commits import commit_results
 from weir.orchestration.drivers.metadata import ingest_metadata
-from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import Thresholds
 from weir.state.commit.protocol import newest_commit
@@ -27,7 +26,7 @@ def supervised(**limits) -> Supervised:
 
 
 def result(settings, **limits) -> dg.AssetCheckResult:
-    results = commit_checks(supervised(**limits))(WeirResource(dir=str(settings.dir)))
+    results = commit_results(supervised(**limits), settings)
     (found,) = (each for each in results if each.check_name == NAME)
     return found
 

@@ -1,10 +1,11 @@
 """Output tables whose files are gone or damaged, as checks of their assets."""
 
+import dagster as dg
 import polars as pl
 import pytest
 
 from tests.orchestration.applications import FLIGHTS
-from weir.orchestration.checks.files import file_checks
+from weir.orchestration.checks.files import file_checks, file_results
 from weir.orchestration.resources import WeirResource
 from weir.state.commit.files import write_file
 from weir.state.commit.tables import AppendTable
@@ -20,8 +21,8 @@ def results(settings):
 
     def run():
         found = {}
-        for check in file_checks(FLIGHTS):
-            for result in check(WeirResource(dir=str(settings.dir))):
+        for name, reads in (("files_present", False), ("files_readable", True)):
+            for result in file_results(FLIGHTS, settings, name, reads=reads):
                 if result.asset_key == FLIGHTS.outputs[TABLE]:
                     found[result.check_name] = result.passed, result.description
                 else:
@@ -53,3 +54,15 @@ def test_a_file_that_is_cut_or_spoilt_fails_the_check_of_its_table(settings, res
     for passed, said in results().values():
         assert not passed
         assert f"names the file {file}: it is gone; put it back from a backup" in said
+
+
+def test_of_several_tables_those_that_a_run_selects_are_looked_at(settings):
+    key = dg.AssetCheckKey(FLIGHTS.outputs[TABLE], "files_readable")
+    defs = dg.Definitions(
+        asset_checks=file_checks(FLIGHTS),
+        resources={"weir": WeirResource(dir=str(settings.dir))},
+        jobs=[dg.define_asset_job("one", dg.AssetSelection.checks(key))],
+    )
+    assert len(FLIGHTS.outputs) > 1
+    found = defs.resolve_job_def("one").execute_in_process().get_asset_check_evaluations()
+    assert [(each.asset_key, each.check_name) for each in found] == [(key.asset_key, key.name)]

@@ -11,8 +11,7 @@ from tests.orchestration.readings import metric, observed, task
 from weir import Application, StreamsBuilder, String
 from weir.infra.control import ControlDatabase, this_host
 from weir.orchestration.assets.ingest import ingest_assets
-from weir.orchestration.checks.sinks import sink_checks
-from weir.orchestration.resources import WeirResource
+from weir.orchestration.checks.sinks import sink_results
 from weir.orchestration.sensors.health import health_sensor
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.registry import register
@@ -47,8 +46,7 @@ def told(settings):
 @pytest.fixture
 def check(settings):
     def result():
-        (definition,) = sink_checks(SHOP)
-        (found,) = definition(WeirResource(dir=str(settings.dir)))
+        (found,) = sink_results(SHOP, settings)
         return found
 
     def run():

@@ -54,6 +54,20 @@ def test_a_program_is_found_again_from_any_folder(tmp_path, monkeypatch, file, n
     assert registered_application(settings, "own").id == "own"
 
 
+def test_of_an_installed_program_the_current_folder_is_kept_and_not_the_environment(tmp_path, monkeypatch):
+    environment = tmp_path / "lib" / "site-packages"
+    environment.mkdir(parents=True)
+    (environment / "installed_shop.py").write_text(OWN_PROGRAM)
+    monkeypatch.syspath_prepend(environment)
+    monkeypatch.chdir(tmp_path)
+    load_reference("installed_shop:app")
+    settings = Settings(dir=tmp_path / ".weir")
+    register(settings, "own", "installed_shop:app")
+    monkeypatch.delitem(sys.modules, "installed_shop", raising=False)
+    entry = json.loads((settings.dir / "applications" / "own.json").read_text())
+    assert entry["import_from"] == str(tmp_path)
+
+
 def test_an_example_is_found_under_its_new_name(tmp_path):
     settings = write_entry(tmp_path / ".weir", "flights", "pipelines.examples.flights:app", tmp_path)
     assert registered_reference(settings, "flights") == "weir.pipelines.examples.flights:app"

@@ -133,7 +133,7 @@ def test_after_a_kill_and_in_lost_stores_too(tmp_path, step):
 
     def die(name: str) -> None:
         times[name] += 1
-        if name == step and times[name] == 6:
+        if name == step and times[name] == 3:
             raise Killed
 
     with pytest.raises(Killed):

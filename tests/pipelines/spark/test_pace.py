@@ -81,6 +81,15 @@ def test_a_task_that_ran_out_of_time_gets_what_fits():
     assert shares[B].records == 4 * (FIRST_RECORDS // 2 + 1), "another slot's task is none the worse"
 
 
+def test_of_what_other_tasks_send_one_that_runs_out_of_time_gets_what_fits():
+    """Its topic, if it has one, is quiet."""
+    pace = paced(APART)
+    pace.shares({A: MANY, B: 0}, {})
+    pace.took(0.9, {A: Took(50_000, 0.05), B: Took(0, 0.4, 0.38, ran_out_of_time=True, sent_rows=1_900)})
+    share = pace.shares({A: MANY, B: 0}, {})[B]
+    assert (share.budget_ms, share.batch_rows) == (400, 950), "half of those that fit"
+
+
 def test_tasks_of_one_slot_divide_its_time_and_leave_each_other_what_they_do_not_need():
     pace = paced(TOGETHER)
     pace.shares({A: MANY, B: MANY}, {})
@@ -137,8 +146,22 @@ def test_a_task_goes_on_with_many_records_however_long_its_epochs_take_without_t
     assert all(each.seconds <= epoch_ms / 1000 for each in took.values())
 
 
-def worked(share: Share, fixed_s: float, record_s: float) -> Took:
-    """What a worker does with a share: batches of the sizes that it chooses, each of which has ``fixed_s``."""
+@pytest.mark.parametrize("interval_s", [0.1, 1.0])
+@pytest.mark.parametrize("beside_us", [1, 3, 9])
+def test_what_grows_with_the_records_makes_no_epoch_longer(interval_s, beside_us):
+    """Cheap functions: decoding, operators and files take longer than they do."""
+    pace, target_s = paced({A: 0}, interval_s=interval_s), 0.8 * interval_s
+    for _ in range(80):
+        share = pace.shares({A: MANY}, {})[A]
+        took = worked(share, 0.005, 1e-6, beside_us / 1e6)
+        pace.took(took.seconds, {A: took})
+    assert target_s / 2 < took.seconds < 1.5 * target_s
+    assert took.rows * (1 + beside_us) / 1e6 > target_s / 2
+
+
+def worked(share: Share, fixed_s: float, record_s: float, beside_s: float = 0.0) -> Took:
+    """What a worker does with a share: batches of the sizes that it chooses, each of which has ``fixed_s``; of each
+    record, ``record_s`` go to functions."""
     left, now_s, batch, on_records_s, budget_s = (
         share.records,
         0.0,
@@ -148,7 +171,7 @@ def worked(share: Share, fixed_s: float, record_s: float) -> Took:
     )
     while True:
         rows = min(batch, left)
-        seconds = fixed_s + rows * record_s
+        seconds = fixed_s + rows * (record_s + beside_s)
         if rows > 1 and seconds > PATIENCE * budget_s:
             now_s, batch = now_s + PATIENCE * budget_s, max(1, rows // LESS)
             continue

@@ -83,6 +83,13 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(table, harm, pointer):
     assert (again.numbers(), last_checkpoint(again.folder / SPEC.name)) == ([*range(1, 16)], 15)
 
 
+def test_what_a_killed_writer_left_of_a_newer_checkpoint_changes_nothing(table):
+    cut(table.checkpoint(10))
+    (table.log / f"{12:020}.checkpoint.parquet#1").write_bytes(b"PAR1")
+    again = Table(table.folder)
+    assert (again.numbers(), again.table.version) == ([*range(1, 14)], 13)
+
+
 @pytest.mark.parametrize("pointer", [empty, cut, Path.unlink])
 def test_a_torn_pointer_to_the_checkpoint_is_no_loss(table, pointer):
     pointer(table.log / "_last_checkpoint")
