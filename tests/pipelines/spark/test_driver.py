@@ -328,7 +328,7 @@ def test_a_run_rests_while_a_restore_takes_long(place, monkeypatch, until_caught
     driver, stop = place.driver(), Stop()
     driver.run(stop, until_caught_up=until_caught_up)
     assert len(looks) == 20
-    assert len(set(looks[2:])) == 18, "it rests between two looks"
+    assert len(set(looks)) > 15, "it rests between two looks, unless something else is due"
 
 
 def test_a_task_that_has_just_been_restored_and_writes_too_late_is_restored_once_more(place, monkeypatch):
