@@ -41,22 +41,21 @@ class IngestConfig(dg.Config):
 
 
 def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
-    """One op that runs a driver to its end and reports those of the ingest and its tables that were selected, or
-    nothing before the first commit. The driver does the same, whatever is selected.
+    """One op that runs a driver to its end and reports the ingest and all tables, or nothing before the first commit.
 
     Only the driver's closing record makes the run a success.
     """
 
     @dg.multi_asset(
         name=supervised.ingest_op,
-        can_subset=True,
+        can_subset=False,
         specs=list(_specs(supervised)),
         description="Start a driver, follow it to its end, and record what it reports.",
     )
     def ingest(
         context: dg.AssetExecutionContext, config: IngestConfig, weir: WeirResource, pipes: dg.PipesSubprocessClient
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-        settings, selected = weir.settings(), context.selected_asset_keys
+        settings = weir.settings()
         context.instance.add_run_tags(context.run.run_id, supervised.tags)
         try:
             driven = run_driver(
@@ -66,10 +65,8 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
                 weir,
                 pipes,
                 {
-                    "ingest": supervised.ingest.to_user_string() if supervised.ingest in selected else None,
-                    "tables": {
-                        name: key.to_user_string() for name, key in supervised.tables.items() if key in selected
-                    },
+                    "ingest": supervised.ingest.to_user_string(),
+                    "tables": {name: key.to_user_string() for name, key in supervised.tables.items()},
                     "until_caught_up": config.until_caught_up,
                     "take_over": config.take_over,
                 },
@@ -119,7 +116,7 @@ def _results_of_terminated(
     events = commit_materializations(
         supervised, newest, context.instance, settings, health=health_metadata(settings, supervised.id)
     )
-    return [_result(event) for event in events if event.asset_key in context.selected_asset_keys]
+    return [_result(event) for event in events if event.asset_key in (supervised.ingest, *supervised.tables.values())]
 
 
 def _result(event: dg.AssetMaterialization) -> dg.MaterializeResult[None]:

@@ -31,24 +31,22 @@ if TYPE_CHECKING:
 
 
 def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> None:
-    """One materialization of the ingest and one of each table, of those that the run selected; none if nothing was ever
-    committed."""
+    """One materialization of the ingest and one of each table; none if nothing was ever committed."""
     newest = newest_commit(folder_at(settings.warehouse), summary.application)
     if newest is None:
         return
     topology = load_reference(pipes.get_extra("reference")).over(newest).topology
-    if (ingest := pipes.get_extra("ingest")) is not None:
-        pipes.report_asset_materialization(
-            asset_key=ingest,
-            metadata={
-                **health_metadata(settings, summary.application),
-                **ingest_metadata(newest, topology.topics()),
-                "ended": summary.reason,
-                "records_in": summary.records_in,
-                "commits": summary.commits,
-                "seconds": round(summary.seconds, 3),
-            },
-        )
+    pipes.report_asset_materialization(
+        asset_key=pipes.get_extra("ingest"),
+        metadata={
+            **health_metadata(settings, summary.application),
+            **ingest_metadata(newest, topology.topics()),
+            "ended": summary.reason,
+            "records_in": summary.records_in,
+            "commits": summary.commits,
+            "seconds": round(summary.seconds, 3),
+        },
+    )
     for of_program, asset_key in pipes.get_extra("tables").items():
         table = stored_table(of_program, topology.names)
         pipes.report_asset_materialization(
