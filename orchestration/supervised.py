@@ -22,6 +22,8 @@ from weir.state.types import CHANGELOG_FOLDER, TableSpec
 FIRST_DAY = date(2020, 1, 1)
 TAG_CHARACTERS = 63
 """The most that Dagster allows in an asset's tag."""
+NO_RETRIES = {"dagster/max_retries": "0"}
+"""On the runs of ingests: where a driver was killed, a sensor starts the next run, and Dagster would start another."""
 TASKS = dg.DynamicPartitionsDefinition(name="weir_tasks")
 """One partition per task of all applications (``shop:0_3``); the commits sensor keeps them in step with commits."""
 BACKFILLS = dg.DynamicPartitionsDefinition(name="weir_backfills")

@@ -1,5 +1,4 @@
-"""The files of docs/dagster.md are loaded by Dagster, and its command runs the application from any folder.
-Dagster also takes the ``dagster.yaml`` of the operator's guide."""
+"""The files of docs/dagster.md are loaded by Dagster, and its command runs the application from any folder."""
 
 from __future__ import annotations
 
@@ -16,9 +15,7 @@ import dagster as dg
 import pytest
 import yaml
 from confluent_kafka import Producer
-from dagster._config import validate_config  # has no public name
 from dagster._core.code_pointer import load_python_file  # has no public name
-from dagster._core.instance.config import dagster_instance_config_schema  # has no public name
 from dagster.components.testing import create_defs_folder_sandbox
 
 from weir import read_table
@@ -99,14 +96,6 @@ def test_the_component_of_the_page_loads_with_each_attribute():
             assert (made.first_day, made.end_day) == (date(2026, 1, 1), date(2027, 1, 1))
             assert (list(made.owners), list(made.unwatched)) == (["team:shop"], ["nightly_compaction"])
             assert defs.resources["weir"] == WeirResource(slots=2)
-
-
-def test_dagster_takes_the_configuration_of_the_guide():
-    guide = (ROOT / "docs" / "operators-guide.md").read_text()
-    (written,) = re.findall(r"```yaml\n(# \$DAGSTER_HOME/dagster.yaml.*?)```", guide, re.DOTALL)
-    assert validate_config(dagster_instance_config_schema(), yaml.safe_load(written)).errors is None
-    wrong = yaml.safe_load(written.replace("skipped", "skiped"))
-    assert validate_config(dagster_instance_config_schema(), wrong).errors
 
 
 @pytest.mark.dagster

@@ -15,7 +15,7 @@ from weir.orchestration.assets.partitions import update_partitions
 from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.drivers.metadata import health_metadata
 from weir.orchestration.resources import WeirResource, run_driver
-from weir.orchestration.supervised import Supervised
+from weir.orchestration.supervised import NO_RETRIES, Supervised
 from weir.pipelines.operations.advice import addressed
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.commit.outbox import outbox_name
@@ -43,12 +43,14 @@ class IngestConfig(dg.Config):
 def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
     """One op that runs a driver to its end and reports the ingest and all tables, or nothing before the first commit.
 
-    Only the driver's closing record makes the run a success.
+    Only the driver's closing record makes the run a success. The op has a pool to itself: where the Dagster instance
+    limits pools to one, a second run of the ingest waits for the first.
     """
 
     @dg.multi_asset(
         name=supervised.ingest_op,
         can_subset=False,
+        pool=supervised.ingest_op,
         specs=list(_specs(supervised)),
         description="Start a driver, follow it to its end, and record what it reports.",
     )
@@ -56,7 +58,7 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, config: IngestConfig, weir: WeirResource, pipes: dg.PipesSubprocessClient
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
         settings = weir.settings()
-        context.instance.add_run_tags(context.run.run_id, supervised.tags)
+        context.instance.add_run_tags(context.run.run_id, {**supervised.tags, **NO_RETRIES})
         try:
             driven = run_driver(
                 DRIVER,

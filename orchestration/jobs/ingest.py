@@ -6,7 +6,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import (  # has n
     UnresolvedAssetJobDefinition as AssetJob,
 )
 
-from weir.orchestration.supervised import Supervised
+from weir.orchestration.supervised import NO_RETRIES, Supervised
 
 
 def ingest_job(supervised: Supervised) -> AssetJob:
@@ -14,7 +14,7 @@ def ingest_job(supervised: Supervised) -> AssetJob:
     assets runs the ingest until it has caught up."""
     return dg.define_asset_job(
         supervised.ingest_job,
-        tags=supervised.tags,
+        tags={**supervised.tags, **NO_RETRIES},
         description="Run the ingest until it is stopped or terminated, or with until_caught_up: true until it has "
         "caught up with its topics; the hourly audit runs its checks.",
         selection=dg.AssetSelection.assets(supervised.ingest, *supervised.tables.values()).without_checks(),

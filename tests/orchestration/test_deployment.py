@@ -1,9 +1,10 @@
-"""A realistic deployment: ``workspace.yaml`` served by a webserver and a daemon, everything on PostgreSQL, runs queued
+"""The deployment of docs/deployment.md: a code server, a webserver and a daemon, everything on PostgreSQL, runs queued
 and in separate processes. It recovers from kills, and no secret shows anywhere."""
 
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,16 +34,13 @@ FAILED_LIMIT_S = 30.0
 TERMINATED_LIMIT_S = 15.0
 SECRETS = ("not-to-be-seen-1", "not-to-be-seen-2")
 """A database's password and that of a broker of one's own; the embedded one has another."""
-DAGSTER_YAML = """
-telemetry: {{enabled: false}}
-# without a named driver, SQLAlchemy 2.1 uses psycopg, which dagster-postgres does not support
-storage: {{postgres: {{postgres_url: {url!r}}}}}
-run_coordinator:
-  {{module: dagster._core.run_coordinator, class: QueuedRunCoordinator, config: {{dequeue_interval_seconds: 1}}}}
-"""
+FILES = Path(__file__).parents[2] / "docs" / "deployment"
+WORKSPACE = str(FILES / "workspace.yaml")
 LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) {
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
   ... on RunConfigValidationInvalid { errors { message } } } }"""
+LOADED = """{ repositoryOrError(
+  repositorySelector: {repositoryLocationName: "shop", repositoryName: "__repository__"}) { __typename } }"""
 TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } }"
 
 
@@ -52,24 +50,38 @@ class Deployment:
     def __init__(self, folder: Path, settings: Settings, dagster_url: str, root: Path) -> None:
         self.folder, self.settings, self.root = folder, settings, root
         self.dagster_url = dagster_url
-        (folder / "dagster.yaml").write_text(
-            DAGSTER_YAML.format(url=dagster_url.replace("postgresql://", "postgresql+psycopg2://"))
-        )
+        shutil.copy(FILES / "dagster.yaml", folder)
+        self.code_port = free_port(0)
         self.instance = dg.DagsterInstance.from_config(str(folder))
         self.database = ControlDatabase(settings.control_database_url)
         self.port = free_port(0)
-        self.webserver = self._start("dagster_webserver", "-w", "workspace.yaml", "-p", str(self.port))
+        self.start_code_server()
+        self.webserver = self._start("dagster_webserver", "-w", WORKSPACE, "-p", str(self.port))
         self.left: list[psutil.Process] = []
         self.start_daemon()
 
     def start_daemon(self) -> None:
-        self.daemon = self._start("dagster._daemon", "run", "-w", "workspace.yaml")
+        self.daemon = self._start("dagster._daemon", "run", "-w", WORKSPACE)
 
     def kill_daemon(self) -> None:
-        """Its code server ends by itself after its runs have; that takes Dagster another twenty seconds."""
-        self.left = psutil.Process(self.daemon.pid).children()
         self.daemon.kill()
         self.daemon.wait()
+
+    def start_code_server(self) -> None:
+        """In a folder of its own, so that only its options say where the program is."""
+        arguments = ["code-server", "start", "--host", "127.0.0.1", "--port", str(self.code_port)]
+        program = ["--module-name", "weir.orchestration.definitions", "--working-directory", str(self.root)]
+        self.code_server = self._start("dagster", *arguments, *program)
+
+    def kill_code_server(self) -> None:
+        """With all that it has started, as a container or a unit of systemd ends."""
+        below = psutil.Process(self.code_server.pid).children(recursive=True)
+        self.code_server.kill()
+        self.code_server.wait()
+        for process in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(below, timeout=10)
 
     def _start(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.folder / "servers.log").open("ab") as log:
@@ -77,8 +89,13 @@ class Deployment:
                 [sys.executable, "-m", module, *arguments],
                 stdout=log,
                 stderr=log,
-                cwd=self.root,
-                env={**os.environ, "DAGSTER_HOME": str(self.folder)},
+                cwd=self.folder,
+                env={
+                    **os.environ,
+                    "DAGSTER_HOME": str(self.folder),
+                    "CODE_SERVER_HOST": "127.0.0.1",
+                    "CODE_SERVER_PORT": str(self.code_port),
+                },
             )
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
@@ -92,9 +109,9 @@ class Deployment:
             return json.load(response)["data"]
 
     def is_up(self) -> bool:
+        """Whether the webserver has the definitions of the code server."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/server_info", timeout=5):
-                return True
+            return self.ask(LOADED)["repositoryOrError"]["__typename"] == "Repository"
         except OSError:
             return False
 
@@ -123,7 +140,7 @@ class Deployment:
 
     def close(self) -> None:
         """End the servers and what they have started; now and then one of Dagster's code servers hangs as it ends."""
-        servers = (self.daemon, self.webserver)
+        servers = (self.daemon, self.webserver, self.code_server)
         for server in servers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 self.left += psutil.Process(server.pid).children(recursive=True)
@@ -156,6 +173,9 @@ def postgresql(tmp_path) -> Iterator[str]:
 def deployment(postgresql, tmp_path, pytestconfig) -> Iterator[Deployment]:
     (tmp_path / "home").mkdir()
     with pytest.MonkeyPatch.context() as patch:
+        # without a named driver, SQLAlchemy 2.1 uses psycopg, which dagster-postgres does not support
+        dagster_url = postgresql.format("dagster").replace("postgresql://", "postgresql+psycopg2://")
+        patch.setenv("DAGSTER_POSTGRES_URL", dagster_url)
         patch.setenv("WEIR_CONTROL_URL", postgresql.format("weir").replace("postgresql://", "postgresql+psycopg://"))
         patch.setenv("WEIR_KAFKA_SASL_PASSWORD", SECRETS[1])
         patch.setenv("WEIR_DIR", str(tmp_path / "weir"))
@@ -176,7 +196,7 @@ def test_a_deployment_recovers_from_kills_and_termination_commits(deployment):
         LAUNCH,
         params={
             "selector": {
-                "repositoryLocationName": "weir",
+                "repositoryLocationName": "shop",
                 "repositoryName": "__repository__",
                 "jobName": "weather_run",
             },
@@ -188,6 +208,7 @@ def test_a_deployment_recovers_from_kills_and_termination_commits(deployment):
     first, life = deployment.run(), deployment.status()
     assert first.run_id == launched["run"]["runId"]
     assert first.tags["weir/application"] == "weather"
+    assert first.tags["dagster/max_retries"] == "0", "its sensor restarts it, so Dagster does not"
 
     deployment.kill_daemon()
     deployment.start_daemon()
@@ -202,27 +223,35 @@ def test_a_deployment_recovers_from_kills_and_termination_commits(deployment):
     )
     assert any("was terminated by signal 9" in entry.message for entry in deployment.instance.all_logs(first.run_id))
     wait_for(lambda: deployment.reads(2), "the next run has resumed", START_LIMIT_S)
-    second, before = deployment.run(), newest_commit(deployment.settings.warehouse, "weather")
+    second = deployment.run()
+
+    deployment.kill_code_server()
+    deployment.start_code_server()
+    wait_for(lambda: deployment.reads(3), "a run has resumed under the next code server", START_LIMIT_S)
+    assert deployment.is_in(second, dg.DagsterRunStatus.FAILURE)
+    third, before = deployment.run(), newest_commit(deployment.settings.warehouse, "weather")
     below = psutil.Process(deployment.status().pid).children(recursive=True)
 
-    deployment.ask(TERMINATE, run=second.run_id)
+    deployment.ask(TERMINATE, run=third.run_id)
     assert (
-        wait_for(lambda: deployment.is_in(second, dg.DagsterRunStatus.CANCELED), "it is canceled", START_LIMIT_S)
+        wait_for(lambda: deployment.is_in(third, dg.DagsterRunStatus.CANCELED), "it is canceled", START_LIMIT_S)
         < TERMINATED_LIMIT_S
     )
-    failures = deployment.instance.all_logs(second.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    failures = deployment.instance.all_logs(third.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
     assert [entry.get_dagster_event().step_failure_data.error_display_string for entry in failures] == []
-    reports = deployment.instance.all_logs(second.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
+    reports = deployment.instance.all_logs(third.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
     assert ["weather", "ingest"] in [entry.get_dagster_event().asset_key.path for entry in reports]
     ended = deployment.status()
     assert (ended.state, ended.error, ended.has_process) == ("stopped", None, False)
     assert not psutil.wait_procs(below, timeout=5)[1]
     after = newest_commit(deployment.settings.warehouse, "weather")
-    assert after.generation == 2
+    assert after.generation == 3
     assert {name: task.positions for name, task in after.tasks.items()} == {
         name: task.positions for name, task in before.tasks.items()
     }
-    for run in (first, second):
+    runs = deployment.instance.get_runs()
+    assert {run.run_id for run in runs} == {first.run_id, second.run_id, third.run_id}
+    for run in runs:
         assert len(deployment.instance.all_logs(run.run_id)) < 200
     assert secrets_found(deployment) == []
 
