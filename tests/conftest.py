@@ -18,6 +18,7 @@ import requests
 import typer.testing
 from hypothesis import settings as hypothesis_settings
 
+from tests import forked
 from tests.azure_server import azure_server, make_container
 from tests.examples import examples
 from tests.kafka_server import kafka_server
@@ -112,6 +113,7 @@ def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     base = str(tmp_path_factory.getbasetemp())
     before = set(psutil.pids())
     yield
+    forked.stop()
     until = time.monotonic() + LEFTOVER_LIMIT_S
     while (left := _left(base, before)) and time.monotonic() < until:
         time.sleep(0.1)
