@@ -16,6 +16,9 @@ import psutil
 import pytest
 import requests
 import typer.testing
+
+# As in the workers of a run; with more, each small frame waits for another thread to wake up: a quarter more CPU.
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
 from hypothesis import settings as hypothesis_settings
 
 from tests import forked

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
+from itertools import product
 
 import polars as pl
 import pytest
@@ -178,30 +178,34 @@ def _dying(driver: Committer) -> Committer:
 
 
 @pytest.mark.faults
-def test_two_hundred_commits_at_more_than_five_a_second_beside_five_compactions(tmp_path):
-    twins, failed, done = Twins(tmp_path, step=SEGMENT_EPOCHS // 20), [], threading.Event()
-    twins.commit(20)
+def test_commits_go_on_beside_compactions_at_each_of_their_steps(tmp_path):
+    twins, failed, done, met = Twins(tmp_path, step=SEGMENT_EPOCHS // 5), [], threading.Event(), set[str]()
+    twins.commit(10)
 
     def commits() -> None:
         try:
-            while twins.epoch < 220 * twins.step or not done.is_set():
+            while not done.is_set():
                 twins.commit()
         except BaseException as error:
             failed.append(error)
 
-    began, thread = time.monotonic(), threading.Thread(target=commits)
+    def go_on(step: str) -> None:
+        """Not before a commit that began after the step is done; once for each step of a compaction."""
+        if step not in met:
+            met.add(step)
+            wanted = twins.epoch + twins.step
+            wait_for(lambda: twins.epoch > wanted or failed, f"commits go on at {step!r}", every_s=0.01)
+
+    thread = threading.Thread(target=commits)
     thread.start()
-    for number in range(5):
-        wait_for(
-            lambda at=number: twins.epoch >= twins.step * (20 + at * 35) or failed,
-            "the driver has made more commits",
-            every_s=0.01,
-        )
-        twins.compact(is_whole=number % 2 == 1, tombstone_retention_ms=0 if number > 2 else 3_600_000)
-    done.set()
-    thread.join()
+    try:
+        for retention_ms, is_whole in product((3_600_000, 0), (False, True)):
+            met.clear()
+            twins.compact(is_whole=is_whole, tombstone_retention_ms=retention_ms, on_step=go_on)
+    finally:
+        done.set()
+        thread.join()
     assert not failed
-    assert 200 / (time.monotonic() - began) > 5
     commits_made = twins.epoch // twins.step  # each left a file at least
     assert file_actions(DeltaTable(twins.app / CHANGES.name)).height < commits_made
     twins.check()
