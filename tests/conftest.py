@@ -16,8 +16,12 @@ import psutil
 import pytest
 import requests
 import typer.testing
+
+# As in the workers of a run; with more, each small frame waits for another thread to wake up: a quarter more CPU.
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
 from hypothesis import settings as hypothesis_settings
 
+from tests import forked
 from tests.azure_server import azure_server, make_container
 from tests.examples import examples
 from tests.kafka_server import kafka_server
@@ -112,6 +116,7 @@ def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     base = str(tmp_path_factory.getbasetemp())
     before = set(psutil.pids())
     yield
+    forked.stop()
     until = time.monotonic() + LEFTOVER_LIMIT_S
     while (left := _left(base, before)) and time.monotonic() < until:
         time.sleep(0.1)

@@ -213,7 +213,8 @@ def objects_of(column: pl.Series, field: Field) -> list[Any]:
             return [None if each is None else dict(each) for each in entries]
         case Record(cls=cls, fields=fields):
             make = constructor(cls)
-            lists = [objects_of(column.struct.field(name), inner) for name, inner in fields]
+            part = column.struct.field if column.null_count() else column.struct.unnest().get_column  # all at once
+            lists = [objects_of(part(name), inner) for name, inner in fields]
             if not column.null_count():
                 return [make(*row) for row in zip(*lists, strict=True)]
             gone = column.is_null().to_list()

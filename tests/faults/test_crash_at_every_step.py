@@ -14,6 +14,7 @@ from threading import Event
 
 import pytest
 
+from tests.examples import combined
 from tests.faults.applications import PARTITIONS, TOPIC, build, records
 from tests.faults.dying import KilledError, dying_at
 from tests.faults.hook import DRIVER_STEPS, WORKER_STEPS
@@ -47,8 +48,7 @@ def undisturbed(tmp_path_factory):
     return left_by(there)
 
 
-@pytest.mark.parametrize("occurrence", [1, 4])
-@pytest.mark.parametrize("step", STEPS)
+@combined("step,occurrence", STEPS, [1, 4])
 def test_a_crash_at_a_step_leaves_what_an_undisturbed_run_leaves(tmp_path, undisturbed, step, occurrence):
     there = place(tmp_path)
     with pytest.raises(KilledError):

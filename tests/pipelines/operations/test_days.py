@@ -63,8 +63,9 @@ def patience(monkeypatch):
 
 
 @pytest.fixture
-def away(tmp_path):
-    """Settings with brokers that do not answer."""
+def away(tmp_path, monkeypatch):
+    """Settings with brokers that do not answer, which nobody waits for."""
+    monkeypatch.setattr(days, "ANSWER_LIMIT_S", 0.05)
     return Settings(dir=tmp_path / "weir", bootstrap_servers=NOBODY)
 
 

@@ -1,12 +1,10 @@
-"""Outboxes of sinks that get batches, filled without a run; also their publisher as a process.
-
-Run as a program, it publishes and dies at a step: ``batches.py FOLDER URL STEP TIMES``.
-"""
+"""Outboxes of sinks that get batches, filled without a run; also a publisher that is killed at a step, for a process
+of its own."""
 
 from __future__ import annotations
 
 import os
-import sys
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -27,7 +25,6 @@ from weir.state.commit.outbox import Outbox
 from weir.state.commit.tables import AppendTable
 
 APP, SINK = "shop", "orders"
-DIED = 9
 BATCH = 20
 
 
@@ -99,19 +96,19 @@ def drain(publisher: Publisher) -> None:
     publisher.run(Event(), drained)
 
 
-def main() -> None:
-    folder, url, step, times = sys.argv[1:]
-    left = int(times)
+def drain_until_killed(folder: Path, url: str, step: str, times: int) -> None:
+    """Publish, and be killed when the publisher comes to ``step`` for the ``times``-th time."""
+    left = times
     publisher.REMOVE_EVERY_S, publisher.FIRST_WAIT_S = 0.0, 0.02
 
     def on_step(name: str) -> None:
         nonlocal left
         left -= name == step
         if left == 0:
-            os._exit(DIED)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     _tell_steps_of_a_batch(on_step)
-    drain(Orders(Path(folder), http_node(url)).publisher(on_step=on_step))
+    drain(Orders(folder, http_node(url)).publisher(on_step=on_step))
 
 
 def _tell_steps_of_a_batch(on_step: Callable[[str], None]) -> None:
@@ -128,7 +125,3 @@ def _tell_steps_of_a_batch(on_step: Callable[[str], None]) -> None:
         return found
 
     HttpSink.send, BatchConnection.published = send, published  # type: ignore[method-assign]
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,11 @@
-"""Outboxes of SQL sinks filled without a run, and what their tables then hold; also a publisher as a process.
-
-Run as a program, it publishes and gets a signal at a step: ``sql_shop.py FOLDER URL MODE SIGNAL STEP TIMES``.
-"""
+"""Outboxes of SQL sinks filled without a run, and what their tables then hold; also a publisher that gets a
+signal at a step, for a process of its own."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -134,19 +131,19 @@ def drain(publisher: Publisher) -> None:
     publisher.run(Event(), drained)
 
 
-def main() -> None:
-    folder, url, mode, name_of_signal, step, times = sys.argv[1:]
-    left = int(times)
+def drain_until(folder: Path, url: str, mode: str, ended_by: signal.Signals, step: str, times: int) -> None:
+    """Publish, and get the signal when the publisher comes to ``step`` for the ``times``-th time."""
+    left = times
     sql.LIMITS, publisher.REMOVE_EVERY_S = replace(sql.LIMITS, rows=20), 0.0
 
     def on_step(name: str) -> None:
         nonlocal left
         left -= name == step
         if left == 0:
-            os.kill(os.getpid(), signal.Signals[name_of_signal])
+            os.kill(os.getpid(), ended_by)
 
     _tell_steps_of_transactions(on_step)
-    drain(SqlShop(Path(folder), url, mode).publisher(on_step=on_step))
+    drain(SqlShop(folder, url, mode).publisher(on_step=on_step))
 
 
 def _tell_steps_of_transactions(on_step: Callable[[str], None]) -> None:
@@ -160,7 +157,3 @@ def _tell_steps_of_transactions(on_step: Callable[[str], None]) -> None:
     @event.listens_for(Engine, "commit")
     def committing(connection: Any) -> None:
         on_step("before commit")
-
-
-if __name__ == "__main__":
-    main()

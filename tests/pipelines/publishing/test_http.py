@@ -2,8 +2,7 @@
 key, whatever was committed meanwhile and wherever the publisher dies."""
 
 import json
-import subprocess
-import sys
+import signal
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -16,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.faults.dying import KilledError
-from tests.pipelines.publishing import batches
-from tests.pipelines.publishing.batches import APP, BATCH, DIED, SINK, Orders, drain, http_node
+from tests.forked import ended
+from tests.pipelines.publishing.batches import APP, BATCH, SINK, Orders, drain, drain_until_killed, http_node
 from tests.pipelines.publishing.requests_server import DROP, Answer, RequestsServer
 from tests.waiting import wait_for
 from weir.pipelines.publishing import publisher
@@ -395,14 +394,13 @@ def _ends_after_a_request(orders):
 @pytest.mark.parametrize("step", STEPS)
 def test_a_publisher_may_be_killed_at_any_step(server, orders, step):
     """At the first or a later time that it comes to the step; only the batch in flight is repeated."""
-    program = [sys.executable, "-m", batches.__name__, str(orders.folder), server.url, step]
     deaths = 0
     for times in (1, 2, 1, 3):
         orders.commit(30, 50)
         orders.commit(7)
-        code = subprocess.run([*program, str(times)], timeout=60, check=False).returncode
-        assert code in (0, DIED)
-        deaths += code == DIED
+        code = ended(drain_until_killed, orders.folder, server.url, step, times)
+        assert code in (0, -signal.SIGKILL)
+        deaths += code == -signal.SIGKILL
     drain(orders.publisher())
     assert deaths >= 2
     assert found(server) == orders.sent

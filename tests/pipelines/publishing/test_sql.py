@@ -1,9 +1,8 @@
 """A SQL sink's table has every committed row once, in order, or the newest of each key, whoever publishes and wherever
 it dies."""
 
+import os
 import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from threading import Event, Thread
@@ -12,8 +11,9 @@ import psutil
 import pytest
 
 from tests.databases import Database, PostgresqlServer
-from tests.pipelines.publishing import sql_shop
-from tests.pipelines.publishing.sql_shop import APP, STEPS, TABLE, SqlShop, drain, tombstone
+from tests.examples import combined
+from tests.forked import end_of, ended, started
+from tests.pipelines.publishing.sql_shop import APP, STEPS, TABLE, SqlShop, drain, drain_until, tombstone
 from tests.waiting import wait_for
 from weir.pipelines.publishing import publisher, sql_address
 from weir.pipelines.publishing.connection import RefusedRowsError, SinkFencedError
@@ -21,7 +21,6 @@ from weir.pipelines.publishing.publisher import MarkLostError, OtherOutboxError
 from weir.state.commit.outbox import Outbox
 
 MODES = ("append", "upsert")
-PROGRAM = (sys.executable, "-m", sql_shop.__name__)
 
 
 def by_user(rows):
@@ -56,16 +55,15 @@ def test_committed_rows_are_in_the_table_and_leave_the_outbox(tmp_path, database
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("step", STEPS)
+@combined("step,mode", STEPS, MODES)
 def test_a_sql_publisher_may_be_killed_at_any_step(tmp_path, database, mode, step):
     """At the first or a later time that it comes to the step; making tables is a commit, too."""
     shop = SqlShop(tmp_path, database.url, mode)
-    program = [*PROGRAM, str(tmp_path), database.url, mode, "SIGKILL", step]
     for times in (1, 1) if step == "outbox emptied" else (1, 2, 3):
         shop.commit(30, 50)
         shop.commit(7)
-        assert subprocess.run([*program, str(times)], timeout=120, check=False).returncode == -signal.SIGKILL
+        code = ended(drain_until, tmp_path, database.url, mode, signal.SIGKILL, step, times)
+        assert code == -signal.SIGKILL
     drain(shop.publisher())
     assert holds(database, shop)
 
@@ -122,7 +120,7 @@ def test_a_publisher_that_sleeps_in_a_transaction_is_ended_by_the_next(tmp_path,
     monkeypatch.setattr(publisher, "FIRST_WAIT_S", 0.05)
     shop = SqlShop(tmp_path, postgresql.url)
     shop.commit(30)
-    sleeper = subprocess.Popen([*PROGRAM, str(tmp_path), postgresql.url, "append", "SIGSTOP", "before commit", "3"])
+    sleeper = started(drain_until, tmp_path, postgresql.url, "append", signal.SIGSTOP, "before commit", 3)
     wait_for(lambda: psutil.Process(sleeper.pid).status() == psutil.STATUS_STOPPED, "it sleeps before its rows are in")
     assert postgresql.rows(TABLE) == []
     began_s = time.monotonic()
@@ -130,8 +128,8 @@ def test_a_publisher_that_sleeps_in_a_transaction_is_ended_by_the_next(tmp_path,
     assert time.monotonic() - began_s < sql_address.SLEEP_LIMIT_S / 2, "it did not wait for the sleeper's own limit"
     assert holds(postgresql, shop)
     shop.commit(7)
-    sleeper.send_signal(signal.SIGCONT)
-    assert sleeper.wait(60) == 0  # it has connected again, and gone on after what is in
+    os.kill(sleeper.pid, signal.SIGCONT)
+    assert end_of(sleeper) == 0  # it has connected again, and gone on after what is in
     assert holds(postgresql, shop)
 
 

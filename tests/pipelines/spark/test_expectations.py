@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from polars import col
 
+from tests.examples import combined
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.processors.runs import disturbed_run, written
 from tests.pipelines.spark.inline import Place, Topics
@@ -130,8 +131,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("occurrence", [1, 4])
+@combined("step,occurrence", STEPS, [1, 4])
 def test_killed_at_any_step_every_record_counts_once(step, occurrence, tmp_path):
     place = Place(program(), Topics({("numbers", 0): topic(1, 120)}), tmp_path, max_records=20)
     with pytest.raises(KilledError):

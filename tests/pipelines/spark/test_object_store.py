@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from tests.examples import combined
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, program, sales, totals
@@ -116,8 +117,7 @@ def proxy(s3_url, s3_bucket, monkeypatch):
         yield found
 
 
-@pytest.mark.parametrize("fault", ["refusing", "hanging_up"])
-@pytest.mark.parametrize("step", ["files written", "table appended", "settled"])
+@combined("step,fault", ["files written", "table appended", "settled"], ["refusing", "hanging_up"])
 def test_a_store_that_goes_away_is_waited_for_and_named_in_the_status(
     tmp_path, s3_bucket, proxy, monkeypatch, fault, step
 ):

@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 
 from tests.pipelines.spark import inline
-from tests.pipelines.spark.full_disk_life import Lives, lives, shop
+from tests.pipelines.spark.full_disk_life import lived, shop
 from tests.pipelines.spark.inline import Place
 from tests.pipelines.spark.sales import expected, sales, totals
 from tests.small_disk import SmallDisk, small_disk
@@ -28,12 +28,6 @@ from weir.state.engine.environment import MAX_DEATHS
 from weir.state.errors import DiskFullError
 
 STATE_MB, WAREHOUSE_MB = 100, 60
-
-
-@pytest.fixture(scope="module")
-def drivers() -> Iterator[Lives]:
-    with lives() as found:
-        yield found
 
 
 @pytest.fixture
@@ -80,7 +74,7 @@ def clear_when_waiting(place: Place, disk: SmallDisk) -> list[str]:
 
 
 @pytest.mark.parametrize("has_stores", [False, True])
-def test_drivers_that_start_on_a_full_disk_put_no_store_into_quarantine(place, state, drivers, has_stores):
+def test_drivers_that_start_on_a_full_disk_put_no_store_into_quarantine(place, state, has_stores):
     rows = place.topics.rows
     if has_stores:
         place.topics.rows = {partition: rows[partition][:100] for partition in rows}
@@ -89,10 +83,10 @@ def test_drivers_that_start_on_a_full_disk_put_no_store_into_quarantine(place, s
     before = instances(place) if has_stores else {}
     state.fill()
     for _ in range(MAX_DEATHS + 1):
-        said, code = drivers.live(place.folder)
+        said, code = lived(place.folder)
         assert code == -signal.SIGKILL, said  # not SIGBUS
-        assert f"the disk of {place.state_folder}/" in said[0]
-        assert "has 0 bytes free, but " in said[0]
+        assert f"the disk of {place.state_folder}/" in said
+        assert "has 0 bytes free, but " in said
         assert quarantined(place) == []
         assert {folder.name for folder in place.state_folder.glob("*/*/")} == ({"first"} if has_stores else set())
     state.clear()

@@ -15,6 +15,7 @@ from threading import Event
 import polars as pl
 import pytest
 
+from tests.examples import combined
 from tests.faults.dying import KilledError, dying_at
 from tests.faults.hook import DRIVER_STEPS
 from tests.pipelines.spark import countries_page as page
@@ -142,8 +143,7 @@ def test_five_countries_are_five_rows_when_a_run_ends_and_after_the_next(tmp_pat
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("occurrence", [1, 3])
-@pytest.mark.parametrize("step", [*DRIVER_STEPS, *UPSERT_STEPS])
+@combined("step,occurrence", [*DRIVER_STEPS, *UPSERT_STEPS], [1, 3])
 def test_a_driver_that_dies_at_a_step_leaves_the_table_right_after_the_next_run(
     tmp_path, step, occurrence, monkeypatch
 ):

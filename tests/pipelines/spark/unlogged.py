@@ -1,16 +1,11 @@
-"""Visits by user over two partitions, in stores with and without changelogs, and what a plain model says they hold.
-
-Run as a module it is a process of its own that dies by SIGKILL at the given occurrence of a step:
-``python -m tests.pipelines.spark.unlogged FOLDER ROWS LOGGING IN_MEMORY STEP OCCURRENCE``.
-"""
+"""Visits by user over two partitions, in stores with and without changelogs, and what a plain model says they hold;
+also a process that reads them and dies by SIGKILL at the given occurrence of a step."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,6 +14,7 @@ from threading import Event
 
 import polars as pl
 
+from tests.forked import ended
 from tests.pipelines.spark.inline import Place, Topics
 from weir import (
     Application,
@@ -42,7 +38,6 @@ STORES = ("sums", "minutes", "newest", "last")
 """The stores of ``application`` whose options are given; beside them it has ``always``, which has a changelog."""
 
 
-LIFE_LIMIT_S = 120
 KEPT_MS = 120_000
 """How long windows are kept, from their start."""
 READ_AGAIN = "read again"
@@ -201,21 +196,12 @@ def changes(site: Site) -> TopologyChange:
 def killed_at(site: Site, logging: bool | None, step: str, occurrence: int, *, in_memory: bool = False) -> bool:
     """Run in a process that is to be killed there; whether it came there."""
     rows = len(site.topics.rows["visits", 0])
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.pipelines.spark.unlogged"),
-            *(str(site.folder), str(rows), str(logging), str(in_memory), step, str(occurrence)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=LIFE_LIMIT_S,
-        check=False,
-    )
-    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
-    return ended.returncode != 0
+    code = ended(_die_at, site.folder, rows, logging, in_memory, step, occurrence)
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
 
 
-def die_at(folder: Path, rows: int, logging: bool | None, in_memory: bool, step: str, occurrence: int) -> None:
+def _die_at(folder: Path, rows: int, logging: bool | None, in_memory: bool, step: str, occurrence: int) -> None:
     seen = Counter[str]()
 
     def on_step(name: str) -> None:
@@ -233,9 +219,3 @@ def die_at(folder: Path, rows: int, logging: bool | None, in_memory: bool, step:
 
     site.restores.reader = dying
     driver.run(Event(), until_caught_up=True)
-
-
-if __name__ == "__main__":
-    folder, rows, logging, in_memory, step, occurrence = sys.argv[1:]
-    values = {"True": True, "False": False, "None": None}
-    die_at(Path(folder), int(rows), values[logging], bool(values[in_memory]), step, int(occurrence))

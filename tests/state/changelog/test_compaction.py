@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
+from itertools import product
 
 import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from tests.state.changelog.twins import CHANGES, FACTS, NAMES, STEPS, TASKS, TOTALS, Twins
+from tests.forked import end_of, ended, started
+from tests.state.changelog.twins import CHANGES, FACTS, NAMES, STEPS, TASKS, TOTALS, Twins, compact
 from tests.waiting import wait_for
 from weir.state.changelog.compaction import Compaction
 from weir.state.changelog.merging import merged_updates
@@ -179,80 +178,54 @@ def _dying(driver: Committer) -> Committer:
 
 
 @pytest.mark.faults
-def test_two_hundred_commits_at_more_than_five_a_second_beside_five_compactions(tmp_path):
-    twins, failed, done = Twins(tmp_path, step=SEGMENT_EPOCHS // 20), [], threading.Event()
-    twins.commit(20)
+def test_commits_go_on_beside_compactions_at_each_of_their_steps(tmp_path):
+    twins, failed, done, met = Twins(tmp_path, step=SEGMENT_EPOCHS // 5), [], threading.Event(), set[str]()
+    twins.commit(10)
 
     def commits() -> None:
         try:
-            while twins.epoch < 220 * twins.step or not done.is_set():
+            while not done.is_set():
                 twins.commit()
         except BaseException as error:
             failed.append(error)
 
-    began, thread = time.monotonic(), threading.Thread(target=commits)
+    def go_on(step: str) -> None:
+        """Not before a commit that began after the step is done; once for each step of a compaction."""
+        if step not in met:
+            met.add(step)
+            wanted = twins.epoch + twins.step
+            wait_for(lambda: twins.epoch > wanted or failed, f"commits go on at {step!r}", every_s=0.01)
+
+    thread = threading.Thread(target=commits)
     thread.start()
-    for number in range(5):
-        wait_for(
-            lambda at=number: twins.epoch >= twins.step * (20 + at * 35) or failed,
-            "the driver has made more commits",
-            every_s=0.01,
-        )
-        twins.compact(is_whole=number % 2 == 1, tombstone_retention_ms=0 if number > 2 else 3_600_000)
-    done.set()
-    thread.join()
+    try:
+        for retention_ms, is_whole in product((3_600_000, 0), (False, True)):
+            met.clear()
+            twins.compact(is_whole=is_whole, tombstone_retention_ms=retention_ms, on_step=go_on)
+    finally:
+        done.set()
+        thread.join()
     assert not failed
-    assert 200 / (time.monotonic() - began) > 5
     commits_made = twins.epoch // twins.step  # each left a file at least
     assert file_actions(DeltaTable(twins.app / CHANGES.name)).height < commits_made
     twins.check()
     twins.close()
 
 
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[3])
-from weir.state.changelog.compaction import Compaction
-left = int(sys.argv[2])
-def die(step):
-    global left
-    left -= 1
-    print(step, flush=True)
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-compaction = Compaction(Path(sys.argv[1]), "app", is_whole=True, tombstone_retention_ms=0, on_step=die)
-list(compaction.run(compaction.tables()))
-"""
-
-
-def child(warehouse: Path, dies_at: int) -> subprocess.Popen[str]:
-    root = Path(__file__).parents[3]
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(warehouse), str(dies_at), str(root)],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=root,
-    )
-
-
 @pytest.mark.faults
-def test_a_compaction_killed_at_each_step_leaves_every_table_right(twins):
+def test_a_compaction_killed_at_each_step_leaves_every_table_right(twins, tmp_path):
     twins.commit(8)
-    met = set()
+    met = tmp_path / "met"
     for dies_at in range(1, 30):
-        dying = child(twins.folders[0], dies_at)
-        out, errors = dying.communicate(timeout=60)
-        met |= set(out.splitlines())
+        code = ended(compact, twins.folders[0], dies_at, met)
         twins.check()
-        if dying.returncode == 0:
+        if code == 0:
             break
-        assert dying.returncode == -signal.SIGKILL, errors
+        assert code == -signal.SIGKILL
         if dies_at % 3 == 0:
             twins.commit()
-    assert dying.returncode == 0
-    assert met == set(STEPS)
+    assert code == 0
+    assert set(met.read_text().splitlines()) == set(STEPS)
     twins.commit(2)
     twins.check()
 
@@ -279,12 +252,11 @@ def test_a_table_that_is_removed_meanwhile_is_left_out_and_the_others_are_merged
 
 
 @pytest.mark.faults
-def test_of_two_compactions_at_the_same_time_each_table_is_merged_once(twins):
+def test_of_two_compactions_at_the_same_time_each_table_is_merged_once(twins, tmp_path):
     twins.commit(12)
-    both = [child(twins.folders[0], 0) for _ in range(2)]
+    both = [started(compact, twins.folders[0], 0, tmp_path / "met") for _ in range(2)]
     twins.commit(10)
-    errors = [process.communicate(timeout=60)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], errors
+    assert [end_of(process) for process in both] == [0, 0]
     twins.check()
     twins.compact()
     twins.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -131,6 +132,23 @@ def commit_of(app: Path, epoch: int, at_ms: int = 0) -> CommitRecord:
         files=tuple(files),
         tasks={task: TaskCommit(state=StateId(1, epoch), instance="i") for task in TASKS},
     )
+
+
+def compact(warehouse: Path, dies_at: int, met: Path) -> None:
+    """Compact all tables, for a process of its own, which is killed at that step, or lives on if it is 0; ``met`` gets
+    the names of the steps."""
+    left = dies_at
+
+    def on_step(step: str) -> None:
+        nonlocal left
+        left -= 1
+        with met.open("a") as file:
+            print(step, file=file)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    compaction = Compaction(warehouse, "app", is_whole=True, tombstone_retention_ms=0, on_step=on_step)
+    list(compaction.run(compaction.tables()))
 
 
 def restored(warehouse: Path, task: str) -> list[tuple[bytes, bytes]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import polars as pl
 
@@ -10,7 +12,8 @@ from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.commit.tables import read_rows
-from weir.state.storage.places import Place
+from weir.state.errors import FencedError
+from weir.state.storage.places import Place, folder_at
 from weir.state.types import StateId, TableSpec
 
 FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
@@ -102,29 +105,46 @@ def all_counts(warehouse: Place) -> list[int]:
     return [read_rows(warehouse / "app" / spec.name).height for spec in TABLES]
 
 
-FIGHTER = """
-import sys, time
-sys.path.insert(0, sys.argv[2])
-from tests.state.commit.test_protocol import FACTS, committer
-from weir.state.commit.files import write_file
-from weir.state.commit.record import CommitRecord
-from weir.state.errors import FencedError
-from weir.state.storage.places import folder_at
-import polars as pl
-warehouse, end = folder_at(sys.argv[1]), time.monotonic() + float(sys.argv[3])
-while time.monotonic() < end:
-    driver = committer(warehouse, tables=(FACTS,))
-    try:
-        claim = driver.claim()
-        epoch = claim.newest.epoch if claim.newest else 0
-        for _ in range(4):
-            epoch += 1
-            entry = write_file(warehouse / "app", FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]}))
-            driver.commit(CommitRecord(kind="commit", generation=claim.generation, epoch=epoch, at_ms=0,
-                                       fingerprint="f", files=(entry,)))
-            print("commit", claim.generation, epoch, flush=True)
-    except FencedError:
-        print("fenced", flush=True)
-    finally:
-        driver.close()
-"""
+def fight(warehouse: str, told: Path, wanted: Mapping[str, int]) -> None:
+    """Claim and commit again and again beside others, for a process of its own, until ``told`` has so many lines of
+    each kind that is ``wanted``: ``commit GENERATION EPOCH`` of a commit that is done, ``fenced``, and others'."""
+    place = folder_at(warehouse)
+    while not has_told(told, wanted):
+        driver = committer(place, tables=(FACTS,))
+        try:
+            claim = driver.claim()
+            epoch = claim.newest.epoch if claim.newest else 0
+            for _ in range(4):
+                epoch += 1
+                entry = write_file(place / "app", FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]}))
+                driver.commit(
+                    CommitRecord(
+                        kind="commit",
+                        generation=claim.generation,
+                        epoch=epoch,
+                        at_ms=0,
+                        fingerprint="f",
+                        files=(entry,),
+                    )
+                )
+                tell(told, f"commit {claim.generation} {epoch}")
+        except FencedError:
+            tell(told, "fenced")
+        finally:
+            driver.close()
+
+
+def tell(told: Path, line: str) -> None:
+    with told.open("a") as file:
+        print(line, file=file)
+
+
+def has_told(told: Path, wanted: Mapping[str, int]) -> bool:
+    lines = Counter(line.split()[0] for line in told.read_text().splitlines()) if told.exists() else Counter[str]()
+    return all(lines[kind] >= count for kind, count in wanted.items())
+
+
+def committed(told: Path) -> set[tuple[int, ...]]:
+    """Generation and epoch of the commits that were told."""
+    lines = (line.split() for line in told.read_text().splitlines())
+    return {tuple(map(int, place)) for kind, *place in lines if kind == "commit"}

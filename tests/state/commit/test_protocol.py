@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,16 +15,18 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.azure_server import AZURITE
+from tests.forked import end_of, started
 from tests.state.commit.commits import (
     CHANGES,
     FACTS,
-    FIGHTER,
     TABLES,
     TOTALS,
     Crash,
     all_counts,
+    committed,
     committer,
     facts,
+    fight,
     record,
 )
 from weir.state.commit.files import write_file
@@ -495,32 +495,20 @@ def test_the_newest_commit_is_found_without_reading_older_rows(warehouse, monkey
 
 
 @pytest.mark.slow
-def test_fighting_drivers_commit_every_epoch_once(warehouse):
+def test_fighting_drivers_commit_every_epoch_once(warehouse, tmp_path):
     """PROTOCOL 3: a commit that was reported as done is in the log, and no epoch is there twice."""
     committer(warehouse, tables=(FACTS,)).claim()
-    root, seconds = Path(__file__).parents[3], "3" if isinstance(warehouse, Local) else "6"
-    fighters = [
-        subprocess.Popen(
-            [sys.executable, "-c", FIGHTER, str(warehouse), str(root), seconds],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=root,
-        )
-        for _ in range(3)
-    ]
-    lines = [line for fighter in fighters for line in fighter.communicate(timeout=60)[0].splitlines()]
-    assert [fighter.returncode for fighter in fighters] == [0, 0, 0]
+    told, wanted = tmp_path / "told", {"commit": 12, "fenced": 2}
+    fighters = [started(fight, str(warehouse), told, wanted) for _ in range(3)]
+    assert [end_of(fighter) for fighter in fighters] == [0, 0, 0]
     committer(warehouse, tables=(FACTS,)).claim()
     log = read_rows(warehouse / "app" / "_commits")
     commits = log.filter(pl.col("kind") == "commit").sort("generation", "epoch")
     assert commits["epoch"].to_list() == list(range(1, commits.height + 1))
     assert facts(warehouse) == commits["epoch"].to_list()
-    told = {tuple(map(int, line.split()[1:])) for line in lines if line.startswith("commit")}
-    assert told <= set(commits.select("generation", "epoch").rows())
+    assert committed(told) <= set(commits.select("generation", "epoch").rows())
     claims = Counter(log.filter(pl.col("kind") == "claim")["generation"])
     assert set(claims.values()) == {1}
-    assert "fenced" in lines
-    assert len(told) > 3
 
 
 def test_partitions_of_any_characters_are_read_back_by_us_by_delta_rs_and_by_polars(warehouse):

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from tests.state.commit.commits import FACTS, FIGHTER, Crash, all_counts, committer, facts, record
+from tests.forked import end_of, started
+from tests.state.commit.commits import (
+    FACTS,
+    Crash,
+    all_counts,
+    committed,
+    committer,
+    facts,
+    fight,
+    has_told,
+    record,
+    tell,
+)
 from weir.state.commit import rollup
 from weir.state.commit.log import COMMITS, commits_above, newest_commit
 from weir.state.commit.protocol import Committer
@@ -148,38 +158,24 @@ def test_a_table_that_lost_commits_the_log_no_longer_lists_stops_the_start(tmp_p
     assert facts(tmp_path) == []
 
 
-ROLLER = """
-import sys, time
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from weir.state.commit.log import newest_commit
-from weir.state.commit.rollup import roll_up
-end = time.monotonic() + float(sys.argv[3])
-while time.monotonic() < end:
-    settled = newest_commit(Path(sys.argv[1]), "app")
-    if settled is not None:
-        print("rolled", roll_up(Path(sys.argv[1]) / "app", settled.state_id.version - 1), flush=True)
-"""
+def roll_up_constantly(warehouse: Path, told: Path, wanted: Mapping[str, int]) -> None:
+    while not has_told(told, wanted):
+        settled = newest_commit(warehouse, "app")
+        if settled is not None and roll_up(warehouse / "app", settled.state_id.version - 1):
+            tell(told, "rolled")
 
 
 @pytest.mark.faults
 def test_drivers_fight_over_a_log_that_is_constantly_rolled_up(tmp_path):
     committer(tmp_path, tables=(FACTS,)).claim()
-    root = Path(__file__).parents[3]
-    fighters = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(tmp_path), str(root), "2"], stdout=subprocess.PIPE, text=True, cwd=root
-        )
-        for program in (FIGHTER, FIGHTER, ROLLER)
-    ]
-    lines = [line for fighter in fighters for line in fighter.communicate(timeout=60)[0].splitlines()]
-    assert [fighter.returncode for fighter in fighters] == [0, 0, 0]
-    assert sum(int(line.split()[1]) for line in lines if line.startswith("rolled")) > 0
+    told, wanted = tmp_path / "told", {"commit": 12, "fenced": 1, "rolled": 3}
+    roller = started(roll_up_constantly, tmp_path, told, wanted)
+    fighters = [started(fight, str(tmp_path), told, wanted) for _ in range(2)]
+    assert [end_of(process) for process in (*fighters, roller)] == [0, 0, 0]
     committer(tmp_path, tables=(FACTS,)).claim()
     rows = read_rows(tmp_path / "app" / COMMITS.name)
     epochs = sorted(rows.filter(kind="commit")["epoch"])
     assert epochs == list(range(1, len(epochs) + 1)) == facts(tmp_path)
-    told = {tuple(map(int, line.split()[1:])) for line in lines if line.startswith("commit")}
-    assert told <= set(rows.filter(kind="commit").select("generation", "epoch").rows())
+    assert committed(told) <= set(rows.filter(kind="commit").select("generation", "epoch").rows())
     claims = rows.filter(kind="claim")["generation"]
     assert claims.n_unique() == claims.len()
