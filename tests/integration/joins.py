@@ -22,7 +22,7 @@ from weir import (
 )
 from weir.pipelines.serdes.partitioner import murmur2
 
-PARTITIONS, RECORDS = 2, 320
+PARTITIONS, RECORDS = 2, 220
 TOPICS = {
     "joins-orders": 70,
     "joins-payments": 110,

@@ -33,7 +33,7 @@ class Here:
 
     def __init__(self, settings: Settings, servers: str) -> None:
         self.settings, self.servers, self.admin = settings, servers, KafkaAdmin(servers)
-        self.admin.create_topic(TOPIC, PARTITIONS)
+        self.make_anew()
 
     def weir(self, *arguments: str, servers: str | None = None) -> tuple[int, str]:
         """Exit code and output on one line."""
@@ -56,7 +56,8 @@ class Here:
         assert producer.flush(10) == 0
 
     def make_anew(self) -> None:
-        self.admin._client.delete_topics([TOPIC])[TOPIC].result(10)
+        if TOPIC in self.admin.topics():
+            self.admin._client.delete_topics([TOPIC])[TOPIC].result(10)
         assert self.admin.create_topic(TOPIC, PARTITIONS)
 
     def totals(self) -> dict[str, int]:
@@ -64,17 +65,23 @@ class Here:
         return dict(rows.select("user", "n").iter_rows())
 
 
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """A broker of these tests alone, which make their topic anew."""
+    with kafka_server(tmp_path_factory.mktemp("kafka")) as servers:
+        yield servers
+
+
 @pytest.fixture
-def here(settings, tmp_path, spark, monkeypatch):
+def here(settings, servers, spark, monkeypatch):
     """Where 100 visits of ``a0`` and ``a1`` were counted."""
     monkeypatch.setattr(runner, "spark_context", lambda *_: nullcontext(spark))
-    with kafka_server(tmp_path / "kafka") as servers:
-        here = Here(settings, servers)
-        here.produce("a", 100)
-        code, text = here.run()
-        assert code == 0, text
-        assert here.totals() == {"a0": 100, "a1": 100}
-        yield here
+    here = Here(settings, servers)
+    here.produce("a", 100)
+    code, text = here.run()
+    assert code == 0, text
+    assert here.totals() == {"a0": 100, "a1": 100}
+    return here
 
 
 def test_a_topic_made_anew_is_refused_and_then_read_from_its_start_or_after_a_reset(here):
@@ -114,7 +121,7 @@ def test_a_topic_deleted_under_a_run_is_created_again_and_read_from_its_start(he
         code = "from weir.pipelines.cli import main; main()"
         process = subprocess.Popen([sys.executable, "-c", code, *command], stdout=log, stderr=log)
         try:
-            wait_for(lambda: here.totals() == read, "what there is is read", limit_s=60)
+            wait_for(lambda: here.totals() == read, "what there is is read")
             here.admin.delete_topic(TOPIC)
             assert process.wait(60) == 1
         finally:

@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from itertools import product
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
@@ -69,16 +72,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """``run(program, *arguments)`` in the project, with the programs of an environment that has the wheel alone."""
+    """``run(program, *arguments)`` in the project, with the programs of an environment that has the wheel alone, and
+    links to the packages of this one that it requires."""
     base, project = tmp_path_factory.mktemp("base"), tmp_path_factory.mktemp("project")
-    environment, constraints = base / "environment", base / "constraints.txt"
-    # The locked versions without their hashes: the wheel has none there.
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
-    constraints.write_text("\n".join(line.removesuffix(" \\") for line in lines if line[:1].isalpha()))
+    environment = base / "environment"
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, str(environment)], check=True)
-    install = [*uv, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python")]
-    subprocess.run([*install, "--constraint", str(constraints), str(wheel)], check=True)
+    install = [*uv, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python"), "--no-deps"]
+    subprocess.run([*install, str(wheel)], check=True)
+    [packages] = environment.glob("lib/python*/site-packages")
+    [installed] = metadata.distributions(path=[str(packages)])
+    for package in required(installed):
+        for name in {file.parts[0] for file in package.files or () if file.parts[0] != ".."}:
+            if not (packages / name).exists():
+                (packages / name).symlink_to(Path(str(package.locate_file(name))))
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WEIR_"))}
 
     def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -86,6 +93,16 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
         return subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True)
 
     return run
+
+
+def required(package: metadata.Distribution, extras: frozenset[str] = frozenset()) -> Iterator[metadata.Distribution]:
+    """What a package requires, and what that requires, in this environment."""
+    for extra, line in product(extras | {""}, package.requires or ()):
+        wanted = Requirement(line)
+        if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
+            found = metadata.distribution(wanted.name)
+            yield found
+            yield from required(found, frozenset(wanted.extras))
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +156,7 @@ def test_a_project_with_folders_of_our_names_runs_from_the_wheel(run, project, b
     missing = run("weir", "demo", "--no-ui")
     assert 'pip install "weir-streams[demo]"' in " ".join(missing.stderr.split()), missing.stderr
 
-    loaded = run("dagster", "definitions", "validate", "-m", "definitions")
+    loaded = run("python", "-m", "dagster", "definitions", "validate", "-m", "definitions")
     assert loaded.returncode == 0, loaded.stderr[-2000:]
     python = str(Path(done.args[0]).with_name("python"))
     checker = [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "--cache-dir", str(tmp_path)]

@@ -31,7 +31,7 @@ from weir import Application, StreamsBuilder, String
 builder = StreamsBuilder()
 orders = builder.stream({source!r}, key=String("user"), value=String("order"))
 orders.to_delta("all")
-orders.{sink}
+{sinks}
 app = Application("shop", builder, commit_interval=timedelta(milliseconds=100))
 """
 WEIR = [sys.executable, "-c", "from weir.pipelines.cli.app import main; main()"]
@@ -40,11 +40,12 @@ OUTBOX_MAX_BYTES = 60_000
 
 
 class Shop:
-    """A folder with a program that writes orders to a table and a sink, and its runs."""
+    """A folder with a program that writes orders to a table and to sinks, and its runs."""
 
-    def __init__(self, folder, broker, source, sink):
+    def __init__(self, folder, broker, source, sinks):
         self.folder, self.broker, self.source = folder, broker, source
-        (folder / "beside_shop.py").write_text(PROGRAM.format(source=source, sink=sink))
+        calls = "\n".join(f"orders.{sink}" for sink in sinks)
+        (folder / "beside_shop.py").write_text(PROGRAM.format(source=source, sinks=calls))
         self.runs: list[subprocess.Popen] = []
         self.sent: list[str] = []
 
@@ -77,8 +78,8 @@ def shop(tmp_path, broker, topic, monkeypatch):
     monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", broker)
     made: list[Shop] = []
 
-    def make(sink):
-        made.append(Shop(folder, broker, topic(), sink))
+    def make(*sinks):
+        made.append(Shop(folder, broker, topic(), sinks))
         return made[0]
 
     yield make
@@ -117,52 +118,45 @@ def test_a_slow_sink_holds_up_nothing_until_its_outbox_is_full_and_gets_all_in_o
         server.close()
 
 
-@pytest.fixture(params=["kafka", "postgresql", "http"])
-def target(request):
-    """The call that adds a sink, and what has reached its target, in order."""
-    if request.param == "kafka":
-        copies = request.getfixturevalue("topic")()
-        consume = lambda: CliRunner().invoke(app, ["kafka", "consume", copies, "--json"]).stdout.splitlines()
-        yield f'to({copies!r}, name="copies")', lambda: [json.loads(line)["value"] for line in consume()]
-    elif request.param == "postgresql":
-        database = request.getfixturevalue("postgresql")
-        is_there = lambda: database.query("SELECT to_regclass('copies') AS it")[0]["it"]
-        rows = lambda: database.rows("copies") if is_there() else []
-        yield f'to_sql("copies", url={database.url!r})', lambda: [row["order"] for row in rows()]
-    else:
-        server = RequestsServer()
-        delivered = lambda: [row["order"] for request in server.delivered() for row in request.rows]
-        yield f'to_http({server.url!r}, name="copies")', delivered
-        server.check_repeats("order")
-        server.close()
-
-
-def test_of_two_drivers_of_which_one_was_frozen_only_the_newer_ones_sink_delivers(shop, target):
+def test_of_two_drivers_of_which_one_was_frozen_only_the_newer_ones_sinks_deliver(shop, topic, postgresql):
     """An endpoint may get a request twice, which its key tells."""
-    sink, published = target
-    place = shop(sink)
-    place.produce(*[f"first {number}" for number in range(300)])
-    old = place.start()
-    wait_for(lambda: published() == place.sent, "the first are published", LIMIT_S, every_s=0.3)
-    place.produce(*[f"second {number}" for number in range(300)])
-    frozen = [psutil.Process(old.pid), *psutil.Process(old.pid).children(recursive=True)]
-    for process in frozen:
-        process.send_signal(signal.SIGSTOP)
-    new = place.start()
-
-    def is_taken_over():
-        nonlocal new
-        if new.poll() is not None:  # the lease of the frozen driver has not run out
-            new = place.start()
-        return published() == place.sent
-
-    wait_for(is_taken_over, "the newer driver publishes the rest", LIMIT_S, every_s=1.0)
-    place.produce(*[f"third {number}" for number in range(300)])
-    for process in frozen:
-        process.send_signal(signal.SIGCONT)
-    assert old.wait(LIMIT_S) != 0, "the older driver finds the newer one"
-    place.produce(*[f"fourth {number}" for number in range(300)])
-    wait_for(lambda: len(published()) >= len(place.sent), "the newer driver goes on", LIMIT_S, every_s=0.3)
-    new.send_signal(signal.SIGINT)
-    assert new.wait(LIMIT_S) in (0, -signal.SIGINT)
-    assert published() == place.table() == place.sent
+    server, copies = RequestsServer(), topic()
+    of_topic = lambda: CliRunner().invoke(app, ["kafka", "consume", copies, "--json"]).stdout.splitlines()
+    is_there = lambda: postgresql.query("SELECT to_regclass('copies') AS it")[0]["it"]
+    of_table = lambda: postgresql.rows("copies") if is_there() else []
+    read = {
+        "topic": lambda: [json.loads(line)["value"] for line in of_topic()],
+        "table": lambda: [row["order"] for row in of_table()],
+        "endpoint": lambda: [row["order"] for request in server.delivered() for row in request.rows],
+    }
+    place = shop(
+        f'to({copies!r}, name="topic")',
+        f'to_sql("copies", url={postgresql.url!r})',
+        f'to_http({server.url!r}, name="endpoint")',
+    )
+    sent = lambda: dict.fromkeys(read, place.sent)
+    published = lambda: {name: found() for name, found in read.items()}
+    try:
+        place.produce(*[f"first {number}" for number in range(300)])
+        old = place.start()
+        wait_for(lambda: published() == sent(), "the first are published", LIMIT_S, every_s=0.3)
+        place.produce(*[f"second {number}" for number in range(300)])
+        frozen = [psutil.Process(old.pid), *psutil.Process(old.pid).children(recursive=True)]
+        for process in frozen:
+            process.send_signal(signal.SIGSTOP)
+        new = place.start("--take-over")
+        wait_for(lambda: published() == sent(), "the newer driver publishes the rest", LIMIT_S, every_s=0.3)
+        place.produce(*[f"third {number}" for number in range(300)])
+        for process in frozen:
+            process.send_signal(signal.SIGCONT)
+        assert old.wait(LIMIT_S) != 0, "the older driver finds the newer one"
+        place.produce(*[f"fourth {number}" for number in range(300)])
+        is_all = lambda: all(len(found) >= len(place.sent) for found in published().values())
+        wait_for(is_all, "the newer driver goes on", LIMIT_S, every_s=0.3)
+        new.send_signal(signal.SIGINT)
+        assert new.wait(LIMIT_S) in (0, -signal.SIGINT)
+        assert published() == sent()
+        assert place.table() == place.sent
+        server.check_repeats("order")
+    finally:
+        server.close()
