@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 
+@cache
 def own_mark() -> str:
     """Of this process: its id and when it started, in clock ticks since boot, since an id is used again."""
     return f"{os.getpid()}.{_started(os.getpid())}"
+
+
+os.register_at_fork(after_in_child=own_mark.cache_clear)
 
 
 def is_alive(mark: str) -> bool:

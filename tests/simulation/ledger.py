@@ -15,7 +15,7 @@ from unittest.mock import patch
 import polars as pl
 from polars import selectors
 
-from tests.simulation.delta_log import transactions
+from tests.simulation.delta_log import read_file, transactions
 from tests.simulation.invariants import Invariants
 from tests.simulation.place import SimulatedPlace
 from weir.state.commit.log import COMMITS
@@ -69,9 +69,7 @@ class Ledger:
         for sink in application.topology.outside_sinks:
             table = outbox_name(sink.name)
             folder = self._place.warehouse / application.id / table
-            files = [
-                pl.read_parquet(folder / path) for path in sorted(e.path for e in record.files if e.table == table)
-            ]
+            files = [read_file(folder, path) for path in sorted(e.path for e in record.files if e.table == table)]
             epochs = sorted({file["_epoch"][0] for file in files})
             found[sink.name] = [
                 (epoch, [row for file in files if file["_epoch"][0] == epoch for row in rows_of(file)])

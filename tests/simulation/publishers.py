@@ -127,11 +127,11 @@ class SimulatedPublishers:
             EndlessError: That takes too long.
         """
         until_s, retrying = self._scheduler.now_s + SETTLED_LIMIT_S, dict[str, Process]()
-        while self.is_alive and not self._has_settled():
+        told = self._tells
+        while self.is_alive and (self._tells == told or not self._has_settled()):
             if self._scheduler.now_s > until_s:
-                raise EndlessError(f"sinks have not caught up: {[each.state for each in self._publishing]}")
-            for each in self._publishing:
-                state = each.state
+                raise EndlessError(f"sinks have not caught up: {self.states}")
+            for each, state in zip(self._publishing, self.states, strict=False):
                 if state.refused_rows and not (state.sink in retrying and retrying[state.sink].is_alive):
                     decision = Decision(sink=state.sink, action="retry")
                     retrying[state.sink] = self._thread(each.decide, decision).start()
@@ -151,8 +151,7 @@ class SimulatedPublishers:
         self._process = None
 
     def _has_settled(self) -> bool:
-        states = [each.state for each in self._publishing]
-        return bool(states) and not any(state.waiting_rows or state.refused_rows for state in states)
+        return bool(self.states) and not any(state.waiting_rows or state.refused_rows for state in self.states)
 
     def _begin(self) -> None:
         self._begun += 1

@@ -14,6 +14,7 @@ import msgspec
 
 from tests.pipelines.order.description import Program, Value
 from tests.pipelines.order.running import Result
+from tests.simulation.delta_log import live_files
 from tests.simulation.invariants import Invariants
 from tests.simulation.ledger import Deliveries, Ledger, Row
 from tests.simulation.outcome import DifferenceError
@@ -26,8 +27,6 @@ from weir.pipelines.publishing.state import Decision
 from weir.pipelines.sinks.sql import SqlTable
 from weir.state.commit.outbox import outbox_name
 from weir.state.commit.refused import Refused
-from weir.state.commit.tables import file_actions
-from weir.state.storage.places import table_at
 
 RULES = {"kafka": 24, "sql": 25, "own": 35}
 """The kinds of sinks, and the rules of docs/protocol.md that they follow."""
@@ -151,7 +150,7 @@ class Sinks:
     def _left(self, name: str) -> str:
         application, deliveries = self._place.application, self.outside.deliveries[name]
         folder = self._place.warehouse / application.id
-        if not file_actions(table_at(folder / outbox_name(name))).is_empty():
+        if live_files(folder / outbox_name(name)):
             return "its outbox is not empty"
         if count := Refused(folder, name, application.id).count():
             return f"{count} rows are aside"

@@ -67,7 +67,9 @@ from tests.pipelines.order.renderings import (
     FOLDS,
     KEYS,
     MAPPERS,
+    OF_BOTH,
     PREDICATES,
+    SHOWN,
     TIME_OF,
     TIMES,
     Value,
@@ -83,6 +85,7 @@ from tests.pipelines.order.renderings import (
     odd_one,
     reduce,
     unchain,
+    unreduce,
     without_deletions,
 )
 from tests.pipelines.spark.inline import Topics
@@ -96,6 +99,8 @@ from weir import (
     JoinWindows,
     Json,
     KeyValueStore,
+    Max,
+    Mean,
     SessionWindows,
     SlidingWindows,
     StreamsBuilder,
@@ -134,13 +139,18 @@ def _built(
     match step:
         case Source(is_table=True):
             options = dict(history_retention=_maybe_ms(step.history))
-            return builder.table(step.topic, key=String("key"), value=Json(Value), store=name, **options)
+            serdes = dict(key=String("key"), value=Json(Value))
+            return builder.table(step.topic, **serdes, store=name, headers=step.has_headers, **options)
         case Source():
             return builder.stream(step.topic, key=String("key"), value=Json(Value), headers=step.has_headers)
         case Filter():
-            return parents[0].filter(PREDICATES[step.how], **({"store": name} if step.is_kept else {}))
+            call = parents[0].filter_not if step.is_not else parents[0].filter
+            return call(PREDICATES[step.how], **({"store": name} if step.is_kept else {}))
         case MapValues():
-            return parents[0].map_values(**MAPPERS[step.how], **({"store": name} if step.is_kept else {}))
+            kept, mapper = {"store": name} if step.is_kept else {}, MAPPERS[step.how]
+            return (
+                parents[0].map_values(mapper, **kept) if callable(mapper) else parents[0].map_values(**mapper, **kept)
+            )
         case Expect():
             kept = {"store": name} if program.is_table(step.parent) else {}
             return parents[0].expect(name, PREDICATES[step.how], on_violation="drop", **kept)
@@ -150,6 +160,8 @@ def _built(
             return parents[0].select_key(key=KEYS[step.how])
         case FlatMap(how="both ways"):
             return parents[0].flat_map(both_ways)
+        case FlatMap(how="by columns"):
+            return parents[0].map(key={"key": KEYS["number"]}, value=MAPPERS["more"])
         case FlatMap():
             return parents[0].map(odd_one)
         case FlatMapValues(how="counted"):
@@ -176,6 +188,8 @@ def _built(
             return _aggregated(step, name, parents[0].group_by_key())
         case Cogroup():
             left, right = (parent.group_by_key() for parent in parents)
+            if step.by_columns:
+                return _aggregated(step, name, left.cogroup(num=Sum("num")).cogroup(right, word=Max("word")))
             return _aggregated(step, name, left.cogroup(chain).cogroup(right, chain_otherwise))
         case Suppress():
             limits = BufferConfig.max_records(step.records) if step.records else BufferConfig.unbounded()
@@ -208,6 +222,11 @@ def _built(
                     return grouped.agg(name, num=Sum("num")).map_values(num="num", word=pl.lit("sum"))
                 case "count":
                     return grouped.agg(name, num=Count()).map_values(num="num", word=pl.lit("count"))
+                case "mean":
+                    mean = grouped.agg(name, num=Mean("num"))
+                    return mean.map_values(num=col("num").cast(pl.Int64).fill_null(-1), word=pl.lit("mean"))
+                case "reduced":
+                    return grouped.reduce(name, reduce, unreduce)
                 case _:
                     return grouped.aggregate(name, nothing, chain, unchain)
         case StreamTableJoin():
@@ -242,19 +261,20 @@ def _aggregated(step: Aggregate | Cogroup, name: str, grouped: Any) -> Any:
     if step.emits == "on close":
         grouped = grouped.emit_strategy(EmitStrategy.on_window_close())
     mergers = (join_chains,) if isinstance(step.windows, Sessions) else ()
-    if isinstance(step, Cogroup):
+    shown: dict[str, Any] = OF_BOTH if isinstance(step, Cogroup) and step.by_columns else {}
+    if shown:
+        table = grouped.agg(name)
+    elif isinstance(step, Cogroup):
         table = grouped.aggregate(name, nothing, *mergers)
     elif step.fold == "chain":
         table = grouped.aggregate(name, nothing, chain, *mergers)
     elif step.fold == "reduced":
         table = grouped.reduce(name, reduce)
     else:
-        table = grouped.agg(name, **FOLDS[step.fold])
-    return (
-        table.suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
-        if step.emits == "suppressed"
-        else table
-    )
+        table, shown = grouped.agg(name, **FOLDS[step.fold]), SHOWN.get(step.fold, {})
+    if step.emits == "suppressed":
+        table = table.suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+    return table.map_values(**shown) if shown else table
 
 
 def _maybe_ms(count: int | None) -> timedelta | None:

@@ -29,8 +29,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Source(Step):
-    """``history`` is that of a versioned table. ``has_headers``: whether each record of a stream has a header, which is
-    ``functions.header_of`` its value."""
+    """``history`` is that of a versioned table. ``has_headers``: whether each record with a value has a header, which
+    is ``functions.header_of`` its value."""
 
     topic: str
     is_table: bool = False
@@ -42,12 +42,13 @@ class Source(Step):
 class Filter(Step):
     """Of a stream or a table; ``how`` is one of ``functions.PREDICATES``.
 
-    ``is_kept``: whether a table keeps its rows in a store of its own.
+    ``is_kept``: whether a table keeps its rows in a store of its own. ``is_not``: whether the others pass.
     """
 
     parent: int
     how: str
     is_kept: bool = False
+    is_not: bool = False
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,8 @@ class Aggregate(Step):
 
 @dataclass(frozen=True)
 class Cogroup(Step):
-    """Of two streams by their keys, into one table: each has a fold of its own, whose order matters.
+    """Of two streams by their keys, into one table: each has a fold of its own, whose order matters, or columns of its
+    own if it is ``by_columns``.
 
     ``windows`` and ``emits`` are as in ``Aggregate``.
     """
@@ -203,6 +205,7 @@ class Cogroup(Step):
     other: int
     windows: Windows | None = None
     emits: str = "updates"
+    by_columns: bool = False
 
 
 @dataclass(frozen=True)
@@ -386,7 +389,7 @@ class Program:
         match self.steps[place]:
             case Aggregate(windows=windows) | Cogroup(windows=windows):
                 return windows is not None
-            case Filter() | MapValues() | Repartition() | ToStream() | Merge():
+            case Filter() | MapValues() | Repartition() | ToStream() | Merge() | TableJoin() | StreamTableJoin():
                 return self.is_windowed(self.parents(place)[0])
         return False
 
@@ -420,7 +423,7 @@ class Program:
         return False
 
     def has_headers(self, place: int) -> bool:
-        """Whether the stream's records have the headers of those that were read."""
+        """Whether the records of a stream, or the rows of a table, have the headers of records that were read."""
         match self.steps[place]:
             case Source(has_headers=has_headers):
                 return has_headers
@@ -436,6 +439,10 @@ class Program:
                 | FromHeader()
                 | Repartition()
                 | Merge()
+                | ToTable()
+                | ToStream()
+                | Suppress()
+                | Aggregate(windows=None)
             ):
                 return all(self.has_headers(parent) for parent in self.parents(place))
         return False

@@ -68,9 +68,12 @@ from tests.pipelines.order.functions import (
     chained,
     chained_otherwise,
     chains_joined,
+    columns_joined,
     header_of,
     is_deletion,
     joined,
+    summed,
+    worded,
 )
 from tests.pipelines.order.model_processors import ModelProcessor, processor_of
 from tests.pipelines.order.versions import Versions, Waiting
@@ -108,6 +111,7 @@ class Change(NamedTuple):
     new: Value | None
     old: Value | None
     ts: int
+    header: str = ""
 
 
 class Sent(NamedTuple):
@@ -477,15 +481,16 @@ class Machine:
             case kind if item.key is None and (kind in DROPS_NULL_KEYS or isinstance(step, Batch)):
                 return
             case "source":
-                yield item._replace(header=header_of(item.value)) if step.has_headers else item
+                yield _with_header(step, item)
             case "table source" | "to table":
+                item = _with_header(step, item)
                 rows: dict[Key, Row] = self._state(task, node, dict)
                 old, new = rows.pop(item.key, None), _table_value(step, item.value)
                 if new is not None:
                     rows[item.key] = new, item.ts
-                yield Change(item.key, new, old and old[0], item.ts)
+                yield Change(item.key, new, old and old[0], item.ts, item.header)
             case "filter":
-                if PREDICATES[step.how](item.value):
+                if _passes(step, item.value):
                     yield item
             case "map values":
                 yield item._replace(value=MAPPERS[step.how](item.value))
@@ -509,9 +514,9 @@ class Machine:
                 yield item
             case "to stream":
                 if item.new is not None:
-                    yield Record(item.key, item.new, item.ts)
+                    yield Record(item.key, item.new, item.ts, item.header)
             case "table filter":
-                new, old = (_kept(step.how, value) for value in (item.new, item.old))
+                new, old = (value if value and _passes(step, value) else None for value in (item.new, item.old))
                 if new is not None or old is not None or self.program.is_versioned(node.place):
                     yield item._replace(new=new, old=old)
             case "table map values":
@@ -531,9 +536,10 @@ class Machine:
                 known[item.key] = fold(known.get(item.key, Value(0, "")), item.value)
                 yield item._replace(value=known[item.key])
             case "versioned table":
+                item = _with_header(step, item)
                 new = _table_value(step, item.value)
                 if self._versions(task, node).put(item.key, new, item.ts):
-                    yield Change(item.key, new, None, item.ts)
+                    yield Change(item.key, new, None, item.ts, item.header)
             case "waiting":
                 yield from self._state(task, node, lambda: Waiting(step.grace)).take(item)
             case "kept table":
@@ -561,7 +567,7 @@ class Machine:
                 old = rows.get(item.key)
                 new = FOLDS[step.fold](old and old[0], item.value)
                 rows[item.key] = new, max(item.ts, old[1] if old else item.ts)
-                yield Change(item.key, new, old and old[0], rows[item.key][1])
+                yield Change(item.key, new, old and old[0], rows[item.key][1], item.header)
             case "cogroup":
                 rows = self._state(task, node, dict)
                 old = rows.get(item.key)
@@ -615,7 +621,7 @@ class Machine:
         match table.kind:
             case "table filter":
                 row = self._row(task, table.parents[0], key)
-                return row if row and PREDICATES[table.step.how](row[0]) else None
+                return row if row and _passes(table.step, row[0]) else None
             case "table map values":
                 row = self._row(task, table.parents[0], key)
                 return (MAPPERS[table.step.how](row[0]), row[1]) if row else None
@@ -624,6 +630,10 @@ class Machine:
                 return _joined_rows(table.step.kind, left, right)
             case "suppress":
                 return self._sent(task, table).get(key)
+            case "window aggregate":
+                state = task.state.get(table, {"time": -1, "windows": {}})
+                is_open = key[2] + table.step.windows.grace > state["time"]
+                return state["windows"].get(key) if is_open else None
         found: Row | None = self._state(task, table, dict).get(key)
         return found
 
@@ -641,7 +651,7 @@ class Machine:
             return self._versions(task, table).as_of(key, time)
         row = self._row_as_of(task, table.parents[0], key, time)
         if table.kind == "table filter":
-            return row if row and PREDICATES[table.step.how](row[0]) else None
+            return row if row and _passes(table.step, row[0]) else None
         return (MAPPERS[table.step.how](row[0]), row[1]) if row else None
 
     def _versions(self, task: Task, table: Node) -> Versions:
@@ -697,7 +707,7 @@ class Machine:
         if last < open_from:
             self.late += 1
             return
-        merge = chains_joined if isinstance(node.step, Cogroup) else MERGERS[node.step.fold]
+        merge = _merger_of(node.step)
         merged: Value | None = None
         for end, start in met:
             value = sessions.pop((item.key, start, end))
@@ -877,8 +887,24 @@ def _fold_of(node: Node, parent: Node) -> Fold:
     """How an aggregation takes the records of one of its streams."""
     if isinstance(node.step, Aggregate):
         return FOLDS[node.step.fold]
-    fold = chained if parent is node.parents[0] else chained_otherwise
+    is_first = parent is node.parents[0]
+    if node.step.by_columns:
+        return summed if is_first else worded
+    fold = chained if is_first else chained_otherwise
     return lambda state, value: fold(state or Value(0, ""), value)
+
+
+def _merger_of(step: Any) -> Callable[[Value, Value], Value]:
+    """How an aggregation joins the values of two sessions."""
+    if isinstance(step, Aggregate):
+        return MERGERS[step.fold]
+    return columns_joined if step.by_columns else chains_joined
+
+
+def _with_header(step: Any, item: Record) -> Record:
+    """A record as a step takes it: a source may give it a header."""
+    has_header = isinstance(step, Source) and step.has_headers and item.value is not None
+    return item._replace(header=header_of(item.value)) if has_header else item
 
 
 def _table_value(step: Any, value: Value | None) -> Value | None:
@@ -886,8 +912,9 @@ def _table_value(step: Any, value: Value | None) -> Value | None:
     return None if value is None or (isinstance(step, ToTable) and step.deletes and is_deletion(value)) else value
 
 
-def _kept(how: str, value: Value | None) -> Value | None:
-    return value if value is not None and PREDICATES[how](value) else None
+def _passes(step: Any, value: Value) -> bool:
+    """Whether a value passes a filter."""
+    return PREDICATES[step.how](value) != getattr(step, "is_not", False)
 
 
 def _windows_of(windows: Windows, ts: int) -> list[tuple[int, int]]:

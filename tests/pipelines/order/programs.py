@@ -65,18 +65,22 @@ BEGIN_MS = 1_000
 SIZES = st.sampled_from([5, 10, 20, 40])
 GRACES = st.sampled_from([0, 0, 3, 10, 30])
 KINDS = st.sampled_from(["inner", "left", "outer"])
+TIME_WINDOWS = st.one_of(
+    st.builds(Tumbling, SIZES, GRACES), st.builds(Hopping, st.just(20), st.sampled_from([5, 8, 10]), GRACES)
+)
 WINDOWS = st.one_of(
-    st.builds(Tumbling, SIZES, GRACES),
-    st.builds(Hopping, st.just(20), st.sampled_from([5, 8, 10]), GRACES),
+    TIME_WINDOWS,
     st.builds(Sessions, st.sampled_from([2, 5, 12]), GRACES),
     st.builds(Sliding, st.sampled_from([3, 10, 25]), GRACES),
 )
+RARELY = st.sampled_from([False, False, True])
 EMITS = st.sampled_from(["updates", "suppressed", "on close"])
 SOURCES: st.SearchStrategy[Callable[[str], Source]] = st.sampled_from(
     [
         *[Source] * 6,
         *[partial(Source, has_headers=True)] * 2,
         *[partial(Source, is_table=True)] * 3,
+        partial(Source, is_table=True, has_headers=True),
         partial(Source, is_table=True, history=20),
     ]
 )
@@ -138,7 +142,11 @@ def _next_steps(draw: st.DrawFn, program: Program, parent: int, global_topics: l
     first = len(program.steps)
     is_stream = not program.is_table(parent)
     keys = st.sampled_from(sorted(KEYS))
-    kinds = ["step"] * 4 + ["regrouped", "moved", "two ways"] + ["header"] * 5 * program.has_headers(parent)
+    kinds = (
+        ["step"] * 4
+        + ["regrouped", "moved", "two ways", "joined windows"]
+        + ["header"] * 5 * (is_stream and program.has_headers(parent))
+    )
     match draw(st.sampled_from(kinds)):
         case "header" if draw(st.booleans()):
             return [FromHeader(parent)]
@@ -150,6 +158,18 @@ def _next_steps(draw: st.DrawFn, program: Program, parent: int, global_topics: l
             return [SelectKey(parent, draw(keys)), aggregate, ToStream(first + 1)]
         case "moved" if is_stream:
             return [SelectKey(parent, draw(keys)), Repartition(first, draw(st.sampled_from([None, 2, 3])))]
+        case "joined windows" if is_stream and not program.is_windowed(parent):
+            windows = draw(TIME_WINDOWS)
+            folds = st.sampled_from(sorted(FOLDS))
+            sides = [
+                Aggregate(parent, draw(folds), windows),
+                Filter(parent, draw(st.sampled_from(sorted(PREDICATES)))),
+                Aggregate(first + 1, draw(folds), windows),
+            ]
+            if draw(st.booleans()):
+                return [*sides, TableJoin(first, first + 2, draw(KINDS))]
+            stream, table = draw(st.permutations([first, first + 2]))
+            return [*sides, ToStream(stream), StreamTableJoin(first + 3, table, draw(st.booleans()))]
         case "two ways" if is_stream and not program.is_windowed(parent):
             ways: list[Step] = [SelectKey(parent, draw(keys)), Repartition(first)]
             ways += [SelectKey(parent, draw(keys)), Repartition(first + 2)]
@@ -192,14 +212,14 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
     if is_table and program.is_versioned(parent):
         steps_after = Filter(parent, draw(st.sampled_from(sorted(PREDICATES)))), MapValues(parent, "rest")
         return draw(st.sampled_from(steps_after))
-    if is_table and is_windowed and draw(st.integers(0, 3)) == 3:
+    if is_table and is_windowed and not isinstance(steps[parent], TableJoin) and draw(st.integers(0, 3)) == 3:
         return GroupTable(parent, draw(st.sampled_from(sorted(KEYS))), draw(st.sampled_from(sorted(CHANGE_FOLDS))))
     if is_table and (is_windowed or not is_looked_up(program, parent)):
         return ToStream(parent)
     if is_table:
         match draw(st.sampled_from(TABLE_STEPS)):
             case "filter":
-                return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))), draw(st.booleans()))
+                return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))), draw(st.booleans()), draw(RARELY))
             case "map":
                 return MapValues(parent, draw(st.sampled_from(sorted(MAPPERS))), draw(st.booleans()))
             case "expect":
@@ -226,7 +246,7 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
         kinds = STREAM_STEPS + ("with global",) * 6 * len(global_topics)
     match draw(st.sampled_from(kinds)):
         case "filter":
-            return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))))
+            return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))), is_not=draw(RARELY))
         case "map":
             return MapValues(parent, draw(st.sampled_from(sorted(MAPPERS))))
         case "flat map":
@@ -272,9 +292,10 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
             other = another(is_plain_stream)
             if other is None:
                 return None
+            by_columns = draw(st.booleans())
             if draw(st.booleans()):
-                return Cogroup(parent, other)
-            return Cogroup(parent, other, draw(WINDOWS), draw(EMITS))
+                return Cogroup(parent, other, by_columns=by_columns)
+            return Cogroup(parent, other, draw(WINDOWS), draw(EMITS), by_columns)
         case "with stream":
             other = another(is_plain_stream)
             if other is None:
@@ -441,7 +462,15 @@ def takes_null_keys(program: Program, topic: str) -> bool:
                 keyless.add(place)
             case StreamTableJoin(grace=None) if not program.has_new_key(step.parent):
                 keyless.add(place)
-            case Sink() | SelectKey() | FlatMap(how="odd ones") | Aggregate() | Cogroup() | ToTable() | Batch():
+            case (
+                Sink()
+                | SelectKey()
+                | FlatMap(how="odd ones" | "by columns")
+                | Aggregate()
+                | Cogroup()
+                | ToTable()
+                | Batch()
+            ):
                 pass
             case _:
                 return False

@@ -11,7 +11,7 @@ import polars as pl
 from polars import col
 
 from tests.pipelines.order import description, functions
-from weir import ApproxDistinct, Count, First, Last, Max, Sum
+from weir import ApproxDistinct, ApproxQuantiles, Collect, Count, First, Last, Max, Mean, Min, Sum
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,25 @@ def text(expression: pl.Expr) -> pl.Expr:
     return expression.cast(pl.String())
 
 
-PREDICATES = {
+def below_five(key: Any, value: Value) -> bool:
+    return value.num < 5
+
+
+def turned(value: Value) -> Value:
+    return Value(9 - value.num, value.word[::-1])
+
+
+PREDICATES: dict[str, pl.Expr | Callable[[Any, Value], bool]] = {
     "even": col("num") % 2 == 0,
     "not thirds": col("num") % 3 != 0,
     "not a": col("word") != "a",
+    "below five": below_five,
 }
-MAPPERS: dict[str, dict[str, str | pl.Expr]] = {
+MAPPERS: dict[str, Callable[[Value], Value] | dict[str, str | pl.Expr]] = {
     "more": dict(num=col("num") + 1, word="word"),
     "rest": dict(num=col("num") % 7, word="word"),
     "reworded": dict(num="num", word=pl.lit("w") + text(col("num") % 5)),
+    "turned": turned,
 }
 KEYS: dict[str, pl.Expr] = {
     "word": col("word"),
@@ -45,7 +55,16 @@ FOLDS = {
     "first and greatest": dict(num=First("num"), word=Max("word")),
     "count and greatest": dict(num=Count(), word=Max("word")),
     "distinct and greatest": dict(num=ApproxDistinct("num"), word=Max("word")),
+    "mean and first words": dict(num=Mean("num"), word=Collect("word", 3)),
+    "median and least": dict(num=ApproxQuantiles("num", at=(0.5,)), word=Min("word")),
 }
+SHOWN: dict[str, dict[str, str | pl.Expr]] = {
+    "mean and first words": dict(num=col("num").cast(pl.Int64), word=col("word").list.join("")),
+    "median and least": dict(num=col("num").list.first().cast(pl.Int64), word="word"),
+}
+"""What is made of the results of those folds whose columns are not those of a value."""
+OF_BOTH: dict[str, pl.Expr] = dict(num=col("num").fill_null(0), word=col("word").fill_null(""))
+"""The same, of a cogroup by columns: one of its streams may have nothing of a key."""
 
 
 def _of(call: Callable[..., description.Value], *values: Value | None) -> Value:
@@ -96,6 +115,10 @@ EACH: dict[str, pl.Expr] = {name: col("record").struct.field(name) for name in (
 
 def reduce(state: Value, value: Value) -> Value:
     return _of(functions.chained, state, value)
+
+
+def unreduce(state: Value, value: Value) -> Value:
+    return _of(functions.unchained, state, value)
 
 
 def both_ways(key: Any, value: Value) -> Iterator[tuple[str, Value]]:

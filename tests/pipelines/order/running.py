@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -141,7 +141,12 @@ def _killing_after(count: int) -> Any:
 
 def rows_of(table: Path) -> list[tuple[Key, Value, int]]:
     """The rows of an output table as the model has them; none if there is no table."""
-    return [(*_row(row), _ms(row["_ts"])) for row in read_table(table).to_dicts()] if table.exists() else []
+    return of_rows(read_table(table).to_dicts()) if table.exists() else []
+
+
+def of_rows(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Key, Value, int]]:
+    """Rows of an output table as the model has them."""
+    return [(*_row(row), _ms(row["_ts"])) for row in rows]
 
 
 def _row(row: Mapping[str, Any]) -> tuple[Key, Value]:

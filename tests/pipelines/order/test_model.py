@@ -10,6 +10,7 @@ from tests.pipelines.order.description import (
     Aggregate,
     Batch,
     Branch,
+    Cogroup,
     Data,
     Expect,
     Filter,
@@ -36,6 +37,7 @@ from tests.pipelines.order.description import (
     StreamJoin,
     StreamTableJoin,
     Suppress,
+    TableJoin,
     ToStream,
     ToTable,
     Totals,
@@ -328,3 +330,62 @@ def test_a_suppressed_table_is_looked_up_by_what_it_has_forwarded():
 def test_a_value_may_delete_its_row():
     data = {("t", 0): [Record("k", Value(2, "a"), 1), Record("j", Value(2, "a"), 2), Record("k", Value(3, "a"), 3)]}
     assert outcome(ONE, data, Source("t"), ToTable(0, deletes=True), Sink(1)).standing[2] == {"j": (Value(2, "a"), 2)}
+
+
+def test_means_and_medians_are_those_of_all_that_an_aggregate_has_taken():
+    records = [Record("k", Value(num, word), ts) for ts, (num, word) in enumerate([(4, "c"), (9, "b"), (1, "d")])]
+    steps = Source("t"), Aggregate(0, "mean and first words"), Aggregate(0, "median and least"), Sink(1), Sink(2)
+    found = outcome(ONE, {("t", 0): [*records, Record("k", Value(5, "a"), 3)]}, *steps)
+    assert found.standing == {3: {"k": (Value(4, "cbd"), 3)}, 4: {"k": (Value(5, "a"), 3)}}
+
+
+def test_of_a_group_that_has_lost_all_rows_there_is_no_mean_and_the_first_row_is_reduced_to_itself():
+    data = {("t", 0): [Record("k", Value(7, "a"), 1), Record("l", Value(2, "a"), 2), Record("k", None, 3)]}
+    steps = Source("t", is_table=True), GroupTable(0, "word", "mean"), GroupTable(0, "word", "reduced")
+    found = outcome(ONE, data, *steps, Sink(1), Sink(2))
+    chain = (7 * 31 + 2 + 1) % 1009
+    assert found.standing[3] == {"a": (Value(2, "mean"), 3)}
+    assert found.standing[4] == {"a": (Value((chain * 31 - 7) % 1009, "a"), 3)}
+    data["t", 0].append(Record("l", None, 4))
+    assert outcome(ONE, data, *steps, Sink(1)).standing[3] == {"a": (Value(-1, "mean"), 4)}
+
+
+def test_a_cogroup_by_columns_has_one_of_each_stream_and_sessions_that_meet_have_both():
+    data = {
+        ("left", 0): [Record("k", Value(3, "z"), 10), Record("k", Value(4, "z"), 20), Record("k", Value(2, "z"), 15)],
+        ("right", 0): [Record("k", Value(9, "b"), 11)],
+    }
+    steps = Source("left"), Source("right"), Cogroup(0, 1, Sessions(5, 20), by_columns=True)
+    assert outcome(TWO, data, *steps, Sink(2)).standing[3] == {("k", 10, 20): (Value(9, "b"), 20)}
+    assert outcome(TWO, data, *steps[:2], Cogroup(0, 1, by_columns=True), Sink(2)).standing[3] == {
+        "k": (Value(9, "b"), 20)
+    }
+
+
+def test_a_row_of_a_table_has_the_header_of_its_record_and_a_result_that_of_the_record_that_caused_it():
+    steps = Source("t", is_table=True, has_headers=True), ToStream(0), Aggregate(1, "sum and last"), ToStream(2)
+    data = {("t", 0): [Record("k", Value(1, "a"), 1), Record("k", None, 2), Record("k", Value(2, "a"), 3)]}
+    found = outcome(ONE, data, *steps, FromHeader(1), FromHeader(3), Sink(4), Sink(5))
+    assert found.facts[6] == [("k", Value(1, "h1"), 1), ("k", Value(2, "h2"), 3)]
+    assert found.facts[7] == [("k", Value(1, "h1"), 1), ("k", Value(3, "h2"), 3)]
+
+
+def test_what_does_not_meet_a_predicate_passes_its_contrary():
+    data = {("t", 0): [Record("k", Value(num, "a"), num) for num in (4, 5)]}
+    found = outcome(ONE, data, Source("t"), Filter(0, "below five", is_not=True), Sink(1))
+    assert found.facts[2] == [("k", Value(5, "a"), 5)]
+
+
+def test_a_windowed_row_is_found_by_its_window_until_that_closes():
+    """That of the right from 0 to 10 closes at 12, so that the last record of the left, where it is open, misses it."""
+    data = {
+        ("left", 0): [Record("k", Value(2, "l"), 5), Record("k", Value(4, "l"), 13), Record("k", Value(1, "l"), 6)],
+        ("right", 0): [Record("k", Value(3, "r"), 4), Record("j", Value(0, "r"), 12)],
+    }
+    sources = Source("left"), Source("right")
+    tables = Aggregate(0, "sum and last", Tumbling(10, 50)), Aggregate(1, "sum and last", Tumbling(10, 2))
+    found = outcome(TWO, data, *sources, *tables, TableJoin(2, 3, "left"), Sink(4))
+    met, alone, missed = Value(2 * 3 + 3, "lr"), Value((4 * 3 + 900) % 1009, "l+"), Value(3 * 3 + 900, "l+")
+    assert found.standing[5] == {("k", 0, 10): (missed, 6), ("k", 10, 20): (alone, 13)}
+    found = outcome(TWO, data, *sources, *tables, ToStream(2), StreamTableJoin(4, 3, is_left=True), Sink(5))
+    assert found.facts[6] == [(("k", 0, 10), met, 5), (("k", 10, 20), alone, 13), (("k", 0, 10), missed, 6)]

@@ -27,3 +27,16 @@ def test_what_earlier_versions_marked_with_the_id_alone_is_read():
     assert is_alive(str(os.getpid()))
     assert not is_alive("5000001")  # above the kernel's highest process id
     assert not is_alive("")
+
+
+def test_a_forked_process_has_a_mark_of_its_own():
+    own_mark()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, own_mark().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with open(reading) as pipe:
+        assert pipe.read().startswith(f"{child}.")
