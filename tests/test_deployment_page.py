@@ -113,5 +113,5 @@ def test_systemd_takes_the_units(tmp_path):
 def test_the_image_copies_what_is_there():
     copied = re.findall(r"^COPY (?:--\S+ )?(.*) \S+$", (FILES / "Dockerfile").read_text(), re.MULTILINE)
     names = {name for line in copied for name in line.split()}
-    assert names == {"dist/*.whl", "dagster.yaml", "workspace.yaml", "my_jobs"}
+    assert names == {"dist/*.whl", "dagster.yaml", "workspace.yaml"}
     assert {name for name in names if name.endswith(".yaml")} <= {path.name for path in FILES.iterdir()}

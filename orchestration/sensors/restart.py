@@ -70,6 +70,7 @@ def restart(look: Look) -> Found:
     run, backoff = look.instance.get_run_by_id(run_id), Backoff.from_cursor(look.cursor)
     if run is None:
         return Found(said=f"{driver.owner} is unknown to this Dagster instance")
+    failed = [run]
     life = f"{driver.started_at_ms}-{driver.pid}"
     if backoff.life != life:
         if said := _is_no_case_of_ours(look, driver, run):
@@ -87,6 +88,7 @@ def restart(look: Look) -> Found:
             if _has_finished(look.instance, next_run):
                 return Found(said=f"its next run {next_run.run_id} has just ended")
             look.instance.report_run_failed(next_run, gone)
+        failed.append(next_run)
         backoff = backoff.with_failed_run(now_s=time.time())
     holder = look.database.application_status(look.id)
     if holder is not None and holder.is_running:
@@ -94,6 +96,8 @@ def restart(look: Look) -> Found:
     now_s, next_start_s = time.time(), backoff.next_start_s(look.supervised.thresholds)
     if now_s < next_start_s:
         return Found(said=_pause(driver, backoff, next_start_s, now_s), cursor=backoff.cursor)
+    for each in failed:  # a step that was killed keeps its slot in the pool, for which the next run would wait
+        look.instance.event_log_storage.free_concurrency_slots_for_run(each.run_id)
     return Found(cursor=backoff.cursor, run_requests=[_next_run(look.supervised, run, backoff)])
 
 

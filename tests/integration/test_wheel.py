@@ -96,11 +96,12 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def required(package: metadata.Distribution, extras: frozenset[str] = frozenset()) -> Iterator[metadata.Distribution]:
-    """What a package requires, and what that requires, in this environment."""
+    """What a package requires, and what that requires, in this environment; it has to have a version that will do."""
     for extra, line in product(extras | {""}, package.requires or ()):
         wanted = Requirement(line)
         if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
             found = metadata.distribution(wanted.name)
+            assert wanted.specifier.contains(found.version, prereleases=True), f"{package.name}: {line}"
             yield found
             yield from required(found, frozenset(wanted.extras))
 

@@ -29,6 +29,12 @@ from weir.state.commit.protocol import newest_commit
 pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker, pytest.mark.faults, pytest.mark.timed]
 
 OBSERVATIONS = 26_115
+DEFS = """
+from weir.dagster import definitions
+from weir.pipelines.examples.weather import app
+
+defs = definitions(app)
+"""
 START_LIMIT_S = 120.0
 FAILED_LIMIT_S = 30.0
 TERMINATED_LIMIT_S = 15.0
@@ -47,10 +53,12 @@ TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } 
 class Deployment:
     """The processes, and what they have recorded."""
 
-    def __init__(self, folder: Path, settings: Settings, dagster_url: str, root: Path) -> None:
-        self.folder, self.settings, self.root = folder, settings, root
+    def __init__(self, folder: Path, settings: Settings, dagster_url: str) -> None:
+        self.folder, self.settings = folder, settings
         self.dagster_url = dagster_url
         shutil.copy(FILES / "dagster.yaml", folder)
+        (folder / "my_jobs").mkdir()
+        (folder / "my_jobs" / "defs.py").write_text(DEFS)
         self.code_port = free_port(0)
         self.instance = dg.DagsterInstance.from_config(str(folder))
         self.database = ControlDatabase(settings.control_database_url)
@@ -68,9 +76,8 @@ class Deployment:
         self.daemon.wait()
 
     def start_code_server(self) -> None:
-        """In a folder of its own, so that only its options say where the program is."""
         arguments = ["code-server", "start", "--host", "127.0.0.1", "--port", str(self.code_port)]
-        program = ["--module-name", "weir.orchestration.definitions", "--working-directory", str(self.root)]
+        program = ["--python-file", "my_jobs/defs.py", "--working-directory", "my_jobs"]
         self.code_server = self._start("dagster", *arguments, *program)
 
     def kill_code_server(self) -> None:
@@ -170,7 +177,7 @@ def postgresql(tmp_path) -> Iterator[str]:
 
 
 @pytest.fixture
-def deployment(postgresql, tmp_path, pytestconfig) -> Iterator[Deployment]:
+def deployment(postgresql, tmp_path) -> Iterator[Deployment]:
     (tmp_path / "home").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         # without a named driver, SQLAlchemy 2.1 uses psycopg, which dagster-postgres does not support
@@ -182,7 +189,7 @@ def deployment(postgresql, tmp_path, pytestconfig) -> Iterator[Deployment]:
         patch.setenv("WEIR_SLOTS", "2")
         settings = Settings.load()
         with broker_for(settings) as (bootstrap_servers, settings):
-            deployment = Deployment(tmp_path / "home", settings, postgresql.format("dagster"), pytestconfig.rootpath)
+            deployment = Deployment(tmp_path / "home", settings, postgresql.format("dagster"))
             try:
                 load_weather.load(bootstrap_servers, client_properties=settings.kafka)  # while the servers start
                 yield deployment

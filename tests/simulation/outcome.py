@@ -86,7 +86,7 @@ def _changelog(folder: Path, store: StoreSpec, epoch: int) -> dict[str, dict[byt
 
 
 def _held(store: StoreSpec, rows: pl.DataFrame, epoch: int) -> dict[bytes, bytes]:
-    rows = rows.filter(pl.col("_epoch") <= epoch).sort("_epoch")
+    rows = rows.filter(pl.col("_epoch") <= epoch).sort("_epoch", maintain_order=True)
     newest = rows.unique([*store.key], keep="last").with_columns(pl.col("_ts").dt.timestamp("ms"))
     parts = encoded(store, newest)
     return {

@@ -111,6 +111,15 @@ def test_a_run_whose_worker_was_killed_is_marked_failed_and_restarted(
     assert requested(tick(restart_sensor([FLIGHTS], []))), "a tick that was interrupted is repeated"
 
 
+def test_the_slot_of_a_killed_step_in_the_ingests_pool_is_free_for_the_next_run(drive, run_of, tick, instance):
+    run, storage = run_of(dg.DagsterRunStatus.FAILURE), instance.event_log_storage
+    storage.set_concurrency_slots("flights_ingest", 1)
+    assert storage.claim_concurrency_slot("flights_ingest", run.run_id, "flights_ingest").is_claimed
+    drive(f"dagster run {run.run_id}", ended_pid())
+    assert requested(tick(restart_sensor([FLIGHTS], [])))
+    assert storage.claim_concurrency_slot("flights_ingest", "the next", "flights_ingest").is_claimed
+
+
 @pytest.fixture
 def step_failed(instance):
     """``step_failed(run, error)`` fails the ingest's step with an error of that class."""

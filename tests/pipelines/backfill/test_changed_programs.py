@@ -11,7 +11,6 @@ from typing import Annotated
 import polars as pl
 import pytest
 
-from tests.examples import combined
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.backfill.inline import begun_whole, made, output, run_shadow
 from tests.pipelines.spark.inline import Place, Topics
@@ -186,7 +185,8 @@ STEPS = ("claimed", "differences counted", "swap files written", "changelogs wri
 AFTER = ("pivot appended", "table appended", "tables evolved", "settled")
 
 
-@combined("step,is_compacted", [*STEPS, *AFTER], [False, True])
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("step", [*STEPS, *AFTER])
 def test_after_a_swap_that_dies_the_program_of_the_newest_commit_goes_on(tmp_path, step, is_compacted):
     place = Place(counts(), Topics({("clicks", 0): clicks(0, 20)}), tmp_path)
     place.run()
@@ -280,7 +280,8 @@ def test_a_first_run_that_widens_a_store_and_dies_leaves_it_to_the_program_of_th
     assert last_amounts(place) == OF_25
 
 
-@combined("step,is_compacted", [*STEPS, *AFTER], [False, True])
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("step", [*STEPS, *AFTER])
 def test_a_swap_that_widens_a_store_and_dies_leaves_it_to_the_program_of_the_newest_commit(
     tmp_path, step, is_compacted
 ):

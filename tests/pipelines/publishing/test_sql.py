@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from tests.databases import Database, PostgresqlServer
-from tests.examples import combined
 from tests.forked import end_of, ended, started
 from tests.pipelines.publishing.sql_shop import APP, STEPS, TABLE, SqlShop, drain, drain_until, tombstone
 from tests.waiting import wait_for
@@ -55,7 +54,8 @@ def test_committed_rows_are_in_the_table_and_leave_the_outbox(tmp_path, database
 
 
 @pytest.mark.faults
-@combined("step,mode", STEPS, MODES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("step", STEPS)
 def test_a_sql_publisher_may_be_killed_at_any_step(tmp_path, database, mode, step):
     """At the first or a later time that it comes to the step; making tables is a commit, too."""
     shop = SqlShop(tmp_path, database.url, mode)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from tests.examples import combined
 from tests.pipelines.backfill.inline import begun_whole, run_on, run_shadow
 from tests.pipelines.spark.inline import Place
 from tests.pipelines.spark.unnamed import Held, Program, pieces, released, topics, written
@@ -46,7 +45,8 @@ CHANGES = {
 }
 
 
-@combined("name,loses_disk", CHANGES, [False, True])
+@pytest.mark.parametrize("loses_disk", [False, True])
+@pytest.mark.parametrize("name", CHANGES)
 def test_what_is_held_back_stays_with_its_operator(place, name, loses_disk):
     place.run()
     place.application = CHANGES[name].application()
