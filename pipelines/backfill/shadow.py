@@ -107,6 +107,9 @@ class Completion:
     at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
 
+_BACKFILLS, _COMPLETIONS = msgspec.json.Decoder(Backfill), msgspec.json.Decoder(Completion)
+
+
 def new_id(days: Days) -> str:
     """A name that no backfill has had before."""
     name = str(days) if days == EVERYTHING else f"{days.first:%Y%m%d}-{days.end:%Y%m%d}"
@@ -185,7 +188,7 @@ class Shadow:
             UnknownBackfillError: There is no such backfill.
         """
         try:
-            return msgspec.json.decode(self.folder.get(_MANIFEST), type=Backfill)
+            return _BACKFILLS.decode(self.folder.get(_MANIFEST))
         except FileNotFoundError:
             raise UnknownBackfillError(self.application, self.id, "it does not exist, or was discarded") from None
 
@@ -193,7 +196,7 @@ class Shadow:
     def completion(self) -> Completion | None:
         """What it has done; None while it runs, and when it was interrupted."""
         try:
-            return msgspec.json.decode(self.folder.get(_COMPLETE), type=Completion)
+            return _COMPLETIONS.decode(self.folder.get(_COMPLETE))
         except FileNotFoundError:
             return None
 

@@ -81,6 +81,9 @@ class Prepared:
         )
 
 
+_PREPARATIONS = msgspec.json.Decoder(Prepared)
+
+
 def reason_of(backfill: str) -> str:
     """The reason of the commit that swaps in ``backfill``."""
     return f"swap of backfill {backfill}"
@@ -163,7 +166,7 @@ def read_prepared(app_folder: Place, application: str, backfill: str) -> Prepare
         SwapRefusedError: Nothing is prepared.
     """
     try:
-        return msgspec.json.decode(folder_at(app_folder / BACKFILLS / backfill).get(_PREPARED), type=Prepared)
+        return _PREPARATIONS.decode(folder_at(app_folder / BACKFILLS / backfill).get(_PREPARED))
     except FileNotFoundError:
         raise SwapRefusedError(
             application,

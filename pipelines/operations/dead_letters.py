@@ -27,6 +27,7 @@ from weir.state.storage.places import folder_at, is_table, table_at
 from weir.state.types import TableSpec
 
 LOOK_EVERY_S = 0.2
+_REPLAYED = msgspec.json.Decoder(Replayed)
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,7 @@ def _replay_records(
         if outcome is not None:
             raise OperationError(f"the dead letter {id} was replayed: {outcome}")
     arguments = {"ids": msgspec.json.encode(list(ids)).decode()}
-    answer = msgspec.json.decode(
-        ask(settings, application, "replay", arguments, by=by, reason="dead letters"), type=Replayed
-    )
+    answer = _REPLAYED.decode(ask(settings, application, "replay", arguments, by=by, reason="dead letters"))
     if not (answer.ids or answer.misfits):
         return [], 0
     outcomes = _outcomes(settings, application, answer.ids)

@@ -32,6 +32,9 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
     """How often the batch after the mark has been refused."""
 
 
+_CONTENTS = msgspec.json.Decoder(_Content)
+
+
 class MarkFile:
     """The mark, owned by whoever has opened it last; whole and durable once written. Each method raises ``SinkError``
     if it cannot be read or written."""
@@ -134,6 +137,6 @@ def _before(outbox_folder: Folder) -> bytes:
 def _content(data: bytes) -> _Content:
     """What a mark says; nothing if it is none."""
     try:
-        return msgspec.json.decode(data, type=_Content)
+        return _CONTENTS.decode(data)
     except msgspec.DecodeError:
         return _Content(owner="")

@@ -56,10 +56,13 @@ class PublishingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """As for a run."""
 
 
+_SETTINGS, _DECISIONS = msgspec.json.Decoder(PublishingSettings), msgspec.json.Decoder(Decision)
+
+
 def main() -> int:
     """Publish until standard input ends; the exit code is 1 if the driver is gone already."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the driver ends this process
-    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=PublishingSettings)
+    settings = _SETTINGS.decode(sys.stdin.buffer.readline())
     if not end_with(settings.driver, signal.SIGKILL):
         return 1
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
@@ -128,7 +131,7 @@ class _Publishing:
 
 def _listen(publishing: Sequence[_Publishing], drain: Event) -> None:
     for line in sys.stdin.buffer:
-        decision = msgspec.json.decode(line, type=Decision)
+        decision = _DECISIONS.decode(line)
         for each in publishing:
             if each.state.sink == decision.sink:
                 Thread(target=each.decide, args=(decision,), daemon=True).start()

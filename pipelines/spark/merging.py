@@ -28,6 +28,8 @@ from weir.state.commit.tables import newest_of_each_key
 from weir.state.storage.places import disks
 from weir.state.types import FileEntry
 
+_FILES = msgspec.json.Decoder(list[FileEntry])
+
 KEYS_A_TASK = 1_000_000
 """About as many keys has a task, and a file of merged updates."""
 BATCH_ROWS = 250_000
@@ -112,7 +114,7 @@ def merged_by_spark(session: SparkSession, merge: Merge, keys: int) -> Merged:
         reason = f"it read {read:,} rows, and the files that were chosen have {merge.rows:,}"
         raise SparkMergeError(merge.app_folder.name, merge.spec.name, reason)
     return Merged(
-        files=[entry for part in done for entry in msgspec.json.decode(part.files, type=list[FileEntry])],
+        files=[entry for part in done for entry in _FILES.decode(part.files)],
         forgotten=max((part.forgotten for part in done), default=0),
     )
 

@@ -43,6 +43,8 @@ from weir.state.storage.object_store import away, is_away
 from weir.state.storage.places import Place, disks, folder_at
 from weir.state.types import IsolationLevel, StateId, TaskId
 
+_PROGRESSES = msgspec.json.Decoder(RestoreProgress)
+
 log = logging.getLogger(__name__)
 
 POOL = "restores"
@@ -242,7 +244,7 @@ class _Teller:
 def read_progress(folder: Path) -> RestoreProgress | None:
     """The progress of the restore of the task in ``folder``, if it has begun on this host."""
     try:
-        return msgspec.json.decode((folder / _PROGRESS).read_bytes(), type=RestoreProgress)
+        return _PROGRESSES.decode((folder / _PROGRESS).read_bytes())
     except FileNotFoundError:
         return None
 

@@ -93,6 +93,7 @@ from weir.state.storage.syncs import Syncs
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, TaskId
 
 log = logging.getLogger(__name__)
+_RECEIPTS = msgspec.msgpack.Decoder(Receipt)
 
 Row = TypeVar("Row")
 """A task's positions or clocks."""
@@ -910,7 +911,7 @@ def _save(session: StateSession, key: bytes, value: object) -> None:
 def _stored_receipt(plan_hash: str, store: TaskStore) -> Receipt | None:
     """The receipt of the same plan, if that plan led to the state that the store holds."""
     stored = store.stored_receipt(plan_hash)
-    return None if stored is None else msgspec.msgpack.decode(stored, type=Receipt)
+    return None if stored is None else _RECEIPTS.decode(stored)
 
 
 def _refusal(plan: TaskPlan, status: ReceiptStatus, error: str) -> Receipt:

@@ -41,6 +41,9 @@ class _Action(Action, rename="camel"):
     remove: Remove | None = None
 
 
+_ACTIONS = msgspec.json.Decoder(_Action)
+
+
 class DeltaLog:
     """One table's log as far as an application has read it: the Delta version, and its own transaction version."""
 
@@ -128,7 +131,7 @@ class DeltaLog:
         _sync(self._log, range(read_from + 1, self.version + 1))
 
     def _next(self) -> list[_Action] | None:
-        return actions_of(self._log, self.version + 1, _Action)
+        return actions_of(self._log, self.version + 1, _ACTIONS)
 
     def _require_there(self) -> None:
         """Only a checkpoint that covers the newest entry read takes its place."""
@@ -212,7 +215,7 @@ def replace_files(
         raise AppendOnlyError(folder.uri)
     entry = _encoded(_replace_actions(removed, added, is_data_changed, transaction))
     while not log.put_if_absent(entry_name(version), entry):
-        if (there := actions_of(log, version, _Action)) is None:  # cleaned up since: the log has gone on
+        if (there := actions_of(log, version, _ACTIONS)) is None:  # cleaned up since: the log has gone on
             return False
         if any(action.remove is not None and unquote(action.remove.path) in paths for action in there):
             return False

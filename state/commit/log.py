@@ -17,6 +17,7 @@ from weir.state.commit.live_files import live_files
 from weir.state.commit.record import (
     FORMAT_VERSION,
     KEYED_FORMAT_VERSION,
+    RECORDS,
     SWAP_FORMAT_VERSION,
     UNLOGGED_FORMAT_VERSION,
     CommitRecord,
@@ -128,8 +129,8 @@ def _commits_in(folder: Folder, files: pl.DataFrame) -> Iterator[CommitRecord]:
         )
     for generation, epoch, text, path in rows.sort("generation", "epoch").iter_rows():
         try:
-            version = msgspec.json.decode(text, type=_Versioned).format_version
-            record = msgspec.json.decode(text, type=CommitRecord) if version in FORMATS else None
+            version = _VERSIONS.decode(text).format_version
+            record = RECORDS.decode(text) if version in FORMATS else None
         except msgspec.MsgspecError as error:
             reason = f"its row of commit {generation}.{epoch} cannot be decoded ({error})"
             raise DamagedFileError(path, reason) from error
@@ -142,3 +143,6 @@ class _Versioned(msgspec.Struct):
     """What every format of a record has."""
 
     format_version: int = FORMAT_VERSION
+
+
+_VERSIONS = msgspec.json.Decoder(_Versioned)

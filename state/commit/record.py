@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from weir.state.types import BlobRef, FileEntry, LeaderEpochs, Positions, StateId
 
 FORMAT_VERSION = 1
@@ -251,3 +253,8 @@ class CommitRecord:
         if any(blob.first is not None for blob in self.pending_blobs):
             return KEYED_FORMAT_VERSION
         return SWAP_FORMAT_VERSION if self.swaps else self.format_version
+
+
+RECORDS = msgspec.json.Decoder(CommitRecord)
+"""Like all decoders of classes, made when its module is imported: msgspec 0.22 tells other threads of a class before it
+knows all of its fields, and a thread that decodes one then ends the process."""

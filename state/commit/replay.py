@@ -75,6 +75,9 @@ class _FileAction(Action, rename="camel"):
     remove: Remove | None = None
 
 
+_ACTIONS, _FILE_ACTIONS = msgspec.json.Decoder(Action), msgspec.json.Decoder(_FileAction)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Replay:
     """A table's newest state."""
@@ -111,8 +114,8 @@ def replay(folder: Folder, *, with_files: bool) -> Replay | None:
     newest = max([covered, *versions, *(checkpoint_version(name) or 0 for name in names)])
     if versions != [*range(covered + 1, newest + 1)]:
         return None
-    kind = _FileAction if with_files else Action
-    reads: list[Callable[[], Any]] = [partial(actions_of, log, version, kind) for version in versions]
+    decoder: msgspec.json.Decoder[Any] = _FILE_ACTIONS if with_files else _ACTIONS
+    reads: list[Callable[[], Any]] = [partial(actions_of, log, version, decoder) for version in versions]
     if checkpoints:
         reads.append(partial(_checkpoint, log, checkpoints[covered], with_files))
     try:
@@ -137,8 +140,8 @@ def replay(folder: Folder, *, with_files: bool) -> Replay | None:
     )
 
 
-def actions_of(log: Folder, version: int, kind: type[Kind]) -> list[Kind] | None:
-    """What the entry of a version says, each action as a ``kind``; None if there is none.
+def actions_of(log: Folder, version: int, decoder: msgspec.json.Decoder[Kind]) -> list[Kind] | None:
+    """What the entry of a version says, each action as ``decoder`` reads it; None if there is none.
 
     Raises:
         DamagedFileError: It is empty.
@@ -149,7 +152,7 @@ def actions_of(log: Folder, version: int, kind: type[Kind]) -> list[Kind] | None
     except FileNotFoundError:
         return None
     require_content(log, name, content)
-    return [msgspec.json.decode(line, type=kind) for line in content.splitlines() if line]
+    return [decoder.decode(line) for line in content.splitlines() if line]
 
 
 def _checkpoint(log: Folder, names: Sequence[str], with_files: bool) -> tuple[list[Action], pl.DataFrame] | None:
@@ -176,7 +179,7 @@ def _checkpoint(log: Folder, names: Sequence[str], with_files: bool) -> tuple[li
     if found["is_elsewhere"].any():
         return None
     state = found.select(_STATE).filter(pl.any_horizontal(pl.all().is_not_null()))
-    actions = msgspec.json.Decoder(Action).decode_lines(state.write_ndjson())
+    actions = _ACTIONS.decode_lines(state.write_ndjson())
     return actions, found.select(_ADD).drop_nulls("path") if with_files else pl.DataFrame()
 
 

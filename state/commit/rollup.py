@@ -15,7 +15,7 @@ import polars as pl
 from weir.state.commit.delta_log import is_append_only, replace_files
 from weir.state.commit.files import scan_as_written, write_file
 from weir.state.commit.log import COMMITS, file_version
-from weir.state.commit.record import CommitRecord
+from weir.state.commit.record import RECORDS
 from weir.state.commit.tables import file_actions
 from weir.state.storage.places import Place, table_at
 
@@ -58,10 +58,7 @@ def _read(folder: Place, files: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_files(rows: pl.DataFrame) -> pl.DataFrame:
-    records = (
-        replace(msgspec.json.decode(text, type=CommitRecord), files=(), swaps=(), is_rolled_up=True)
-        for text in rows["record"]
-    )
+    records = (replace(RECORDS.decode(text), files=(), swaps=(), is_rolled_up=True) for text in rows["record"])
     return rows.with_columns(
         record=pl.Series([msgspec.json.encode(record).decode() for record in records], dtype=pl.String)
     )

@@ -35,10 +35,13 @@ class Doubt:
     found_by: str
 
 
+_DOUBTS = msgspec.json.Decoder(Doubt)
+
+
 def doubt_of(instance: Path) -> Doubt | None:
     """Why an instance is in doubt; None if it is not."""
     try:
-        return msgspec.json.decode(_mark(instance).read_bytes(), type=Doubt)
+        return _DOUBTS.decode(_mark(instance).read_bytes())
     except FileNotFoundError:
         return None
 

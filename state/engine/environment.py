@@ -74,6 +74,9 @@ class Identity:
     """The transaction that a clean stop synced to disk; None while the instance is in use."""
 
 
+_IDENTITIES = msgspec.json.Decoder(Identity)
+
+
 def boot_id() -> str:
     """The kernel's id of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -298,7 +301,7 @@ def _process_of(mark: Path) -> str:
 
 def _read_identity(folder: Path, task_id: str) -> Identity:
     try:
-        identity = msgspec.json.decode((folder / IDENTITY).read_bytes(), type=Identity)
+        identity = _IDENTITIES.decode((folder / IDENTITY).read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
         raise TaskCorruptedError(task_id, str(folder), f"{IDENTITY} cannot be read ({error})") from error
     if identity.format_version != FORMAT_VERSION:

@@ -50,6 +50,9 @@ class Meta:
     """The stores whose values are in stores of the user's (PROTOCOL 32)."""
 
 
+_METAS = msgspec.msgpack.Decoder(Meta)
+
+
 def encode_meta(meta: Meta) -> bytes:
     """Checksum, then the record."""
     payload = msgspec.msgpack.encode(meta)
@@ -60,7 +63,7 @@ def decode_meta(data: bytes | None) -> Meta | None:
     """The record, or None if it is absent or its checksum does not match."""
     if data is None or _checksum(data[_CHECKSUM_BYTES:]) != data[:_CHECKSUM_BYTES]:
         return None
-    return msgspec.msgpack.decode(data[_CHECKSUM_BYTES:], type=Meta)
+    return _METAS.decode(data[_CHECKSUM_BYTES:])
 
 
 def _checksum(payload: bytes) -> bytes:

@@ -72,7 +72,7 @@ class Folder:
     def committed_records(self) -> int:
         newest = newest_commit(self.warehouse, "flights")
         tasks = newest.tasks.values() if newest else ()
-        return sum(task.totals["records_in"] for task in tasks if task.positions)
+        return sum(task.totals.get("records_in", 0) for task in tasks if task.positions)
 
     def processes(self) -> list[psutil.Process]:
         return [
