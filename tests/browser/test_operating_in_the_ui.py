@@ -15,7 +15,7 @@ from weir.state.commit.tables import read_rows
 
 pytestmark = [pytest.mark.browser, pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker, pytest.mark.timed]
 
-RUN_LIMIT_S = 120.0
+RUN_LIMIT_S = 240.0
 TERMINATED_LIMIT_S = 15.0
 DAYS = {"2013-03-04", "2013-03-05", "2013-03-06"}
 
