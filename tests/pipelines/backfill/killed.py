@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
+from tests.faults.dying import signalled_at
 from tests.forked import ended
 from tests.pipelines.backfill.program import app, mended
 from tests.pipelines.spark.inline import Place
@@ -21,10 +21,7 @@ def swap_killed_at(place: Place, shadow: Shadow, step: str) -> None:
 
 
 def _swap(warehouse: Path, shadows: Path, backfill: str, step: str) -> None:
-    def on_step(name: str) -> None:
-        if name == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
+    on_step = signalled_at(step)
     shadow = Shadow.of(warehouse, shadows, app.id, backfill)
     if shadow.backfill.days == EVERYTHING:
         swap_everything(warehouse, mended, shadow, on_step)

@@ -3,8 +3,6 @@ of its own."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -12,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from tests.faults.dying import signalled_at
 from weir import Application, StreamsBuilder, String
 from weir.pipelines.publishing import publisher
 from weir.pipelines.publishing.batches import BatchConnection
@@ -98,15 +97,8 @@ def drain(publisher: Publisher) -> None:
 
 def drain_until_killed(folder: Path, url: str, step: str, times: int) -> None:
     """Publish, and be killed when the publisher comes to ``step`` for the ``times``-th time."""
-    left = times
     publisher.REMOVE_EVERY_S, publisher.FIRST_WAIT_S = 0.0, 0.02
-
-    def on_step(name: str) -> None:
-        nonlocal left
-        left -= name == step
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
+    on_step = signalled_at(step, times)
     _tell_steps_of_a_batch(on_step)
     drain(Orders(folder, http_node(url)).publisher(on_step=on_step))
 

@@ -3,7 +3,6 @@ signal at a step, for a process of its own."""
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 import polars as pl
 from sqlalchemy import Engine, event
 
+from tests.faults.dying import signalled_at
 from weir import Application, Json, StreamsBuilder, String
 from weir.pipelines.publishing import publisher, sql
 from weir.pipelines.publishing.publisher import Publisher
@@ -133,15 +133,8 @@ def drain(publisher: Publisher) -> None:
 
 def drain_until(folder: Path, url: str, mode: str, ended_by: signal.Signals, step: str, times: int) -> None:
     """Publish, and get the signal when the publisher comes to ``step`` for the ``times``-th time."""
-    left = times
     sql.LIMITS, publisher.REMOVE_EVERY_S = replace(sql.LIMITS, rows=20), 0.0
-
-    def on_step(name: str) -> None:
-        nonlocal left
-        left -= name == step
-        if left == 0:
-            os.kill(os.getpid(), ended_by)
-
+    on_step = signalled_at(step, times, ended_by)
     _tell_steps_of_transactions(on_step)
     drain(SqlShop(folder, url, mode).publisher(on_step=on_step))
 

@@ -3,7 +3,6 @@ also a process that reads them and dies by SIGKILL at the given occurrence of a 
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from collections import Counter
@@ -14,6 +13,7 @@ from threading import Event
 
 import polars as pl
 
+from tests.faults.dying import signalled_at
 from tests.forked import ended
 from tests.pipelines.spark.inline import Place, Topics
 from weir import (
@@ -202,13 +202,7 @@ def killed_at(site: Site, logging: bool | None, step: str, occurrence: int, *, i
 
 
 def _die_at(folder: Path, rows: int, logging: bool | None, in_memory: bool, step: str, occurrence: int) -> None:
-    seen = Counter[str]()
-
-    def on_step(name: str) -> None:
-        seen[name] += 1
-        if (name, seen[name]) == (step, occurrence):
-            os.kill(os.getpid(), signal.SIGKILL)
-
+    on_step = signalled_at(step, occurrence)
     site = Site.of(folder, rows, logging=logging, in_memory=in_memory)
     driver = site.driver(on_step)
     reader = site.restores.reader
