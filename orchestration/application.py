@@ -44,6 +44,7 @@ from weir.orchestration.sensors.restart import restart_sensor
 from weir.orchestration.sensors.retention import retention_sensor
 from weir.orchestration.sensors.stalled import stalled_sensor
 from weir.orchestration.sensors.uncommitted import uncommitted_sensor
+from weir.orchestration.sensors.workers import workers_sensor
 from weir.orchestration.supervised import FIRST_DAY, Supervised
 from weir.orchestration.thresholds import Thresholds
 from weir.pipelines.application import Application
@@ -188,6 +189,7 @@ def shared_definitions(
             stalled_sensor(supervised),
             repair_sensor(supervised, restore),
             alerts_sensor(supervised, checks),
+            workers_sensor(),
         ],
         resources={"weir": weir or WeirResource(), "pipes": driver_pipes()},
     )

@@ -21,12 +21,11 @@ from dagster._core.definitions.unresolved_asset_job_definition import (  # has n
     UnresolvedAssetJobDefinition as AssetJob,
 )
 from dagster._core.executor.child_process_executor import ChildProcessCrashException  # has no public name
-from dagster._core.launcher import DefaultRunLauncher
 
 from weir.infra.control import ApplicationStatus, this_host
-from weir.infra.process import start_ticks
 from weir.orchestration.drivers.dagster_run import run_of
 from weir.orchestration.sensors.watching import Found, Look, watch
+from weir.orchestration.sensors.workers import UNFINISHED, has_finished
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import Thresholds
 from weir.state.commit.protocol import newest_commit
@@ -40,9 +39,6 @@ SILENT_MAX_S = 300.0
 """A driver on another host counts as ended after this long without a heartbeat."""
 KILLED = (ChildProcessCrashException.__name__, dg.DagsterExecutionInterruptedError.__name__)
 """The errors of a step that was killed, or whose run worker was; a run that somebody terminated is canceled instead."""
-STARTED = "Started process for run"
-"""How the event of a run's log begins that names the process of its worker."""
-UNFINISHED = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
 MOST_DOUBLINGS = 30
 
 
@@ -82,12 +78,7 @@ def restart(look: Look) -> Found:
         if next_run.is_finished and next_run.status != dg.DagsterRunStatus.FAILURE:
             return Found(said=f"its next run {next_run.run_id} has ended: {next_run.status.value.lower()}")
         if not next_run.is_finished:
-            gone = _killed_worker(look.instance, next_run)
-            if gone is None:
-                return Found(said=f"its next run {next_run.run_id} has begun: {next_run.status.value.lower()}")
-            if _has_finished(look.instance, next_run):
-                return Found(said=f"its next run {next_run.run_id} has just ended")
-            look.instance.report_run_failed(next_run, gone)
+            return Found(said=f"its next run {next_run.run_id} has begun: {next_run.status.value.lower()}")
         failed.append(next_run)
         backoff = backoff.with_failed_run(now_s=time.time())
     holder = look.database.application_status(look.id)
@@ -110,7 +101,7 @@ def _is_no_case_of_ours(look: Look, driver: ApplicationStatus, run: dg.DagsterRu
             return f"{driver.owner} has {REPORT_LIMIT_S:.0f} s to report its driver's end"
         if not _was_cut_short(look.instance, run.run_id, step):
             return f"{driver.owner} has reported its driver's end and is running its other steps"
-        if _has_finished(look.instance, run):
+        if has_finished(look.instance, run):
             return f"{driver.owner} has just ended"
         look.instance.report_run_failed(run, _failure(driver))
     elif run.status != dg.DagsterRunStatus.FAILURE or not (
@@ -137,26 +128,6 @@ def _next_run(supervised: Supervised, run: dg.DagsterRun, backoff: Backoff) -> d
         tags=supervised.tags,
         run_config={"ops": {supervised.ingest_op: {"config": config}}},
     )
-
-
-def _has_finished(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Whether it has meanwhile: Dagster would take a failure for its end although somebody has terminated it."""
-    now = instance.get_run_by_id(run.run_id)
-    return now is not None and now.is_finished
-
-
-def _killed_worker(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
-    """Why a run that says it goes on does not: its worker was a process of this host, and is gone. Workers elsewhere
-    are left to Dagster's run monitoring."""
-    if not isinstance(instance.run_launcher, DefaultRunLauncher):
-        return None
-    for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT):
-        event = entry.get_dagster_event()
-        if (event.message or "").startswith(STARTED):
-            pid = str(event.engine_event_data.metadata["pid"].value)
-            if start_ticks(int(pid)) is None:
-                return f"the run worker (process {pid}) was killed before its driver had begun"
-    return None
 
 
 @dataclass(frozen=True)

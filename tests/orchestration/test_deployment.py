@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,25 @@ pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker, pytest
 
 OBSERVATIONS = 26_115
 DEFS = """
+import time
+
+import dagster as dg
+
 from weir.dagster import definitions
 from weir.pipelines.examples.weather import app
 
-defs = definitions(app)
+
+@dg.op
+def wait() -> None:
+    time.sleep(3600)
+
+
+@dg.job(tags={"dagster/max_retries": "0"})
+def hour() -> None:
+    wait()
+
+
+defs = dg.Definitions.merge(definitions(app), dg.Definitions(jobs=[hour]))
 """
 START_LIMIT_S = 120.0
 FAILED_LIMIT_S = 30.0
@@ -122,6 +138,15 @@ class Deployment:
         except OSError:
             return False
 
+    def launch(self, job: str, config: dict[str, Any] | None = None) -> dg.DagsterRun:
+        """Launch a run as the launchpad does."""
+        selector = {"repositoryLocationName": "shop", "repositoryName": "__repository__", "jobName": job}
+        launched = self.ask(LAUNCH, params={"selector": selector, "runConfigData": config or {}})["launchRun"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        run = self.instance.get_run_by_id(launched["run"]["runId"])
+        assert run is not None
+        return run
+
     def status(self) -> ApplicationStatus | None:
         return self.database.application_status("weather")
 
@@ -199,21 +224,10 @@ def deployment(postgresql, tmp_path) -> Iterator[Deployment]:
 
 def test_a_deployment_recovers_from_kills_and_termination_commits(deployment):
     wait_for(deployment.is_up, "the UI is up", START_LIMIT_S)
-    launched = deployment.ask(
-        LAUNCH,
-        params={
-            "selector": {
-                "repositoryLocationName": "shop",
-                "repositoryName": "__repository__",
-                "jobName": "weather_run",
-            },
-            "runConfigData": {"ops": {"weather_ingest": {"config": {"until_caught_up": False}}}},
-        },
-    )["launchRun"]
-    assert launched["__typename"] == "LaunchRunSuccess", launched
+    launched = deployment.launch("weather_run", {"ops": {"weather_ingest": {"config": {"until_caught_up": False}}}})
     wait_for(lambda: deployment.reads(1), "the first run has read the topic", START_LIMIT_S)
     first, life = deployment.run(), deployment.status()
-    assert first.run_id == launched["run"]["runId"]
+    assert first.run_id == launched.run_id
     assert first.tags["weir/application"] == "weather"
     assert first.tags["dagster/max_retries"] == "0", "its sensor restarts it, so Dagster does not"
 
@@ -232,10 +246,14 @@ def test_a_deployment_recovers_from_kills_and_termination_commits(deployment):
     wait_for(lambda: deployment.reads(2), "the next run has resumed", START_LIMIT_S)
     second = deployment.run()
 
+    other = deployment.launch("hour")
+    step_started = partial(deployment.instance.all_logs, other.run_id, dg.DagsterEventType.STEP_START)
+    wait_for(step_started, "a run of another job has begun its step")
     deployment.kill_code_server()
     deployment.start_code_server()
     wait_for(lambda: deployment.reads(3), "a run has resumed under the next code server", START_LIMIT_S)
     assert deployment.is_in(second, dg.DagsterRunStatus.FAILURE)
+    wait_for(lambda: deployment.is_in(other, dg.DagsterRunStatus.FAILURE), "the other run has failed", FAILED_LIMIT_S)
     third, before = deployment.run(), newest_commit(deployment.settings.warehouse, "weather")
     below = psutil.Process(deployment.status().pid).children(recursive=True)
 
@@ -257,7 +275,7 @@ def test_a_deployment_recovers_from_kills_and_termination_commits(deployment):
         name: task.positions for name, task in before.tasks.items()
     }
     runs = deployment.instance.get_runs()
-    assert {run.run_id for run in runs} == {first.run_id, second.run_id, third.run_id}
+    assert {run.run_id for run in runs} == {first.run_id, second.run_id, third.run_id, other.run_id}
     for run in runs:
         assert len(deployment.instance.all_logs(run.run_id)) < 200
     assert secrets_found(deployment) == []

@@ -5,12 +5,11 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 
 import dagster as dg
 import pytest
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
-from dagster._core.events import DagsterEvent, EngineEventData, StepFailureData, StepSuccessData
+from dagster._core.events import DagsterEvent, StepFailureData, StepSuccessData
 from dagster._core.test_utils import create_run_for_test
 from dagster._utils.error import SerializableErrorInfo
 
@@ -21,7 +20,6 @@ from weir.infra.control.rows import AT_REST
 from weir.orchestration.assets.ingest import why_it_ended
 from weir.orchestration.definitions import defs
 from weir.orchestration.drivers.dagster_run import owner_of
-from weir.orchestration.resources import WeirResource
 from weir.orchestration.sensors import restart
 from weir.orchestration.sensors.restart import Backoff, has_ended, made_progress, restart_sensor
 from weir.orchestration.thresholds import Thresholds
@@ -294,34 +292,6 @@ def test_a_restarted_run_that_somebody_cancels_is_followed_by_none(drive, run_of
     run = next_run(requested(first)[0], dg.DagsterRunStatus.CANCELED)
     said = tick(restart_sensor([FLIGHTS], []), first.cursor).skip_message
     assert f"its next run {run.run_id} has ended: canceled" in said
-
-
-def test_a_restarted_run_whose_worker_is_killed_before_its_driver_begins_is_marked_failed_and_followed(drive, tmp_path):
-    def look(cursor: str | None) -> dg.SensorResult | dg.SkipReason:
-        context = dg.build_sensor_context(
-            instance=with_launcher, cursor=cursor, resources={"weir": WeirResource(dir=str(tmp_path))}
-        )
-        return restart_sensor([replace(FLIGHTS, thresholds=Thresholds(restart_pause_s=0))], [])(context)
-
-    (tmp_path / "dagster").mkdir()
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as with_launcher:
-        create = partial(with_launcher.create_run_for_job, defs.resolve_job_def("flights_run"))
-        drive(owner_of(create(status=dg.DagsterRunStatus.FAILURE).run_id), ended_pid())
-        first = look(None)
-        [request] = requested(first)
-        tags = {**request.tags, "dagster/run_key": request.run_key}
-        run = create(status=dg.DagsterRunStatus.STARTED, tags=tags)
-        living = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        with_launcher.report_engine_event(
-            f"Started process for run (pid: {living.pid}).", run, EngineEventData.in_process(living.pid)
-        )
-        assert "has begun" in look(first.cursor).skip_message
-        living.communicate(b"\n")
-        [another] = requested(look(first.cursor))
-        assert another.run_key != request.run_key
-        assert another.job_name == "flights_run"
-        marked = with_launcher.get_run_by_id(run.run_id)
-        assert marked.status == dg.DagsterRunStatus.FAILURE
 
 
 @pytest.mark.parametrize(("ago_s", "is_gone"), [(1, False), (3600, True), (-1, False), (-3600, True)])
