@@ -77,14 +77,16 @@ class ProcessorContext(Protocol[KOut, VOut]):
         """Call ``call`` with the clock's time once per ``interval``; intervals that were missed are one call.
 
         By stream time, calls are due at multiples of the interval since 1970, and the first is due with the first
-        record; by the wall clock, the first is due after one interval. When a punctuation that ``init`` schedules is
-        due next is kept with the state, so a restart changes nothing.
+        record; by the wall clock, the first is due after one interval. Of what ``init`` schedules, the state keeps when
+        it is due next, or that it was cancelled, under the name of ``call``: a restart changes nothing, and ``init``
+        may schedule in any order, and only while a condition holds. Those of the same name are told apart by their
+        order.
         """
         ...
 
     def schedule_once(self, at: datetime, punctuation: Punctuation, call: Callable[[datetime], object]) -> Cancellable:
         """Call ``call`` once, when the clock reaches ``at``. It is forgotten when the task moves or restarts, unless
-        ``init`` schedules it; timers are kept."""
+        ``init`` schedules it: then the state keeps, under its time, whether it was called. Timers are kept."""
         ...
 
     def timer(self, key: Any, at: datetime, punctuation: Punctuation = Punctuation.STREAM_TIME) -> None:

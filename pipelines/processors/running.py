@@ -6,11 +6,12 @@ in its session, and the times at which punctuations are due next among its clock
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import polars as pl
@@ -90,6 +91,8 @@ class Running:
     task: str
     _schedules: list[_Schedule] = field(default_factory=list)
     _is_in_init: bool = False
+    _alike: Counter[str] = field(default_factory=Counter)
+    """How many punctuations ``init`` has scheduled, by what they call, or when."""
 
     def __post_init__(self) -> None:
         self.stores: dict[str, OpenStore] = {
@@ -122,6 +125,7 @@ class Running:
             self._is_in_init = True
             self.processor.init(self)
             self._is_in_init = False
+            self._drop_clocks()
 
     def leave(self) -> dict[str, int]:
         """The epoch goes on without the processor: until the next one it has nothing but its own attributes. Returns
@@ -255,13 +259,11 @@ class Running:
                 continue
             if each.interval_ms is None:
                 each.cancel()
-                if each.clock is not None:
-                    self.clocks[each.clock] = NEVER_MS
             else:
                 each.next_ms += (1 + (time_ms - each.next_ms) // each.interval_ms) * each.interval_ms
                 if each.clock is not None:
                     self.clocks[each.clock] = each.next_ms
-            with guarded(getattr(each.call, "__name__", type(each.call).__name__)):
+            with guarded(_name(each.call)):
                 each.call(as_time(time_ms))
 
     def due_timers(self, punctuation: Punctuation, time_ms: int) -> list[tuple[Any, int]]:
@@ -281,11 +283,11 @@ class Running:
         return None if found is None or found.is_empty() else found
 
     def forget(self, schedule: _Schedule) -> None:
-        """Call a punctuation no more."""
+        """Call a punctuation no more, after a restart neither."""
         if schedule in self._schedules:
             self._schedules.remove(schedule)
         if schedule.clock is not None:
-            self.clocks.pop(schedule.clock, None)
+            self.clocks[schedule.clock] = NEVER_MS
 
     def _check_call(self, call: str) -> None:
         if not self.is_called:
@@ -328,15 +330,31 @@ class Running:
     ) -> _Schedule:
         if not callable(call):
             raise TypeError(f"the punctuation is to call {call!r}; pass a function of the time")
-        clock = f"_due:{self.shape.node}:{self._count}" if self._is_in_init else None
-        self._count += self._is_in_init
-        next_ms = first_ms
-        if clock is not None:
-            kept_ms = self.clocks.get(clock, first_ms)
-            next_ms = self.clocks[clock] = self._in_step(punctuation, kept_ms, interval_ms) if interval_ms else kept_ms
+        clock, next_ms = None, first_ms
+        if self._is_in_init:
+            clock, old_clock = self._clocks(f"{punctuation} {_name(call) if interval_ms else first_ms}")
+            next_ms = self.clocks.get(clock, self.clocks.get(old_clock, first_ms))
+            if interval_ms and next_ms != NEVER_MS:
+                next_ms = self._in_step(punctuation, next_ms, interval_ms)
+            self.clocks[clock] = next_ms
         made = _Schedule(punctuation, call, interval_ms, clock, next_ms, self)
         self._schedules.append(made)
         return made
+
+    def _clocks(self, what: str) -> tuple[str, str]:
+        """Where the next time of the punctuation that ``init`` schedules now is kept, and where earlier versions kept
+        it: by its place in ``init``, in the place of what it calls, or when."""
+        self._alike[what] += 1
+        node = self.shape.node
+        return f"_next:{what} {self._alike[what]}:{node}", f"_due:{node}:{self._alike.total() - 1}"
+
+    def _drop_clocks(self) -> None:
+        """Forget what ``init`` no longer schedules."""
+        node, kept = self.shape.node, {each.clock for each in self._schedules}
+        for name in list(self.clocks):
+            is_own = name.startswith(f"_due:{node}:") or (name.startswith("_next:") and name.endswith(f":{node}"))
+            if is_own and name not in kept:
+                del self.clocks[name]
 
     def _in_step(self, punctuation: Punctuation, kept_ms: int, interval_ms: int) -> int:
         """When a punctuation is due next that was kept for ``kept_ms``, perhaps by a program with another interval."""
@@ -344,9 +362,6 @@ class Running:
             return min(kept_ms, self.now_ms + interval_ms)
         reached_ms = self.clocks.get(self.shape.node, -1)
         return min(-(-kept_ms // interval_ms), reached_ms // interval_ms + 1) * interval_ms
-
-    _count: int = 0
-    """How many punctuations ``init`` has scheduled."""
 
     def _timer_store(self, call: str, punctuation: Punctuation) -> TimerStore:
         self._check_call(call)
@@ -377,6 +392,12 @@ class Running:
                 f"{', '.join(missing)}"
             )
         return picked(rows, names)
+
+
+def _name(call: Callable[[datetime], object]) -> str:
+    while isinstance(call, partial):
+        call = call.func
+    return getattr(call, "__name__", type(call).__name__)
 
 
 Out = list[Forwarded | ForwardedRows]

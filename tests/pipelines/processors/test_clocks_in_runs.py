@@ -6,9 +6,11 @@ import random
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -26,6 +28,7 @@ from weir import (
     StreamsBuilder,
     String,
 )
+from weir.pipelines.processors.running import Running
 from weir.state.commit.tables import read_rows
 
 pytestmark = pytest.mark.slow
@@ -46,16 +49,18 @@ def application(processor: type, commit_interval: timedelta = MS) -> Application
 
 
 class Scheduled(Processor[str, int, str, str]):
-    """Says where and when it is; a schedule ends itself at its third call, another comes once."""
+    """Says where and when it is; two schedules end themselves at their third call, two others come once."""
 
     stores = (KeyValueStore("calls", key=str, value=int),)
 
     def init(self, context):
         self.context, self.calls = context, context.state_store("calls")
-        context.schedule_once(EPOCH + 40_000 * MS, Punctuation.STREAM_TIME, self.once)
-        context.schedule(7_000 * MS, Punctuation.STREAM_TIME, lambda now: self.say("always", now))
         if (self.calls.get("ends") or 0) < 3:
             self.ends = context.schedule(10_000 * MS, Punctuation.STREAM_TIME, self.until_third)
+        context.schedule_once(EPOCH + 40_000 * MS, Punctuation.STREAM_TIME, partial(self.say, "once"))
+        context.schedule_once(EPOCH + 90_000 * MS, Punctuation.STREAM_TIME, partial(self.say, "late"))
+        context.schedule(7_000 * MS, Punctuation.STREAM_TIME, lambda now: self.say("always", now))
+        self.cancelled = context.schedule(10_000 * MS, Punctuation.STREAM_TIME, self.until_cancelled)
 
     def process(self, record):
         now = self.context.current_stream_time
@@ -64,47 +69,89 @@ class Scheduled(Processor[str, int, str, str]):
     def say(self, what, now):
         self.context.forward(Record(what, f"at {ms(now)}", now))
 
-    def once(self, now):
-        self.say("once", now)
-
     def until_third(self, now):
-        self.say("ends", now)
-        calls = (self.calls.get("ends") or 0) + 1
-        self.calls.put("ends", calls)
+        self.counted("ends", now, self.ends)
+
+    def until_cancelled(self, now):
+        self.counted("cancelled", now, self.cancelled)
+
+    def counted(self, what, now, schedule):
+        self.say(what, now)
+        calls = (self.calls.get(what) or 0) + 1
+        self.calls.put(what, calls)
         if calls == 3:
-            self.ends.cancel()
+            schedule.cancel()
+
+
+ORDER = ["ends", "once", "late", "always", "cancelled"]
+"""As ``init`` schedules them."""
 
 
 def expected(rows: list[tuple[bytes, bytes, int]]) -> list[tuple[str, str, int]]:
-    out, stream_ms, ends, is_once_due = [], -1, 0, True
-    next_ms = {"always": 0, "ends": 0}
+    out, stream_ms, calls = [], -1, Counter[str]()
+    next_ms = {"ends": 0, "once": 40_000, "late": 90_000, "always": 0, "cancelled": 0}
     for key, _, time_ms in rows:
         stream_ms = max(stream_ms, time_ms)
         out.append((key.decode(), f"0_0 at {stream_ms}", time_ms))
-        due = [(at, name) for name, at in next_ms.items() if at <= stream_ms]
-        if is_once_due and stream_ms >= 40_000:
-            due.append((40_000, "once"))
-            is_once_due = False
-        order = ["once", "always", "ends"]  # as init schedules them
-        for _, name in sorted(due, key=lambda each: (each[0], order.index(each[1]))):
+        due = [(at, ORDER.index(name), name) for name, at in next_ms.items() if at <= stream_ms]
+        for _, _, name in sorted(due):
             out.append((name, f"at {stream_ms}", stream_ms))
-            if name == "always":
-                next_ms[name] = stream_ms // 7_000 * 7_000 + 7_000
-            elif name == "ends":
-                ends += 1
-                next_ms[name] = stream_ms // 10_000 * 10_000 + 10_000
-                if ends == 3:
-                    del next_ms[name]
+            calls[name] += 1
+            interval_ms = 7_000 if name == "always" else 10_000
+            next_ms[name] = stream_ms // interval_ms * interval_ms + interval_ms
+            if name in ("once", "late") or (name != "always" and calls[name] == 3):
+                del next_ms[name]
     return out
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(4))
 def test_schedules_that_end_and_that_come_once_give_what_a_loop_gives(tmp_path, seed):
     rows = records(seed, 150)
     place = disturbed_run(application(Scheduled), rows, tmp_path, seed)
     found = expected(rows)
-    assert {"once", "always", "ends"} <= {name for name, *_ in found}
+    assert set(ORDER) <= {name for name, *_ in found}
     assert written(place, "out", "user", "value") == found
+
+
+def once_at(*seconds: int) -> Application:
+    class Once(Processor[str, int, str, str]):
+        def init(self, context):
+            self.context = context
+            for second in seconds:
+                at = EPOCH + timedelta(seconds=second)
+                context.schedule_once(at, Punctuation.STREAM_TIME, partial(self.tell, second))
+
+        def process(self, record):
+            pass
+
+        def tell(self, second, now):
+            self.context.forward(Record(str(second), "", now))
+
+    return application(Once)
+
+
+def test_what_is_scheduled_once_is_known_by_its_time_whatever_else_init_schedules(tmp_path):
+    rows = [(b"ann", bytes(8), 1_000 * second) for second in range(200)]
+    place = Place(once_at(20, 100), Topics({("numbers", 0): rows[:30]}), tmp_path)
+    place.run()
+    for program, count in ((once_at(100), 60), (once_at(70, 50, 100), 120), (once_at(150, 100, 70, 50), 200)):
+        place.application, place.topics.rows["numbers", 0] = program, rows[:count]
+        place.run()
+    called = [(user, time_ms // 1_000) for user, time_ms in written(place, "out", "user")]
+    assert called == [("20", 20), ("50", 60), ("70", 70), ("100", 100), ("150", 150)]
+
+
+def test_what_an_earlier_version_has_kept_by_its_place_in_init_goes_on(tmp_path, monkeypatch):
+    rows = [(b"ann", bytes(8), 1_000 * second) for second in range(120)]
+    place = Place(once_at(100, 20), Topics({("numbers", 0): rows[:30]}), tmp_path)
+    clocks = Running._clocks
+    with monkeypatch.context() as patch:
+        patch.setattr(Running, "_clocks", lambda running, what: (clocks(running, what)[1],) * 2)
+        place.run()
+    place.topics.rows["numbers", 0] = rows
+    place.run()
+    called = [(user, time_ms // 1_000) for user, time_ms in written(place, "out", "user")]
+    assert called == [("20", 20), ("100", 100)]
 
 
 def ticking(seconds: int) -> Application:
