@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from weir.state.types import TaskId
@@ -128,9 +128,10 @@ class Pace:
     def shares(self, lags: Mapping[TaskId, int], priorities: Mapping[TaskId, int]) -> Mapping[TaskId, Share]:
         """What each task may take in the next epoch, by how many records it is behind.
 
-        Those behind divide the time of their slot by their ``priorities`` (1 if not given), and the most records of an
-        epoch evenly; what one does not need goes to the others. The rest, which may have rows of other tasks to
-        process, are only kept from taking for ever.
+        Those behind divide the time of their slot by their ``priorities`` (1 if not given). The most records of an
+        epoch are divided evenly among all, then what comes to the tasks of a slot by priority among these; bytes follow
+        the records. What one does not need goes to the others. Tasks that are not behind, which may have rows of other
+        tasks to process, are only kept from taking for ever.
         """
         behind = {task: lag for task, lag in lags.items() if lag}
         budgets = dict.fromkeys(lags, self._target_s / 2)
@@ -146,14 +147,18 @@ class Pace:
             )
         first = FIRST_RECORDS // max(1, len(behind)) + 1
         wanted = {task: self._records.get(task, first) for task in lags}
-        most = divided(
-            self._max_records, {task: min(lags[task], wanted[task]) for task in lags}, dict.fromkeys(lags, 1)
-        )
+        needs = {task: min(lags[task], wanted[task]) for task in lags}
+        evenly = divided(self._max_records, needs, dict.fromkeys(lags, 1))
+        most = by_priority(evenly, needs, of_slots.values(), priorities)
+        even_bytes = self._max_bytes // max(1, len(behind))
+        sizes = {
+            task: even_bytes * taken(most[task], need) // taken(evenly[task], need) for task, need in needs.items()
+        }
         budgets = {task: self._enough(task, budget_s) for task, budget_s in budgets.items()}
         self._shares = {
             task: Share(
                 records=min(wanted[task], max(1, int(most[task]))),
-                size_bytes=max(1 << 10, self._max_bytes // max(1, len(behind))),
+                size_bytes=max(1 << 10, sizes[task]),
                 budget_ms=max(1, round(1000 * budget_s)),
                 batch_rows=self._batch(task, budget_s),
                 is_behind=task in behind,
@@ -231,14 +236,37 @@ class Pace:
         return max(1, int((budget_s - fixed_s) / batches / cost_s))
 
 
-def divided(total_s: float, needs_s: Mapping[TaskId, float], weights: Mapping[TaskId, int]) -> dict[TaskId, float]:
-    """``total_s`` by weight, where what one does not need goes to those that need more."""
-    found, left_s, wanting = dict[TaskId, float](), total_s, dict(needs_s)
+def divided(total: float, needs: Mapping[TaskId, float], weights: Mapping[TaskId, int]) -> dict[TaskId, float]:
+    """``total``, of seconds or records, by weight, where what one does not need goes to those that need more."""
+    found, left, wanting = dict[TaskId, float](), total, dict(needs)
     while wanting:
-        unit_s = left_s / sum(weights[task] for task in wanting)
-        content = [task for task, need_s in wanting.items() if need_s <= unit_s * weights[task]]
-        found |= {task: unit_s * weights[task] for task in content or wanting}
+        weight = sum(weights[task] for task in wanting)
+        parts = {task: left * weights[task] / weight for task in wanting}
+        content = [task for task, need in wanting.items() if need <= parts[task]]
+        found |= {task: parts[task] for task in content or wanting}
         if not content:
             break
-        left_s -= sum(wanting.pop(task) for task in content)
+        left -= sum(wanting.pop(task) for task in content)
     return found
+
+
+def by_priority(
+    evenly: Mapping[TaskId, float],
+    needs: Mapping[TaskId, float],
+    slots: Iterable[Collection[TaskId]],
+    priorities: Mapping[TaskId, int],
+) -> dict[TaskId, float]:
+    """``evenly``, but what the tasks of a slot would take of it is divided among them by priority (1 if not given)."""
+    found = dict(evenly)
+    for tasks in slots:
+        total = sum(min(needs[task], evenly[task]) for task in tasks)
+        needs_here = {task: needs[task] for task in tasks}
+        parts = divided(total, needs_here, {task: priorities.get(task, 1) for task in tasks})
+        for task, part in parts.items():
+            found[task] = part if part < needs[task] else max(part, evenly[task])
+    return found
+
+
+def taken(most: float, need: float) -> int:
+    """The records that a task takes of the most it may, at least one."""
+    return max(1, int(min(most, need)))

@@ -116,6 +116,72 @@ def test_records_and_bytes_that_one_task_does_not_need_go_to_the_others():
     assert (alone[B].records, alone[B].size_bytes) == (600_000, 8_000_000)
 
 
+@pytest.mark.parametrize("cost_us", [0.5, 1.3, 20.0])
+@pytest.mark.parametrize(("tasks", "slots"), [(2, 1), (8, 2), (16, 4), (7, 2), (6, 2), (3, 3)])
+@pytest.mark.parametrize("preferred", [1, 4])
+def test_tasks_of_a_slot_take_records_by_priority_whether_time_limits_them_or_the_most_of_an_epoch(
+    tasks, slots, cost_us, preferred
+):
+    """Every other task of a slot is preferred. A slot has what its number of tasks gives it, whatever they are."""
+    slot_of = {TaskId(0, number): number % slots for number in range(tasks)}
+    priorities = {task: preferred for task in slot_of if task.partition // slots % 2 == 0}
+    pace = paced(slot_of, max_records=1_000_000)
+    for _ in range(30):
+        shares = pace.shares(dict.fromkeys(slot_of, 1_000 * MANY), priorities)
+        took = {task: worked(share, 0.0, cost_us / 1e6) for task, share in shares.items()}
+        seconds = [sum(each.seconds for task, each in took.items() if slot_of[task] == slot) for slot in range(slots)]
+        pace.took(max(seconds), took)
+    for slot in range(slots):
+        together = [task for task in slot_of if slot_of[task] == slot]
+        fits = min(1_000_000 * len(together) / tasks, 0.8e6 / cost_us)
+        weight = sum(priorities.get(task, 1) for task in together)
+        for task in together:
+            assert took[task].records == pytest.approx(fits * priorities.get(task, 1) / weight, rel=0.15)
+    assert sum(share.records for share in shares.values()) <= 1_000_000
+
+
+LAGGING = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30_000), st.integers(1, 1_000)), min_size=1, max_size=8)
+"""The slot, lag and priority of each task."""
+
+
+@given(LAGGING, st.integers(100, 100_000))
+def test_priority_moves_records_and_bytes_within_a_slot_alone_and_only_to_tasks_that_need_them(lagging, max_records):
+    tasks = [TaskId(0, number) for number in range(len(lagging))]
+    slot_of, lags, priorities = (dict(zip(tasks, each, strict=True)) for each in zip(*lagging, strict=True))
+    pace = paced(slot_of, max_records=max_records)
+    first = FIRST_RECORDS // max(1, sum(lag > 0 for lag in lags.values())) + 1
+    needs = {task: min(lag, first) for task, lag in lags.items()}
+    level = level_of(max_records, list(needs.values()))
+    evenly = {task: min(need, level) for task, need in needs.items() if need}
+    plain, found = pace.shares(lags, {}), pace.shares(lags, priorities)
+    assert plain == pace.shares(lags, dict.fromkeys(slot_of, 7))
+    for task, most in evenly.items():
+        assert min(needs[task], plain[task].records) == max(1, int(most))
+        assert plain[task].size_bytes == 8_000_000 // len(evenly)
+    taken = {task: min(needs[task], found[task].records) for task in evenly}
+    for slot in set(slot_of.values()):
+        together = [task for task in evenly if slot_of[task] == slot]
+        assert sum(taken[task] for task in together) == pytest.approx(
+            sum(evenly[task] for task in together), abs=len(together)
+        )
+        wanting = [task for task in together if taken[task] < needs[task]]
+        least = min(((taken[task] + 1) / priorities[task] for task in wanting), default=math.inf)
+        assert all(taken[task] <= max(1, least * priorities[task]) for task in together)
+    for task, most in evenly.items():
+        size_bytes = plain[task].size_bytes * taken[task] / max(1, int(most))
+        assert found[task].size_bytes == pytest.approx(max(1024, size_bytes), abs=1)
+    assert sum(found[task].size_bytes for task in evenly) <= 8_000_000 * 1.05, "tasks have a KiB or a record at least"
+
+
+def level_of(total: int, needs: list[int]) -> float:
+    """How many each may take when none takes more than it needs, nor more than ``total`` allows all together."""
+    for count, need in enumerate(sorted(needs)):
+        if need * (len(needs) - count) > total:
+            return total / (len(needs) - count)
+        total -= need
+    return math.inf
+
+
 def test_an_epoch_is_no_longer_than_a_second_however_far_the_commits_are_apart():
     pace = paced(APART, interval_s=60.0)
     assert {share.budget_ms for share in pace.shares({A: MANY, B: MANY}, {}).values()} == {800}
