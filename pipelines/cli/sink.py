@@ -105,9 +105,17 @@ def retry(
     """Send the rows again that a sink of a running application has refused, in the order of their refusal.
 
     They come after rows that were published since. The first that is refused once more ends it: correct that at the
-    sink and try again, or delete what is left with `weir sink discard`.
+    sink and try again, or delete what is left with `weir sink discard`. The exit
+    code is 1 then. If the sink does not answer within 30 s, its rows are sent when it does.
     """
-    _decide(application, sink, "retry", directory)
+    from weir.pipelines.operations.sinks import retry
+
+    settings = load_settings(directory, writes=True)
+    with notices.status(f"retry: waiting for the driver of {application}"):
+        outcome, is_refused = retry(settings, application, sink)
+    console.print(f"{application}: sink {sink}: {outcome}", markup=False, soft_wrap=True)
+    if is_refused:
+        raise typer.Exit(1)
 
 
 def skip(application: AppArgument, sink: SinkArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
