@@ -144,14 +144,16 @@ def discard(
     debug: DebugOption = False,
 ) -> None:
     """Delete the rows that a sink has refused."""
-    from weir.pipelines.operations.sinks import discard
+    from weir.pipelines.operations.sinks import discard, require_aside
 
+    settings = load_settings(directory, writes=True)
     if not yes:
+        rows = require_aside(settings, application, sink)
         confirm(
-            f"Delete the rows of {application} that the sink {sink} has refused?",
+            f"Delete the {counted(rows, 'row')} of {application} that the sink {sink} has refused?",
             f"weir sink discard {application} {sink}",
         )
-    rows = discard(load_settings(directory, writes=True), application, sink)
+    rows = discard(settings, application, sink)
     console.print(f"{application}: deleted {counted(rows, 'refused row')} of the sink {sink}", markup=False)
 
 

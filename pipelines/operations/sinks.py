@@ -99,13 +99,23 @@ def discard(settings: Settings, application: str, sink: str) -> int:
     """Delete the rows that the sink has refused; returns how many there were. The application may be running.
 
     Raises:
-        OperationError: There is no such sink.
+        OperationError: There is no such sink, or none of its rows is aside.
+    """
+    rows = require_aside(settings, application, sink)
+    Outbox(folder_at(settings.warehouse) / application, sink, application, is_of_refused=True).remove(_ALL)
+    return rows
+
+
+def require_aside(settings: Settings, application: str, sink: str) -> int:
+    """How many rows the sink has refused.
+
+    Raises:
+        OperationError: There is no such sink, or none of its rows is aside.
     """
     _require_sink(settings, application, sink)
-    folder = folder_at(settings.warehouse) / application
-    rows = Refused(folder, sink, application).count()
-    if rows:
-        Outbox(folder, sink, application, is_of_refused=True).remove(_ALL)
+    rows = Refused(folder_at(settings.warehouse) / application, sink, application).count()
+    if not rows:
+        raise OperationError(f"{application}: no rows of the sink {sink!r} are aside")
     return rows
 
 

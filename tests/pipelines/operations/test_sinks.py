@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from tests.pipelines.publishing.batches import SINK, Orders, http_node
 from tests.waiting import wait_for
 from weir.infra.control import ControlDatabase, this_host
 from weir.infra.settings import Settings
@@ -16,6 +17,8 @@ from weir.pipelines.operations import sinks
 from weir.pipelines.operations.registry import register
 from weir.pipelines.operations.sinks import known_sinks
 from weir.pipelines.publishing.state import Resent, SinkState
+from weir.state.commit.outbox import Mark, Outbox
+from weir.state.commit.refused import Refused
 
 PROGRAM = """
 from polars import col
@@ -123,6 +126,34 @@ def test_a_retry_says_what_became_of_the_rows_once_that_is_known(
         result = CliRunner().invoke(app, ["sink", "retry", "shop", "totals"])
     assert (" ".join(result.stdout.split()), result.exit_code) == (f"shop: sink totals: {text}", code)
     assert "totals" in weir("sink", "list", "shop")
+
+
+@pytest.mark.parametrize("options", [(), ("--yes",)])
+@pytest.mark.parametrize(
+    ("sink", "answer"),
+    [
+        ("totals", "shop: no rows of the sink 'totals' are aside"),
+        ("total", "shop has no sink 'total'; it has totals, by-order, by-column"),
+    ],
+)
+def test_where_no_rows_are_aside_a_discard_says_so_and_asks_nothing(settings, sink, answer, options):
+    result = CliRunner().invoke(app, ["sink", "discard", "shop", sink, *options], input="y\n")
+    assert result.exit_code == 1
+    assert " ".join(result.output.split()) == f"weir: {answer}"
+
+
+def test_a_discard_asks_about_as_many_rows_as_are_aside(settings):
+    orders = Orders(settings.warehouse / "shop", http_node("http://localhost"))
+    orders.commit(1)
+    refused = Refused(orders.folder, SINK, "shop")
+    report(settings, SinkState(sink=SINK, target="http"))
+    ((rows, reached),) = Outbox(orders.folder, SINK, "shop").rows(Mark(), at_most=1, size_bytes=1)
+    refused.add(rows, reached, "too large")
+    discard = lambda answer: CliRunner().invoke(app, ["sink", "discard", "shop", SINK], input=answer).output
+    assert f"Delete the 1 row of shop that the sink {SINK} has refused? [y/N]" in " ".join(discard("n\n").split())
+    assert refused.count() == 1
+    assert f"shop: deleted 1 refused row of the sink {SINK}" in discard("y\n")
+    assert refused.count() == 0
 
 
 def test_what_the_program_no_longer_has_is_shown_as_last_told(settings):
