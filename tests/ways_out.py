@@ -108,6 +108,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "sink discard x x": SINK_REFUSED,
     },
     "pipelines/cli/sink.py skipping": {"sink skip x x": SINK_REFUSED},
+    "pipelines/operations/sinks.py retry": {
+        "sink list x": "tests/pipelines/operations/test_sinks.py::"
+        "test_a_retry_says_what_became_of_the_rows_once_that_is_known"
+    },
     "pipelines/publishing/publisher.py MarkLostError": {"sink resume x x": SINK_ANEW},
     "pipelines/publishing/publisher.py OtherOutboxError": {
         "another id": TWO_FOLDERS + "of_two_folders_with_one_application_the_older_one_stops_publishing",

@@ -104,10 +104,18 @@ def retry(
 ) -> None:
     """Send the rows again that a sink of a running application has refused, in the order of their refusal.
 
-    They come after rows that were published since. The first that is refused once more ends it: correct that at the
-    sink and try again, or delete what is left with `weir sink discard`.
+    They come after rows that were published since. The first that is refused once more ends it, with exit code 1:
+    correct that at the sink and try again, or delete what is left with `weir sink discard`. A sink that does not
+    answer within 30 s gets them when it does.
     """
-    _decide(application, sink, "retry", directory)
+    from weir.pipelines.operations.sinks import retry
+
+    settings = load_settings(directory, writes=True)
+    with notices.status(f"retry: waiting for the driver of {application}"):
+        outcome, is_refused = retry(settings, application, sink)
+    console.print(f"{application}: sink {sink}: {outcome}", markup=False, soft_wrap=True)
+    if is_refused:
+        raise typer.Exit(1)
 
 
 def skip(application: AppArgument, sink: SinkArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
@@ -136,14 +144,16 @@ def discard(
     debug: DebugOption = False,
 ) -> None:
     """Delete the rows that a sink has refused."""
-    from weir.pipelines.operations.sinks import discard
+    from weir.pipelines.operations.sinks import discard, require_aside
 
+    settings = load_settings(directory, writes=True)
     if not yes:
+        rows = require_aside(settings, application, sink)
         confirm(
-            f"Delete the rows of {application} that the sink {sink} has refused?",
+            f"Delete the {counted(rows, 'row')} of {application} that the sink {sink} has refused?",
             f"weir sink discard {application} {sink}",
         )
-    rows = discard(load_settings(directory, writes=True), application, sink)
+    rows = discard(settings, application, sink)
     console.print(f"{application}: deleted {counted(rows, 'refused row')} of the sink {sink}", markup=False)
 
 

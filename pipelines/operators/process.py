@@ -73,6 +73,7 @@ class Process(ABC):
     def stop(self, epoch: Epoch) -> pl.DataFrame | None:
         """Close the processor; what it then forwards, None for nothing."""
         with self.at_work(epoch) as running:
+            running.calls("close")
             with self._guarded("close"):
                 running.processor.close()
             epoch.instances.pop(self.shape.node)

@@ -27,6 +27,9 @@ from weir.pipelines.serdes.shapes import TIME, Scalar
 from weir.pipelines.serdes.values import as_datetimes
 from weir.state.own_code import failures
 
+_MISFITS = (AttributeError, OverflowError, TypeError, ValueError)
+"""What values raise that do not fit their columns."""
+
 
 class Given(NamedTuple):
     """A record as a processor takes it, and the place and time of its row."""
@@ -151,7 +154,7 @@ class ProcessRecords(Process):
         partition, offset = place
         with calls.timed():
             for key, at_ms in running.due_timers(punctuation, time_ms):
-                running.cause(Cause(partition, offset, at_ms))
+                running.cause(Cause(partition, offset, at_ms, call="on_timer"))
                 with self._guarded("on_timer", partial(self._timer, key, at_ms)):
                     running.processor.on_timer(self._record_class(key, None, as_time(at_ms)))
 
@@ -213,11 +216,12 @@ class ProcessRecords(Process):
     def _columns(self, what: str, types: RowType, items: Sequence[Any], sent: Sequence[Forwarded]) -> list[pl.Series]:
         try:
             return types.to_columns(items)
-        except (AttributeError, OverflowError, TypeError, ValueError) as error:
+        except _MISFITS as error:
             index, reason = types.misfit(items) or (None, str(error).partition("\n")[0])
             place = None if index is None else self._place_of(sent[index].cause)
+            forwarded = sent[_refused_alone(types, items) if index is None else index]
             raise UserFunctionError(
-                f"{self._name}.process",
+                f"{self._name}.{forwarded.cause.call}",
                 self.shape.node,
                 f"it forwarded a {what} of another type than it declares: {reason.replace('it returned', 'got')}",
                 place,
@@ -226,6 +230,17 @@ class ProcessRecords(Process):
     @property
     def _record_class(self) -> Any:
         return FixedKeyRecord if self.shape.is_fixed_key else Record
+
+
+def _refused_alone(types: RowType, items: Sequence[Any]) -> int:
+    """Which of ``items``, of which ``types`` does not take all, is the first that it does not take alone; 0 if there is
+    none."""
+    for index, item in enumerate(items):
+        try:
+            types.to_columns([item])
+        except _MISFITS:
+            return index
+    return 0
 
 
 def _plain(key: KeyType, value: RowType) -> tuple[PlainRows, PlainRows] | None:

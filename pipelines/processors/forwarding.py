@@ -27,6 +27,8 @@ class Cause(NamedTuple):
     """Whether it is called with the record of this place."""
     key: Any = None
     """That record's key, as the processor takes it."""
+    call: str = "process"
+    """The name of what is called."""
 
 
 class Forwarded(NamedTuple):

@@ -113,7 +113,7 @@ class Running:
         self.clocks, self.now_ms, self.out, self._metadata_of = clocks, now_ms, out, metadata_of
         self.wants_commit = False
         self.is_called = True
-        self.cause(Cause(-1, -1, clocks.get(self.shape.node, now_ms)))
+        self.cause(Cause(-1, -1, clocks.get(self.shape.node, now_ms), call="init"))
         for store in self.stores.values():
             store.enter(session, StoreTime(clocks=clocks, now_ms=now_ms))
         self._timers = {kind: TimerStore(spec, session) for kind, spec in self.shape.timers.items()}
@@ -227,6 +227,10 @@ class Running:
         """What the processor is called for from now on, and the rows that it is given, if it takes batches."""
         self._cause, self._batch = cause, batch
 
+    def calls(self, name: str) -> None:
+        """What is called from now on, for the same cause."""
+        self._cause = self._cause._replace(call=name)
+
     def next_ms(self, punctuation: Punctuation) -> int | None:
         """When, by this clock, the processor is to be called next; None if never."""
         due = (self.next_punctuation_ms(punctuation), self.next_timer_ms(punctuation))
@@ -263,7 +267,9 @@ class Running:
                 each.next_ms += (1 + (time_ms - each.next_ms) // each.interval_ms) * each.interval_ms
                 if each.clock is not None:
                     self.clocks[each.clock] = each.next_ms
-            with guarded(_name(each.call)):
+            name = _name(each.call)
+            self.calls(name)
+            with guarded(name):
                 each.call(as_time(time_ms))
 
     def due_timers(self, punctuation: Punctuation, time_ms: int) -> list[tuple[Any, int]]:

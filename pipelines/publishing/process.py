@@ -112,7 +112,7 @@ class _Publishing:
 
     def run(self, drain: Event) -> None:
         if self._publisher.answered(lambda: self._again.is_interrupted, Event()):
-            Thread(target=self._retry, daemon=True).start()
+            Thread(target=self._retry, args=("",), daemon=True).start()
         try:
             self._publisher.run(Event(), drain)
         except (UnknownMarkError, SinkFencedError) as error:
@@ -120,13 +120,14 @@ class _Publishing:
 
     def decide(self, decision: Decision) -> None:
         if decision.action == "retry":
-            self._retry()
+            self._retry(decision.id)
         else:
             self._publisher.decide(decision.action)
 
-    def _retry(self) -> None:
-        error = self._publisher.answered(self._again.run, Event()) or ""
-        self._publisher.answered(lambda: self._publisher.retried(error), Event())
+    def _retry(self, id: str) -> None:
+        resent = self._publisher.answered(partial(self._again.run, id), Event())
+        if resent is not None:
+            self._publisher.answered(lambda: self._publisher.retried(resent), Event())
 
 
 def _listen(publishing: Sequence[_Publishing], drain: Event) -> None:

@@ -25,7 +25,7 @@ from weir.pipelines.publishing.connection import (
     SinkError,
     SinkFencedError,
 )
-from weir.pipelines.publishing.state import Action, RefusedPlace, SinkState
+from weir.pipelines.publishing.state import Action, RefusedPlace, Resent, SinkState
 from weir.state.commit.outbox import Mark, Outbox
 from weir.state.commit.refused import Refused
 from weir.state.errors import AppendOnlyError
@@ -135,11 +135,11 @@ class Publisher:
                 waiting_since_s=waiting.since_s,
             )
 
-    def retried(self, error: str) -> None:
-        """Note that the refused rows have been sent again, and why not all were taken, or an empty text."""
+    def retried(self, resent: Resent) -> None:
+        """Note that the refused rows have been sent again."""
         aside = self._aside()
         with self._lock:
-            self._state = msgspec.structs.replace(self._state, refused_reason=error, **aside)
+            self._state = msgspec.structs.replace(self._state, refused_reason=resent.error, resent=resent, **aside)
 
     def decide(self, action: Action) -> None:
         """What a person has decided for a publisher that ``awaits`` it; any thread may tell."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from weir.pipelines.publishing.connection import Connection, RefusedRowsError, SinkFencedError
 from weir.pipelines.publishing.publisher import Publisher, UnknownMarkError
+from weir.pipelines.publishing.state import Resent
 from weir.pipelines.sinks.sink import Sink
 from weir.state.commit.outbox import Outbox, refused_name
 from weir.state.storage.places import Place, folder_at
@@ -42,21 +43,22 @@ class Retry:
         """Whether one has begun that has not ended; ask before the first ``run``."""
         return self._refused.find(NAME) is not None
 
-    def run(self) -> str:
-        """Send them, however long the outside system is away; returns why not all were taken, or an empty text."""
+    def run(self, id: str = "") -> Resent:
+        """Send them, however long the outside system is away; ``id`` is that of the decision."""
         with self._running:
             with suppress(OSError):  # without the note, what is interrupted waits until somebody asks again
                 self._refused.put(NAME, b"")
-            error = ""
+            publisher, error, is_over = self._publisher(), "", True
             try:
-                self._publisher().run(Event(), _drained())
+                publisher.run(Event(), _drained())
             except SinkFencedError as found:
-                return str(found)  # a newer run goes on with it
+                error, is_over = str(found), False  # a newer run goes on with it
             except (RefusedRowsError, UnknownMarkError) as found:
                 error = str(found)
-            with suppress(OSError):
-                self._refused.delete([NAME])
-            return error
+            if is_over:
+                with suppress(OSError):
+                    self._refused.delete([NAME])
+            return Resent(id=id, delivered_rows=publisher.state.published_rows, error=error)
 
     def _publisher(self) -> Publisher:
         outbox = Outbox(self._app_folder, self._sink.name, self._application, is_of_refused=True)

@@ -32,6 +32,16 @@ class RefusedPlace(msgspec.Struct, frozen=True, kw_only=True):
         return f"rows {self.first_row:,} to {last:,} of epoch {self.epoch:,}, first key {self.key}: {self.reason}"
 
 
+class Resent(msgspec.Struct, frozen=True, kw_only=True):
+    """How it ended that refused rows were sent again."""
+
+    id: str
+    """That of the decision; empty for what an earlier run has begun."""
+    delivered_rows: int
+    error: str = ""
+    """Why not all were taken: the first that was refused once more, and why; empty if all were."""
+
+
 class SinkState(msgspec.Struct, frozen=True, kw_only=True):
     """What a publisher says of its sink."""
 
@@ -54,6 +64,8 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
     """Why the newest of them are, or were not taken when they were sent again; empty if the run has refused none."""
     refused: tuple[RefusedPlace, ...] = ()
     """The earliest of what is aside."""
+    resent: Resent | None = None
+    """The newest in this run."""
     error: str = ""
     """Why it waits; empty while it publishes."""
     awaits: Action | None = None
@@ -91,6 +103,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     action: Action
     """``skip``: put the row aside that is refused. ``resume``: go on with the rows that are in the outbox. ``retry``:
     send the rows again that are aside."""
+    id: str = ""
+    """By which somebody finds how a ``retry`` has ended."""
 
 
 def sink_readings(sinks: Sequence[SinkState], now_s: float) -> Iterator[Reading]:

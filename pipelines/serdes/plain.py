@@ -40,7 +40,9 @@ class PlainRows:
             try:
                 part = item if self._make is None else getattr(item, name)
             except AttributeError:
-                raise TypeError(f"{item!r} is not a {self.row_type.python_type.__name__}") from None
+                raise TypeError(
+                    f"{self.row_type.python_type.__name__} is declared, and {item!r} has no {name!r}"
+                ) from None
             if part is not None and (found := misfit(field, part, name)) is not None:
                 raise TypeError(f"{found.path}: {found.reason}")
             values.append(None if part is None else plain(part))

@@ -4,7 +4,7 @@ import pickle
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from polars.exceptions import PanicException
@@ -241,12 +241,35 @@ class ForwardsText(Processor[str, Order, str, int]):
         self.context.forward(record.with_value(record.value.amount or "secret"))
 
 
-class ForwardsTextOnTime(ForwardsText):
+NINE = datetime(2026, 1, 1, 9, tzinfo=UTC)
+
+
+class ForwardsOf(Processor[str, Order, str, Share]):
+    """Forwards ``record`` when ``what`` is called."""
+
+    what, record = "", Record("ann", 5, NINE)
+
+    def init(self, context):
+        self.context = context
+        self.forwards("init")
+        context.schedule(timedelta(milliseconds=1), Punctuation.STREAM_TIME, self.punctuate)
+
     def process(self, record):
-        self.context.schedule(timedelta(milliseconds=1), Punctuation.STREAM_TIME, self.punctuate)
+        self.context.forward(record.with_value(Share(0.5, record.timestamp)))
+        self.context.timer(record.key, record.timestamp)
+
+    def on_timer(self, record):
+        self.forwards("on_timer")
 
     def punctuate(self, time):
-        self.context.forward(Record("ann", "secret", time))
+        self.forwards("punctuate")
+
+    def close(self):
+        self.forwards("close")
+
+    def forwards(self, what):
+        if what == self.what:
+            self.context.forward(self.record)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +285,31 @@ def test_a_record_for_which_a_processor_forwards_another_type_is_named_with_its_
     assert "secret" not in text
 
 
-def test_what_a_punctuation_forwards_is_no_fault_of_the_record_that_makes_it_due():
-    text = str(failing(lambda b, s: s.process(ForwardsTextOnTime), [("orders", "ann", 3)]))
-    assert "failed: it forwarded a value of another type" in text
+CALLS = ("init", "punctuate", "on_timer", "close")
+WRONG = {
+    "value": (Record("ann", 5, NINE), "value of another type than it declares: got int, which has no 'of'"),
+    "field": (
+        Record("ann", Share("half", NINE), NINE),
+        "value of another type than it declares: the column 'of' is declared float, and got str",
+    ),
+    "text": (
+        Record("\ud800", Share(0.5, NINE), NINE),
+        "key of another type than it declares: 'utf-8' codec can't encode",
+    ),
+    "key": (
+        Record(5, Share(0.5, NINE), NINE),
+        "key of another type than it declares: the column 'user' is declared str, and got int",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_called_without_a_record_is_named_if_it_forwards_another_type(call, wrong):
+    record, reason = WRONG[wrong]
+    forwards = type("Forwards", (ForwardsOf,), {"what": call, "record": record})
+    builder = StreamsBuilder()
+    builder.stream("orders", key=String("user"), value=Json(Order)).process(forwards, name="p")
+    with pytest.raises(UserFunctionError) as raised, TopologyTestDriver(Application("test", builder)) as driver:
+        driver.create_input_topic("orders").pipe_input("ann", Order(1), timestamp_ms=1_000)
+    assert f": function 'Forwards.{call}' failed: it forwarded a {reason}" in str(raised.value)

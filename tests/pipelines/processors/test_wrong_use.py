@@ -200,6 +200,20 @@ def test_a_processor_is_told_what_it_does_wrong(action, base, message):
         result_of(processor(action, base or Processor[str, int, str, int]))
 
 
+@dataclass(frozen=True)
+class Acc:
+    total: int
+
+
+def test_a_value_that_is_no_dataclass_is_told_what_it_lacks():
+    def puts(self, record):
+        self.context.state_store("sums").put("ann", 5)
+
+    stores = (KeyValueStore("counts", key=str, value=int), KeyValueStore("sums", key=str, value=Acc))
+    with pytest.raises(UserFunctionError, match="another type: Acc is declared, and 5 has no 'total'; correct"):
+        result_of(processor(puts, stores=stores))
+
+
 def test_a_store_that_is_missing_in_init_is_named_without_a_record():
     class Bare(Processor[str, int, str, int]):
         def init(self, context):

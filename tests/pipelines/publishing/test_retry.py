@@ -21,7 +21,7 @@ from weir.pipelines.publishing.connect import connect
 from weir.pipelines.publishing.mark_file import MarkFile
 from weir.pipelines.publishing.process import PublishingSettings, _Publishing
 from weir.pipelines.publishing.retry import NAME, Retry
-from weir.pipelines.publishing.state import Decision, RefusedPlace, SinkState
+from weir.pipelines.publishing.state import Decision, RefusedPlace, Resent, SinkState
 from weir.pipelines.spark.publishing import Publishers
 from weir.state.commit import outbox
 from weir.state.commit.outbox import refused_name
@@ -64,10 +64,12 @@ def delivered(server):
 
 def test_what_was_taken_before_one_is_refused_once_more_no_longer_counts(orders, server):
     server.next += [Answer(), Answer(422)]
-    assert "rows 20 to 39 of epoch 1" in (again := retry(orders)).run()
+    resent = (again := retry(orders)).run("asked")
+    assert (resent.id, resent.delivered_rows) == ("asked", BATCH)
+    assert "rows 20 to 39 of epoch 1" in resent.error
     assert aside(orders) == 2 * BATCH
     assert not again.is_interrupted
-    assert again.run() == ""
+    assert again.run() == Resent(id="", delivered_rows=2 * BATCH)
     assert aside(orders) == 0
     assert delivered(server) == orders.sent
 
@@ -90,7 +92,7 @@ def test_a_retry_that_is_killed_is_gone_on_with_and_repeats_nothing_that_was_tak
     assert aside(orders) == (BATCHES - taken) * BATCH + BATCH * (step == "rows published")
     again = retry(orders)
     assert again.is_interrupted
-    assert again.run() == ""
+    assert not again.run().error
     assert not again.is_interrupted
     assert aside(orders) == 0
     assert delivered(server) == orders.sent
@@ -104,7 +106,7 @@ def test_a_batch_that_was_taken_just_before_a_kill_comes_again_with_its_key(orde
     with monkeypatch.context() as patched, suppress(KilledError):
         patched.setattr(MarkFile, "write", die)
         retry(orders).run()
-    assert retry(orders).run() == ""
+    assert not retry(orders).run().error
     keys = [request.key for request in server.requests[BATCHES:]]
     assert keys[0] == keys[1]
     assert len(set(keys)) == BATCHES
@@ -156,6 +158,16 @@ def test_refused_rows_that_are_to_be_sent_again_wait_for_the_warehouse(
     assert not left
     assert publishing.state.refused_rows == aside(orders) == 0
     assert delivered(server) == orders.sent
+
+
+@pytest.mark.parametrize(("answers", "rows"), [((), BATCHES * BATCH), ((Answer(), Answer(422)), BATCH)])
+def test_how_a_retry_has_ended_is_told_with_the_id_of_its_decision(orders, server, publishing, answers, rows):
+    server.next += answers
+    publishing.decide(Decision(sink=SINK, action="retry", id="asked"))
+    resent = publishing.state.resent
+    assert (resent.id, resent.delivered_rows) == ("asked", rows)
+    assert publishing.state.refused_rows == BATCHES * BATCH - rows
+    assert ("rows 20 to 39 of epoch 1" in resent.error) == bool(answers)
 
 
 def test_beside_refused_rows_all_else_is_published():
