@@ -95,7 +95,7 @@ def test_the_number_of_applications_adds_no_sensor():
     )
     names = [sensor.name for sensor in one.get_repository_def().sensor_defs]
     assert names == [sensor.name for sensor in many.get_repository_def().sensor_defs]
-    assert len(names) == 11
+    assert len(names) == 12
 
 
 def test_two_applications_of_one_name_are_refused():
