@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import polars as pl
 
@@ -34,8 +35,8 @@ def live_files(table: Path) -> dict[str, File]:
 
 
 def read_file(table: Path, path: str) -> pl.DataFrame:
-    """The rows of a file."""
-    return pl.read_parquet((table / path).read_bytes())
+    """The rows of a file; a log has its path as a part of a URI."""
+    return pl.read_parquet((table / unquote(path)).read_bytes())
 
 
 def _files_before(table: Path, version: int) -> dict[str, File]:

@@ -65,7 +65,7 @@ def _standing(rows: list[dict[str, Any]]) -> dict[Any, Any]:
 
 def _require_stores(place: SimulatedPlace, epoch: int) -> None:
     """Each store has the rows of its changelog, byte by byte."""
-    topology, folder = place.application.topology, place.warehouse / place.application.id
+    topology, folder = place.spec().application.topology, place.warehouse / place.application.id
     counts = topology.partition_counts(place.topics.partition_counts())
     stores = [store for sub_topology in topology.sub_topologies for store in sub_topology.stores]
     changelogs = {store.name: _changelog(folder, store, epoch) for store in stores}

@@ -120,6 +120,7 @@ class Sliding(Model):
     Where it would pass over a closed window, a record goes into it all the same, unseen, so that windows made of it
     later hold the record. One that no open window takes leaves nothing, not even the window after it. It is late for
     its own window and for those that were open once; Kafka Streams also counts the one after the record before it.
+    Updates have its order, too, except for windows that begin at zero.
     """
 
     def __init__(self, difference: int, grace: int) -> None:
@@ -144,7 +145,7 @@ class Sliding(Model):
                 left, previous = found, found.newest
             else:
                 right = found
-        takers = {start: windows[start].records for start in windows if start <= time <= start + difference}
+        takers = {start: windows[start].records for start in sorted(windows) if start <= time <= start + difference}
         if previous is not None and previous + 1 + difference >= time and previous + 1 not in windows:
             takers[previous + 1] = {}
         if own not in windows:
@@ -157,13 +158,15 @@ class Sliding(Model):
         if all(start + difference < close_time for start in takers):
             return [], late
         updates: list[Update] = []
+        after = None
         if right is not None and right.newest > time and time + 1 not in windows:
-            windows[time + 1] = SlidingWindow(dict(right.records), True)
-            updates.append((key, time + 1, time + 1 + difference, bits_of(right.records), right.newest))
+            after = windows[time + 1] = SlidingWindow(dict(right.records), True)
         for start, records in takers.items():
             window = windows.setdefault(start, SlidingWindow())
             window.records = {**records, bit: time}
             if start + difference >= close_time:
                 window.was_open = True
                 updates.append((key, start, start + difference, bits_of(window.records), window.newest))
+        if after is not None:
+            updates.append((key, time + 1, time + 1 + difference, bits_of(after.records), after.newest))
         return updates, late

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -27,6 +29,7 @@ from tests.pipelines.order.description import (
     GroupTable,
     Hopping,
     JoinWithin,
+    Late,
     Loose,
     MapValues,
     Merge,
@@ -47,6 +50,7 @@ from tests.pipelines.order.description import (
     ToTable,
     Totals,
     Tumbling,
+    Unlimited,
     Windows,
     WithTime,
 )
@@ -70,6 +74,7 @@ from tests.pipelines.order.renderings import (
     OF_BOTH,
     PREDICATES,
     SHOWN,
+    TIME_IN,
     TIME_OF,
     TIMES,
     Value,
@@ -95,10 +100,12 @@ from weir import (
     BufferConfig,
     Count,
     EmitStrategy,
+    FailOnInvalidTimestamp,
     GlobalKTable,
     JoinWindows,
     Json,
     KeyValueStore,
+    Materialized,
     Max,
     Mean,
     SessionWindows,
@@ -108,7 +115,10 @@ from weir import (
     Sum,
     Suppressed,
     TimeWindows,
+    UnlimitedWindows,
 )
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def application(
@@ -118,10 +128,10 @@ def application(
     builder = StreamsBuilder()
     options = dict(key=String("key"), value=Json(Value))
     tables = {topic: builder.global_table(topic, **options, store=topic) for topic in program.global_topics}
-    built: list[Any] = []
+    built, late = list[Any](), dict[int, Any]()
     for place, step in enumerate(program.steps):
         parents = [built[parent] for parent in program.parents(place)]
-        built.append(_built(builder, program, tables, place, step, parents))
+        built.append(_built(builder, program, tables, place, step, parents, late))
         if isinstance(step, Sink):
             beside(place, *parents)
     return Application("order", builder, **settings)
@@ -134,6 +144,7 @@ def _built(
     place: int,
     step: Any,
     parents: list[Any],
+    late: dict[int, Any],
 ) -> Any:
     name = f"s{place}"
     match step:
@@ -142,7 +153,9 @@ def _built(
             serdes = dict(key=String("key"), value=Json(Value))
             return builder.table(step.topic, **serdes, store=name, headers=step.has_headers, **options)
         case Source():
-            return builder.stream(step.topic, key=String("key"), value=Json(Value), headers=step.has_headers)
+            time = {"timestamp": FailOnInvalidTimestamp(TIME_IN)} if step.is_timed else {}
+            topic = re.compile(f"{step.topic}|nowhere") if step.by_pattern else step.topic
+            return builder.stream(topic, key=String("key"), value=Json(Value), headers=step.has_headers, **time)
         case Filter():
             call = parents[0].filter_not if step.is_not else parents[0].filter
             return call(PREDICATES[step.how], **({"store": name} if step.is_kept else {}))
@@ -185,12 +198,15 @@ def _built(
         case ToStream():
             return parents[0].to_stream().filter(col("num").is_not_null())
         case Aggregate():
-            return _aggregated(step, name, parents[0].group_by_key())
+            has_late = any(isinstance(each, Late) and each.parent == place for each in program.steps)
+            return _aggregated(step, place, name, parents[0].group_by_key(), late if has_late else None)
+        case Late():
+            return late[step.parent]
         case Cogroup():
             left, right = (parent.group_by_key() for parent in parents)
             if step.by_columns:
-                return _aggregated(step, name, left.cogroup(num=Sum("num")).cogroup(right, word=Max("word")))
-            return _aggregated(step, name, left.cogroup(chain).cogroup(right, chain_otherwise))
+                return _aggregated(step, place, name, left.cogroup(num=Sum("num")).cogroup(right, word=Max("word")))
+            return _aggregated(step, place, name, left.cogroup(chain).cogroup(right, chain_otherwise))
         case Suppress():
             limits = BufferConfig.max_records(step.records) if step.records else BufferConfig.unbounded()
             limited = Suppressed.until_time_limit(ms(step.limit), limits, restart_on_update=step.restarts)
@@ -255,33 +271,57 @@ def _built(
     raise NotImplementedError(step)
 
 
-def _aggregated(step: Aggregate | Cogroup, name: str, grouped: Any) -> Any:
+def _aggregated(
+    step: Aggregate | Cogroup, place: int, name: str, grouped: Any, late: dict[int, Any] | None = None
+) -> Any:
+    """``late`` is to hold the records that are late."""
+    store: Any = name
+    if isinstance(step, Aggregate):
+        store = Materialized(name, logging=not step.is_unlogged, in_memory=step.is_in_memory)
     if step.windows is not None:
-        grouped = grouped.windowed_by(_windows(step.windows))
+        options: dict[str, Any] = {}
+        if isinstance(step, Aggregate) and step.retention:
+            options["retention"] = ms(_least_retention(step.windows) + step.retention)
+        if late is not None:
+            options["late_to"] = partial(late.__setitem__, place)
+        grouped = grouped.windowed_by(_windows(step.windows), **options)
     if step.emits == "on close":
         grouped = grouped.emit_strategy(EmitStrategy.on_window_close())
     mergers = (join_chains,) if isinstance(step.windows, Sessions) else ()
     shown: dict[str, Any] = OF_BOTH if isinstance(step, Cogroup) and step.by_columns else {}
     if shown:
-        table = grouped.agg(name)
+        table = grouped.agg(store)
     elif isinstance(step, Cogroup):
-        table = grouped.aggregate(name, nothing, *mergers)
+        table = grouped.aggregate(store, nothing, *mergers)
     elif step.fold == "chain":
-        table = grouped.aggregate(name, nothing, chain, *mergers)
+        table = grouped.aggregate(store, nothing, chain, *mergers)
     elif step.fold == "reduced":
-        table = grouped.reduce(name, reduce)
+        table = grouped.reduce(store, reduce)
     else:
-        table, shown = grouped.agg(name, **FOLDS[step.fold]), SHOWN.get(step.fold, {})
+        table, shown = grouped.agg(store, **FOLDS[step.fold]), SHOWN.get(step.fold, {})
     if step.emits == "suppressed":
         table = table.suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
     return table.map_values(**shown) if shown else table
+
+
+def _least_retention(windows: Windows) -> int:
+    """The shortest that a store may have."""
+    match windows:
+        case Tumbling() | Hopping():
+            return windows.size + windows.grace
+        case Sliding():
+            return 2 * windows.difference + windows.grace
+        case Sessions():
+            return windows.gap + windows.grace
+        case Unlimited():
+            return 0
 
 
 def _maybe_ms(count: int | None) -> timedelta | None:
     return None if count is None else ms(count)
 
 
-def _windows(windows: Windows) -> TimeWindows | SessionWindows | SlidingWindows:
+def _windows(windows: Windows) -> TimeWindows | SessionWindows | SlidingWindows | UnlimitedWindows:
     match windows:
         case Tumbling():
             return TimeWindows.of_size_and_grace(ms(windows.size), ms(windows.grace))
@@ -289,6 +329,8 @@ def _windows(windows: Windows) -> TimeWindows | SessionWindows | SlidingWindows:
             return TimeWindows.of_size_and_grace(ms(windows.size), ms(windows.grace)).advance_by(ms(windows.advance))
         case Sliding():
             return SlidingWindows.of_time_difference_and_grace(ms(windows.difference), ms(windows.grace))
+        case Unlimited():
+            return UnlimitedWindows.start_on(EPOCH + ms(windows.start))
         case Sessions():
             return SessionWindows.of_inactivity_gap_and_grace(ms(windows.gap), ms(windows.grace))
 

@@ -30,12 +30,15 @@ class Step:
 @dataclass(frozen=True)
 class Source(Step):
     """``history`` is that of a versioned table. ``has_headers``: whether each record with a value has a header, which
-    is ``functions.header_of`` its value."""
+    is ``functions.header_of`` its value. Of a stream: ``is_timed``, whether the time of a record is
+    ``functions.time_in`` its value; ``by_pattern``, whether a pattern names the topic."""
 
     topic: str
     is_table: bool = False
     history: int | None = None
     has_headers: bool = False
+    is_timed: bool = False
+    by_pattern: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,20 +180,39 @@ class Sliding:
     grace: int
 
 
-Windows = Tumbling | Hopping | Sessions | Sliding
+@dataclass(frozen=True)
+class Unlimited:
+    start: int
+
+
+FOR_EVER = 253_402_300_799_999
+"""Where unlimited windows end: with the year 9999."""
+Windows = Tumbling | Hopping | Sessions | Sliding | Unlimited
 
 
 @dataclass(frozen=True)
 class Aggregate(Step):
     """Of a stream by its key. ``fold`` is one of ``functions.FOLDS``.
 
-    ``emits`` is "updates", or "suppressed" or "on close" for the two ways to final results.
+    ``emits`` is "updates", or "suppressed" or "on close" for the two ways to final results. ``retention``: how much
+    longer than it must a store keeps windows. ``is_unlogged``: whether its store has no changelog, but is computed
+    again when it is lost. ``is_in_memory``: whether its rows are in memory.
     """
 
     parent: int
     fold: str
     windows: Windows | None = None
     emits: str = "updates"
+    retention: int = 0
+    is_unlogged: bool = False
+    is_in_memory: bool = False
+
+
+@dataclass(frozen=True)
+class Late(Step):
+    """The records that are late for windows of an ``Aggregate``, each once per window, with its bounds."""
+
+    parent: int
 
 
 @dataclass(frozen=True)
@@ -232,8 +254,8 @@ class GroupTable(Step):
 
 @dataclass(frozen=True)
 class Process(Step):
-    """By a processor with a store and timers by stream time: it chains the values of a key, and sends the chain on once
-    its number is a multiple of three, or when the key has been quiet for ``wait``."""
+    """Of a stream or a table, by a processor with a store and timers by stream time: it chains the values of a key, and
+    sends the chain on once its number is a multiple of three, or when the key has been quiet for ``wait``."""
 
     parent: int
     wait: int
@@ -389,7 +411,9 @@ class Program:
         match self.steps[place]:
             case Aggregate(windows=windows) | Cogroup(windows=windows):
                 return windows is not None
-            case Filter() | MapValues() | Repartition() | ToStream() | Merge() | TableJoin() | StreamTableJoin():
+            case (
+                Filter() | MapValues() | Repartition() | ToStream() | Merge() | TableJoin() | StreamTableJoin() | Late()
+            ):
                 return self.is_windowed(self.parents(place)[0])
         return False
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from tests.pipelines.operators import window_models
 from tests.pipelines.order.description import (
+    FOR_EVER,
     Aggregate,
     Batch,
     Branch,
@@ -30,6 +31,7 @@ from tests.pipelines.order.description import (
     GlobalJoin,
     GroupTable,
     Hopping,
+    Late,
     Loose,
     MapValues,
     Merge,
@@ -51,6 +53,7 @@ from tests.pipelines.order.description import (
     ToTable,
     Totals,
     Tumbling,
+    Unlimited,
     Value,
     Windows,
     WithTime,
@@ -73,6 +76,7 @@ from tests.pipelines.order.functions import (
     is_deletion,
     joined,
     summed,
+    time_in,
     worded,
 )
 from tests.pipelines.order.model_processors import ModelProcessor, processor_of
@@ -126,6 +130,14 @@ class Sent(NamedTuple):
     header: str = ""
 
 
+class LateItem(NamedTuple):
+    """A record that is late for a window; only a step ``Late`` takes it."""
+
+    key: Key
+    value: Value
+    ts: int
+
+
 @dataclass(eq=False)
 class Node:
     """A step, or a part of one: an edge is a node of its own, and so is the suppression of final results."""
@@ -163,7 +175,7 @@ class Outcome:
 
 WITHOUT_STATE = (
     *("edge", "merge", "filter", "map values", "select key", "flat map", "flat map values", "with time", "branch"),
-    *("from header", "global join", "facts", "updates"),
+    *("from header", "global join", "facts", "updates", "late"),
 )
 """Kinds of nodes for which keys need not lie where they belong."""
 
@@ -263,6 +275,9 @@ class Machine:
                 return self._node(place, "updates" if place in self.program.updates() else "facts", parents, step)
             case ForeignJoin():
                 return self._node(place, "foreign join", [], step)
+            case Late():
+                (node,) = parents
+                return self._node(place, "late", node.parents if node.kind == "final" else parents, step)
         names = {
             FromHeader: "from header",
             SelectKey: "select key",
@@ -419,10 +434,16 @@ class Machine:
             if topic in self.global_rows:
                 continue
             merge_time = -1
-            for offset, record in enumerate(records):
+            for offset, record in enumerate(self._timed(topic, records)):
                 merge_time = max(merge_time, record.ts)
                 keyed.append(((merge_time, ranks[topic], partition, offset), (topic, partition, record)))
         return [record for _, record in sorted(keyed, key=lambda pair: pair[0])]
+
+    def _timed(self, topic: str, records: list[Record]) -> list[Record]:
+        """A topic's records with the times that its source gives them."""
+        if not any(isinstance(step, Source) and step.topic == topic and step.is_timed for step in self.program.steps):
+            return records
+        return [record._replace(ts=time_in(record.value)) for record in records]
 
     def run(self, data: Data) -> Outcome:
         sources = {node.step.topic: node for node in self.nodes if isinstance(node.step, Source)}
@@ -467,6 +488,8 @@ class Machine:
 
     def _forward(self, task: Task, node: Node, item: Any) -> None:
         for child in node.children:
+            if isinstance(item, LateItem) != (child.kind == "late"):
+                continue
             if child.kind == "edge":
                 if child.children and item.key is not None:
                     self._out.append((child, item if isinstance(item, Sent) else Sent(*item[:3], header=item.header)))
@@ -489,6 +512,8 @@ class Machine:
                 if new is not None:
                     rows[item.key] = new, item.ts
                 yield Change(item.key, new, old and old[0], item.ts, item.header)
+            case "late":
+                yield Record(*item)
             case "filter":
                 if _passes(step, item.value):
                     yield item
@@ -586,6 +611,8 @@ class Machine:
                 yield from self._suppress(task, node, item)
             case "processor":
                 self._called.add(node)
+                if isinstance(item, Change):
+                    item = Record(item.key, item.new, item.ts)
                 yield from self._processor(task, node).take(item)
             case "select changes":
                 yield from self._select_changes(task, node, item)
@@ -634,6 +661,14 @@ class Machine:
                 state = task.state.get(table, {"time": -1, "windows": {}})
                 is_open = key[2] + table.step.windows.grace > state["time"]
                 return state["windows"].get(key) if is_open else None
+            case "sliding aggregate":
+                windows, state = table.step.windows, task.state.get(table, {"time": -1, "windows": {}})
+                is_kept = key[2] + windows.difference + windows.grace + 1 >= state["time"]
+                return state["windows"].get(key) if is_kept else None
+            case "session aggregate":
+                windows, state = table.step.windows, task.state.get(table, {"time": -1, "windows": {}})
+                is_open = key[2] + windows.gap + windows.grace >= state["time"]
+                return (state["windows"][key], key[2]) if is_open and key in state["windows"] else None
         found: Row | None = self._state(task, table, dict).get(key)
         return found
 
@@ -660,12 +695,13 @@ class Machine:
 
     # Windows
 
-    def _window(self, task: Task, node: Node, item: Any, fold: Fold) -> Iterator[Change]:
+    def _window(self, task: Task, node: Node, item: Any, fold: Fold) -> Iterator[Change | LateItem]:
         state = self._state(task, node, lambda: {"time": -1, "windows": {}})
         state["time"] = max(state["time"], item.ts)
         for start, end in _windows_of(node.step.windows, item.ts):
-            if end + node.step.windows.grace <= state["time"]:
+            if not isinstance(node.step.windows, Unlimited) and end + node.step.windows.grace <= state["time"]:
                 self.late += 1
+                yield LateItem((item.key, start, end), item.value, item.ts)
                 continue
             key = (item.key, start, end)
             old: Row | None = state["windows"].get(key)
@@ -673,25 +709,30 @@ class Machine:
             state["windows"][key] = new, max(item.ts, old[1] if old else item.ts)
             yield Change(key, new, old and old[0], state["windows"][key][1])
 
-    def _slide(self, task: Task, node: Node, item: Any, fold: Fold) -> Iterator[Change]:
+    def _slide(self, task: Task, node: Node, item: Any, fold: Fold) -> Iterator[Change | LateItem]:
         """As the model of sliding windows says, which knows records by bits; a window folds them as they came."""
         windows = node.step.windows
         sliding_windows = lambda: window_models.Sliding(windows.difference, windows.grace)
-        new = lambda: (sliding_windows(), list[tuple[Value, Fold]](), dict[Key, Value]())
-        sliding, values, standing = self._state(task, node, new)
-        values.append((item.value, fold))
-        updates, late, _ = sliding.take(1 << len(values) - 1, item.key, item.ts)
+        state = self._state(task, node, lambda: {"time": -1, "sliding": sliding_windows(), "taken": [], "windows": {}})
+        state["time"] = max(state["time"], item.ts)
+        taken: list[tuple[Value, Fold]] = state["taken"]
+        rows: dict[Key, Row] = state["windows"]
+        taken.append((item.value, fold))
+        updates, late, _ = state["sliding"].take(1 << len(taken) - 1, item.key, item.ts)
         self.late += len(late)
+        yield from (LateItem(bounds, item.value, item.ts) for bounds in late)
         for name, start, end, bits, at in updates:
-            state: Value | None = None
-            for number, (value, its_fold) in enumerate(values):
+            folded: Value | None = None
+            for number, (value, its_fold) in enumerate(taken):
                 if bits >> number & 1:
-                    state = its_fold(state, value)
+                    folded = its_fold(folded, value)
+            assert folded is not None
             key = name, start, end
-            yield Change(key, state, standing.get(key), at)
-            standing[key] = state
+            old = rows.get(key)
+            rows[key] = folded, at
+            yield Change(key, folded, old and old[0], at)
 
-    def _session(self, task: Task, node: Node, item: Any, fold: Fold) -> Iterator[Change]:
+    def _session(self, task: Task, node: Node, item: Any, fold: Fold) -> Iterator[Change | LateItem]:
         gap, grace = node.step.windows.gap, node.step.windows.grace
         state = self._state(task, node, lambda: {"time": -1, "windows": {}})
         state["time"] = max(state["time"], item.ts)
@@ -706,6 +747,7 @@ class Machine:
         last = max([item.ts, *(end for end, _ in met)])
         if last < open_from:
             self.late += 1
+            yield LateItem((item.key, first, last), item.value, item.ts)
             return
         merge = _merger_of(node.step)
         merged: Value | None = None
@@ -926,6 +968,8 @@ def _windows_of(windows: Windows, ts: int) -> list[tuple[int, int]]:
             return [(start, start + size) for start in range(ts - ts % advance, -1, -advance) if start + size > ts][
                 ::-1
             ]
+        case Unlimited(start=start):
+            return [(start, FOR_EVER)] if ts >= start else []
     raise NotImplementedError(windows)
 
 

@@ -65,6 +65,8 @@ class Gathering:
 
     def take(self, item: Any) -> Iterator[Any]:
         self._time = max(self._time, item.ts)
+        if item.value is None:
+            return
         chain = chained(self._open.pop(item.key, Value(0, "")), item.value)
         if chain.num % 3 == 0:
             self._timers.cancel(item.key)

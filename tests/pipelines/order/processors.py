@@ -50,6 +50,8 @@ def gathering(name: str, wait: int) -> type[FixedKeyProcessor[str, Value, Value]
             self.context, self.open = context, context.state_store(f"{name}-open")
 
         def process(self, record: FixedKeyRecord[str, Value]) -> None:
+            if record.value is None:  # a table has removed the key
+                return
             chained = chain(record.key, record.value, self.open.get(record.key) or nothing())
             if chained.num % 3 == 0:
                 self.context.cancel_timer(record.key)

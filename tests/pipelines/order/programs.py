@@ -24,6 +24,7 @@ from tests.pipelines.order.description import (
     GroupTable,
     Hopping,
     JoinWithin,
+    Late,
     Loose,
     MapValues,
     Merge,
@@ -46,6 +47,7 @@ from tests.pipelines.order.description import (
     ToTable,
     Totals,
     Tumbling,
+    Unlimited,
     Value,
     WithTime,
 )
@@ -73,12 +75,15 @@ WINDOWS = st.one_of(
     st.builds(Sessions, st.sampled_from([2, 5, 12]), GRACES),
     st.builds(Sliding, st.sampled_from([3, 10, 25]), GRACES),
 )
+RETENTIONS = st.sampled_from([0, 0, 15])
 RARELY = st.sampled_from([False, False, True])
 EMITS = st.sampled_from(["updates", "suppressed", "on close"])
 SOURCES: st.SearchStrategy[Callable[[str], Source]] = st.sampled_from(
     [
         *[Source] * 6,
         *[partial(Source, has_headers=True)] * 2,
+        partial(Source, is_timed=True),
+        partial(Source, by_pattern=True),
         *[partial(Source, is_table=True)] * 3,
         partial(Source, is_table=True, has_headers=True),
         partial(Source, is_table=True, history=20),
@@ -95,7 +100,10 @@ STREAM_STEPS = (
     *("batch", "batch", "loose", "flat map", "flat map values", "time", "branch"),
     *("expect", "shared", "shared"),
 )
-TABLE_STEPS = ("stream", "expect", "group", "join", "join", "suppress", "foreign", "stream", "group", "map", "filter")
+TABLE_STEPS = (
+    *("stream", "expect", "group", "join", "join", "suppress", "foreign", "stream", "group", "map", "filter"),
+    "process",
+)
 
 
 @st.composite
@@ -147,6 +155,8 @@ def _next_steps(draw: st.DrawFn, program: Program, parent: int, global_topics: l
         + ["regrouped", "moved", "two ways", "joined windows"]
         + ["header"] * 5 * (is_stream and program.has_headers(parent))
     )
+    if _may_be_late(program, parent) and draw(st.integers(0, 3)) == 3:
+        return [Late(parent)]
     match draw(st.sampled_from(kinds)):
         case "header" if draw(st.booleans()):
             return [FromHeader(parent)]
@@ -154,12 +164,12 @@ def _next_steps(draw: st.DrawFn, program: Program, parent: int, global_topics: l
             return [SelectKey(parent, draw(keys)), Repartition(first), FromHeader(first + 1)]
         case "regrouped" if is_stream:
             emits = draw(EMITS)
-            aggregate = Aggregate(first, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits)
+            aggregate = Aggregate(first, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits, draw(RETENTIONS))
             return [SelectKey(parent, draw(keys)), aggregate, ToStream(first + 1)]
         case "moved" if is_stream:
             return [SelectKey(parent, draw(keys)), Repartition(first, draw(st.sampled_from([None, 2, 3])))]
         case "joined windows" if is_stream and not program.is_windowed(parent):
-            windows = draw(TIME_WINDOWS)
+            windows = draw(WINDOWS)
             folds = st.sampled_from(sorted(FOLDS))
             sides = [
                 Aggregate(parent, draw(folds), windows),
@@ -207,7 +217,7 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
     def is_plain_stream(place: int) -> bool:
         return not program.is_table(place) and not program.is_windowed(place) and not isinstance(steps[place], Sink)
 
-    if isinstance(steps[parent], ForeignJoin):
+    if isinstance(steps[parent], ForeignJoin | Late):
         return None
     if is_table and program.is_versioned(parent):
         steps_after = Filter(parent, draw(st.sampled_from(sorted(PREDICATES)))), MapValues(parent, "rest")
@@ -226,6 +236,8 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
                 return Expect(parent, draw(st.sampled_from(sorted(PREDICATES))))
             case "stream":
                 return ToStream(parent)
+            case "process":
+                return Process(parent, draw(SIZES))
             case "group":
                 return GroupTable(
                     parent, draw(st.sampled_from(sorted(KEYS))), draw(st.sampled_from(sorted(CHANGE_FOLDS)))
@@ -265,10 +277,14 @@ def _next_step(draw: st.DrawFn, program: Program, parent: int, global_topics: li
         case "table":
             return draw(TABLES)(parent, deletes=draw(st.booleans()))
         case "aggregate":
-            return Aggregate(parent, draw(st.sampled_from(sorted(FOLDS))))
+            is_unlogged = _comes_of_one_topic(program, parent) and draw(st.booleans())
+            windows = draw(st.sampled_from([None, None, Unlimited(0), Unlimited(BEGIN_MS + 30)]))
+            fold, is_in_memory = draw(st.sampled_from(sorted(FOLDS))), draw(RARELY)
+            return Aggregate(parent, fold, windows, is_unlogged=is_unlogged, is_in_memory=is_in_memory)
         case "window":
-            emits = draw(EMITS)
-            return Aggregate(parent, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits)
+            is_unlogged = _comes_of_one_topic(program, parent) and draw(RARELY)
+            of = draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), draw(EMITS), draw(RETENTIONS)
+            return Aggregate(parent, *of, is_unlogged, draw(RARELY))
         case "process":
             return Process(parent, draw(SIZES))
         case "totals":
@@ -321,6 +337,29 @@ def _next_loose_step(draw: st.DrawFn, program: Program, parent: int) -> Step:
     if not program.is_table(parent) and not program.has_new_key(parent):
         steps += [Aggregate(parent, draw(st.sampled_from(sorted(FOLDS)))), ToTable(parent)]
     return draw(st.sampled_from(steps))
+
+
+def _may_be_late(program: Program, place: int) -> bool:
+    """Whether records may be late for a step, and go nowhere yet."""
+    step = program.steps[place]
+    return (
+        isinstance(step, Aggregate)
+        and step.windows is not None
+        and not isinstance(step.windows, Unlimited)
+        and Late(place) not in program.steps
+    )
+
+
+def _comes_of_one_topic(program: Program, place: int) -> bool:
+    """Whether the records of a stream are made of those of one topic, each by itself, and have not moved: what an
+    aggregation makes of them can then be computed again."""
+    step = program.steps[place]
+    match step:
+        case Source():
+            return not step.is_table and not step.by_pattern
+        case Filter() | MapValues() | Expect() | FlatMapValues() | WithTime():
+            return _comes_of_one_topic(program, step.parent)
+    return False
 
 
 def is_looked_up(program: Program, place: int) -> bool:
@@ -484,6 +523,7 @@ CUTS = st.builds(
     steps_between_kills=st.lists(st.integers(2, 60), max_size=3).map(tuple),
     seed=st.integers(0, 1000),
     commit_interval=st.sampled_from([1, 100, 10_000]),
+    loses=st.sampled_from(["nothing", "memory", "state"]),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tests.pipelines.order.model import Key, Machine, Outcome, Value
 from tests.pipelines.spark import inline
 from weir.state.commit.tables import read_table
 from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.in_memory import free
 from weir.testing import TopologyTestDriver
 
 
@@ -47,6 +49,8 @@ class Cuts:
     seed: int = 0
     """Of the order in which the tasks of a stage run."""
     commit_interval: int = 1
+    loses: str = "nothing"
+    """What each kill takes along: "nothing", what only "memory" had, or all local "state"."""
 
 
 class ShuffledSlots(inline.InlineSlots):
@@ -89,9 +93,14 @@ def of_driver(program: Program, data: Data, cuts: Cuts, folder: Path) -> Result:
         try:
             place.run(_killing_after(count))
         except KilledError:
-            continue
+            if cuts.loses != "nothing":
+                TaskStoreCache.close_all()
+                free(place.state_folder)
+            if cuts.loses == "state":
+                shutil.rmtree(place.state_folder, ignore_errors=True)
     summary = place.run()
     TaskStoreCache.close_all()
+    free(place.state_folder)
     warehouse = place.warehouse / place.application.id
     facts = {sink: Counter(rows_of(warehouse / f"out{sink}")) for sink in program.facts()}
     standing = {
@@ -102,7 +111,7 @@ def of_driver(program: Program, data: Data, cuts: Cuts, folder: Path) -> Result:
 
 def of_test_driver(program: Program, data: Data) -> Result:
     """One record after another, in the one order; for topics of one partition."""
-    with TopologyTestDriver(building.application(program)) as driver:
+    with TopologyTestDriver(building.application(program), topics=[topic for topic, _ in program.topics]) as driver:
         inputs = {topic: driver.create_input_topic(topic) for topic, _ in program.topics}
         taken = [
             (topic, record)

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.pipelines.order.description import (
+    FOR_EVER,
     Aggregate,
     Batch,
     Branch,
@@ -21,6 +22,7 @@ from tests.pipelines.order.description import (
     GroupTable,
     Hopping,
     JoinWithin,
+    Late,
     Loose,
     MapValues,
     Merge,
@@ -32,6 +34,7 @@ from tests.pipelines.order.description import (
     Sessions,
     Shared,
     Sink,
+    Sliding,
     Source,
     Step,
     StreamJoin,
@@ -42,6 +45,7 @@ from tests.pipelines.order.description import (
     ToTable,
     Totals,
     Tumbling,
+    Unlimited,
     Value,
     WithTime,
 )
@@ -130,6 +134,42 @@ def test_final_results_come_when_their_window_can_change_no_more(windows, times,
     )
     assert {key: (value.num, ts) for key, value, ts in found.facts[2]} == facts
     assert found.late_records == late
+
+
+@pytest.mark.parametrize(
+    ("windows", "times", "late"),
+    [
+        (Tumbling(10, 5), [1, 12, 9, 15, 9], [(0, 10, 9)]),
+        (Hopping(10, 5, 0), [12, 21, 14], [(5, 15, 14), (10, 20, 14)]),
+        (Sliding(5, 0), [10, 20, 12], [(7, 12, 12)]),
+        (Sessions(5, 2), [10, 20, 12, 13, 23], [(12, 12, 12)]),
+    ],
+)
+@pytest.mark.parametrize("emits", ["updates", "suppressed", "on close"])
+def test_late_records_come_once_for_each_window_that_they_are_too_late_for(windows, times, late, emits):
+    steps = Source("t"), Aggregate(0, "count and greatest", windows, emits), Late(1), Sink(2)
+    found = outcome(ONE, {("t", 0): counted(*times)}, *steps)
+    assert found.facts[3] == [(("k", start, end), Value(1, "a"), ts) for start, end, ts in late]
+
+
+def test_an_unlimited_window_never_closes_and_what_is_earlier_belongs_to_none():
+    steps = Source("t"), Aggregate(0, "count and greatest", Unlimited(5)), Sink(1)
+    found = outcome(ONE, {("t", 0): counted(3, 5, 900_000, 7)}, *steps)
+    assert found.standing == {2: {("k", 5, FOR_EVER): (Value(3, "a"), 900_000)}}
+    assert found.late_records == 0
+
+
+def test_a_record_has_the_time_that_its_value_says():
+    record = Record("k", Value(13, "ab"), 50)
+    found = outcome(ONE, {("t", 0): [record]}, Source("t", is_timed=True), Sink(0))
+    assert found.facts[1] == [("k", Value(13, "ab"), 1_000 + 7 * 3 + 2)]
+
+
+def test_a_processor_takes_the_values_that_a_table_gets():
+    rows = [Record("k", Value(1, "a"), 1), Record("k", None, 2), Record("k", Value(4, "b"), 3)]
+    rows.append(Record("j", Value(2, "c"), 9))
+    found = outcome(ONE, {("t", 0): rows}, Source("t", is_table=True), Process(0, 1), Sink(1))
+    assert found.facts[2] == [("k", Value(2, "a"), 2), ("j", Value(3, "c"), 9), ("k", Value(5, "b"), 4)]
 
 
 def test_records_without_a_match_are_sent_once_both_sides_are_past_their_window_and_grace():
