@@ -13,6 +13,10 @@ from weir.infra.settings import Settings
 from weir.orchestration.assets.columns import column_schema, with_lineage
 from weir.orchestration.assets.materializations import commit_materializations, dagster_values
 from weir.orchestration.assets.partitions import update_partitions
+from weir.orchestration.checks.commits import commit_results
+from weir.orchestration.checks.evaluations import evaluation_of
+from weir.orchestration.checks.files import PRESENT_CHECK, READABLE_CHECK, file_results
+from weir.orchestration.checks.sinks import sink_results
 from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.drivers.metadata import health_metadata
 from weir.orchestration.resources import WeirResource, run_driver
@@ -91,6 +95,8 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
             raise dg.Failure(addressed(closing["error"], settings, supervised.reference))
         update_partitions(supervised, settings, context.instance)
         yield from _recorded(context, with_lineage(supervised, map(_event, closing["materializations"])))
+        if set(supervised.tables.values()) - context.selected_asset_keys:
+            _evaluate_others(context, supervised, settings)
 
     return ingest
 
@@ -130,6 +136,19 @@ def _event(report: Mapping[str, Any]) -> dg.AssetMaterialization:
         metadata=dagster_values(report["metadata"]),
         tags={DATA_VERSION_TAG: report["data_version"]} if "data_version" in report else None,
     )
+
+
+def _evaluate_others(context: dg.AssetExecutionContext, supervised: Supervised, settings: Settings) -> None:
+    """Make the checks of those assets that were recorded but not selected: Dagster makes those of the selected ones."""
+    results = (
+        *commit_results(supervised, settings),
+        *sink_results(supervised, settings),
+        *file_results(supervised, settings, PRESENT_CHECK, reads=False),
+        *file_results(supervised, settings, READABLE_CHECK, reads=True),
+    )
+    for result in results:
+        if result.asset_key not in context.selected_asset_keys:
+            context.log_event(evaluation_of(result))
 
 
 def _recorded(

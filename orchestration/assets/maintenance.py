@@ -5,6 +5,8 @@ Nothing here runs anything: the jobs in ``weir.orchestration.jobs`` materialize 
 
 from __future__ import annotations
 
+from functools import partial
+
 import dagster as dg
 
 from weir.orchestration.supervised import Supervised
@@ -14,31 +16,28 @@ from weir.state.types import CHANGELOG_FOLDER
 def maintenance_assets(supervised: Supervised) -> list[dg.AssetSpec]:
     """``<app>/compaction``, ``<app>/checkpoints`` with a partition per task, and ``<app>/positions``."""
     changelogs = [key for name, key in supervised.tables.items() if name.startswith(CHANGELOG_FOLDER)]
-    shared = {"group_name": supervised.name, "owners": supervised.owners, "tags": supervised.tags}
+    spec = partial(dg.AssetSpec, group_name=supervised.name, owners=supervised.owners, tags=supervised.tags)
     return [
-        dg.AssetSpec(
+        spec(
             supervised.compaction,
             deps=list(supervised.tables.values()),
             kinds={"deltalake"},
             description="Files of the application's tables merged into fewer, and deleted; the job weir_compaction "
             "materializes this and each table that it has compacted.",
-            **shared,
         ),
-        dg.AssetSpec(
+        spec(
             supervised.checkpoints,
             deps=changelogs or [supervised.ingest],
             kinds={"lmdb"},
             partitions_def=supervised.task_partitions,
             description="The state of each task as a copy or anew: the job weir_snapshot materializes the tasks whose "
             "snapshots it has had published, and weir_restore the one that it has had restored.",
-            **shared,
         ),
-        dg.AssetSpec(
+        spec(
             supervised.positions,
             deps=[supervised.ingest],
             kinds={"kafka"},
             description="Where the application reads on, as taken from another system or given to one; each job "
             "weir_migrate_... that is carried out materializes this.",
-            **shared,
         ),
     ]

@@ -83,6 +83,7 @@ def _materialization(
         partition=task,
         description=f"restored as of commit {newest.state_id}",
         metadata={
+            "kind": "restore",
             "source": "snapshot" if has_snapshot and not from_changelog else "changelog",
             "seconds": seconds,
             **(

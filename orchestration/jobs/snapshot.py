@@ -127,7 +127,7 @@ def _materializations(
             partition=str(tasks[name]),
             description=f"snapshot of {snapshot.state}, listed by commit {newest.state_id}",
             metadata={
-                "source": "store",
+                "kind": "snapshot",
                 "state": str(snapshot.state),
                 "rows": snapshot.rows,
                 "bytes": snapshot.size_bytes,

@@ -363,6 +363,7 @@ def test_jobs_steer_the_running_ingest(ingest):
     assert [name.rpartition("_")[2] for name in moved] == ["1"]
     restored = ingest.newest("checkpoints")
     assert (restored.partition, restored.metadata["source"].value) == ("0_1", "changelog")
+    assert restored.metadata["kind"].value == "restore"
     ingest.job("weir_snapshot")
     listed = {name.rpartition("_")[2]: task.snapshot for name, task in ingest.commit_log().tasks.items()}
     made = [record.asset_materialization for record in ingest.materialized("checkpoints")[:2]]
@@ -370,7 +371,7 @@ def test_jobs_steer_the_running_ingest(ingest):
     assert found.keys() == {"0_0", "0_1"}
     for partition, snapshot in listed.items():
         of_task = found[f"0_{partition}"]
-        assert (of_task["source"], of_task["path"]) == ("store", snapshot.path)
+        assert (of_task["kind"], of_task["path"]) == ("snapshot", snapshot.path)
         assert (of_task["state"], of_task["rows"]) == (str(snapshot.state), snapshot.rows)
         assert of_task["bytes"] == (ingest.settings.warehouse / "held" / snapshot.path).stat().st_size
     assert restored.metadata["rows"].value == listed["1"].rows

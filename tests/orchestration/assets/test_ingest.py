@@ -14,7 +14,9 @@ from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.orchestration.application import definitions
 from weir.orchestration.assets.columns import LINEAGE
+from weir.orchestration.checks.evaluations import newest_evaluations
 from weir.orchestration.checks.lag import lag_check
+from weir.orchestration.definitions import defs
 from weir.orchestration.examples.applications import flights_app
 from weir.orchestration.resources import WeirResource, driver_pipes
 from weir.pipelines.operations.positions import committed_positions
@@ -143,11 +145,17 @@ def test_the_ingest_alone_is_run_and_all_its_tables_are_recorded_by_the_command_
             for key in (FLIGHTS.ingest, *FLIGHTS.tables.values())
         }
         [run] = instance.get_runs()
+        checks = defs.resolve_asset_graph().asset_check_keys
+        of_tables = {key for key in checks if key.asset_key in FLIGHTS.tables.values()}
+        evaluated = {key: evaluation for key, _, evaluation in newest_evaluations(instance, [*checks])}
     assert run.asset_selection == {FLIGHTS.ingest}
     assert recorded[FLIGHTS.ingest].metadata["ended"].value == "caught_up"
     for table, key in FLIGHTS.tables.items():
         assert recorded[key].tags[DATA_VERSION_TAG] == str(newest.table_versions.get(table, 0))
         assert recorded[key].metadata["epoch"].value == newest.epoch
+    assert {key.name for key in of_tables} >= {"rows_as_committed", "files_present", "files_readable"}
+    assert {key for key in evaluated if key.asset_key in FLIGHTS.tables.values()} == of_tables
+    assert all(evaluation.passed for evaluation in evaluated.values())
     output = recorded[FLIGHTS.tables["carrier_totals"]].metadata
     assert output["dagster/row_count"].value == 16
     assert LINEAGE in output
