@@ -103,10 +103,9 @@ def _listing(
         if not missing:
             return newest
         if has_ended or time.monotonic() - began_s > LIMIT_S:
-            why = "the driver has ended" if has_ended else f"waited for {LIMIT_S:.0f} s"
+            how = "the driver has ended" if has_ended else f"after {LIMIT_S:.0f} s"
             raise dg.Failure(
-                f"no commit lists a new snapshot of {', '.join(sorted(missing))}: {why}; `weir logs {supervised.id}` "
-                "says what became of it",
+                f"no commit lists a new snapshot of {', '.join(sorted(missing))}: {how}; the driver's log says why",
                 allow_retries=False,
             )
         if time.monotonic() >= commit_at_s:

@@ -126,9 +126,7 @@ def test_a_driver_that_ends_without_listing_a_snapshot_fails_the_run_which_names
         committer.commit(with_snapshots(commit_of(2), {TASKS[1]: 5}))
 
     said = run(commit_of(1), drive)
-    assert said == (
-        f"no commit lists a new snapshot of {TASKS[0]}: the driver has ended; `weir logs flights` says what became of it"
-    )
+    assert said == f"no commit lists a new snapshot of {TASKS[0]}: the driver has ended; the driver's log says why"
     assert recorded() == {}
 
 
