@@ -205,7 +205,7 @@ def own_definitions(supervised: Supervised) -> dg.Definitions:
             *supervised.topic_assets,
             ingest_assets(supervised),
             *backfill_assets(supervised),
-            *maintenance_assets(supervised),
+            maintenance_assets(supervised),
         ],
         asset_checks=[
             running_check(supervised),

@@ -13,11 +13,15 @@ from weir.orchestration.supervised import Supervised
 from weir.state.types import CHANGELOG_FOLDER
 
 
-def maintenance_assets(supervised: Supervised) -> list[dg.AssetSpec]:
-    """``<app>/compaction``, ``<app>/checkpoints`` with a partition per task, and ``<app>/positions``."""
+def maintenance_assets(supervised: Supervised) -> dg.AssetsDefinition:
+    """``<app>/compaction``, ``<app>/checkpoints`` with a partition per task, and ``<app>/positions``.
+
+    One definition for each application: of bare specs Dagster makes a single one, topics included, and resolves all of
+    it for the job of each ingest.
+    """
     changelogs = [key for name, key in supervised.tables.items() if name.startswith(CHANGELOG_FOLDER)]
     spec = partial(dg.AssetSpec, group_name=supervised.name, owners=supervised.owners, tags=supervised.tags)
-    return [
+    specs = [
         spec(
             supervised.compaction,
             deps=list(supervised.tables.values()),
@@ -41,3 +45,4 @@ def maintenance_assets(supervised: Supervised) -> list[dg.AssetSpec]:
             "weir_migrate_... that is carried out materializes this.",
         ),
     ]
+    return dg.AssetsDefinition(specs=specs)
