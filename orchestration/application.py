@@ -14,6 +14,7 @@ import dagster as dg
 
 from weir.orchestration.assets.backfill import backfill_assets
 from weir.orchestration.assets.ingest import ingest_assets
+from weir.orchestration.assets.maintenance import maintenance_assets
 from weir.orchestration.checks.commits import commit_checks
 from weir.orchestration.checks.files import file_checks
 from weir.orchestration.checks.lag import lag_check
@@ -30,6 +31,7 @@ from weir.orchestration.jobs.migration import migration_jobs
 from weir.orchestration.jobs.rebuild import rebuild_job
 from weir.orchestration.jobs.requests import request_jobs
 from weir.orchestration.jobs.restore import restore_job
+from weir.orchestration.jobs.snapshot import snapshot_job
 from weir.orchestration.on_lag import OnLag
 from weir.orchestration.resources import WeirResource, driver_pipes
 from weir.orchestration.schedules.maintenance import audit_schedule, compaction_schedule
@@ -164,6 +166,7 @@ def shared_definitions(
             *ingests,
             *request_jobs(supervised),
             restore,
+            snapshot_job(supervised),
             compaction,
             audit,
             verify_job(supervised),
@@ -198,7 +201,12 @@ def shared_definitions(
 def own_definitions(supervised: Supervised) -> dg.Definitions:
     """Its assets and their checks."""
     return dg.Definitions(
-        assets=[*supervised.topic_assets, ingest_assets(supervised), *backfill_assets(supervised)],
+        assets=[
+            *supervised.topic_assets,
+            ingest_assets(supervised),
+            *backfill_assets(supervised),
+            maintenance_assets(supervised),
+        ],
         asset_checks=[
             running_check(supervised),
             lag_check(supervised),

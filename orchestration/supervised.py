@@ -20,6 +20,8 @@ from weir.state.commit.upserts import shown_name
 from weir.state.types import CHANGELOG_FOLDER, TableSpec
 
 FIRST_DAY = date(2020, 1, 1)
+OWN_ASSETS = ("ingest", "backfill", "compaction", "checkpoints", "positions")
+"""The last part of the keys of an application's assets that are no tables."""
 TAG_CHARACTERS = 63
 """The most that Dagster allows in an asset's tag."""
 NO_RETRIES = {"dagster/max_retries": "0"}
@@ -88,20 +90,34 @@ class Supervised:
         return dg.AssetKey([self.id, "backfill"])
 
     @cached_property
+    def compaction(self) -> dg.AssetKey:
+        return dg.AssetKey([self.id, "compaction"])
+
+    @cached_property
+    def checkpoints(self) -> dg.AssetKey:
+        return dg.AssetKey([self.id, "checkpoints"])
+
+    @cached_property
+    def positions(self) -> dg.AssetKey:
+        return dg.AssetKey([self.id, "positions"])
+
+    @cached_property
     def table_specs(self) -> Mapping[str, TableSpec]:
         """Every Delta table that commits write, by its path below the application's folder."""
         return {spec.name: spec for spec in application_tables(self.application.topology)}
 
     @cached_property
     def tables(self) -> Mapping[str, dg.AssetKey]:
-        """The asset of each table: outputs under their own names, ``changelog/<store>``, ``sink/<sink>``,
-        ``dead_letters``."""
+        """The asset of each table: outputs under their own names (``output/<name>`` if that is the name of another
+        asset), ``changelog/<store>``, ``sink/<sink>``, ``dead_letters``."""
 
         def path(table: str) -> list[str]:
             if (sink := sink_of(table)) is not None:
                 return ["sink", sink]
             if table == DEAD_LETTERS.name:
                 return ["dead_letters"]
+            if shown_name(table) in (*OWN_ASSETS, "dead_letters"):
+                return ["output", shown_name(table)]
             return shown_name(table).replace(CHANGELOG_FOLDER, "changelog", 1).split("/")
 
         return {name: dg.AssetKey([self.id, *path(name)]) for name in self.table_specs}
@@ -120,6 +136,11 @@ class Supervised:
     def day_partitions(self) -> dg.DynamicPartitionsDefinition:
         """One partition per day that a backfill can be asked for; the commits sensor adds them."""
         return dg.DynamicPartitionsDefinition(name=f"{self.id}_days")
+
+    @cached_property
+    def task_partitions(self) -> dg.DynamicPartitionsDefinition:
+        """One partition per task (``0_3``), for its checkpoints; in step with ``TASKS``."""
+        return dg.DynamicPartitionsDefinition(name=f"{self.id}_checkpoints")
 
     def partition(self, part: str) -> str:
         """How ``TASKS`` and ``BACKFILLS`` name a task or a backfill of the application."""

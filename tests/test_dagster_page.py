@@ -124,6 +124,7 @@ def test_the_ingest_is_materialized_from_a_folder_that_is_not_its_own(jobs, tmp_
     rows = read_table(settings.warehouse / "shop" / "customer_orders").sort("customer")
     assert rows.select("customer", "orders").rows() == [("ann", 2), ("bob", 1)]
     with dg.DagsterInstance.from_config(str(home)) as instance:
-        assert {dg.AssetKey(["shop", name]) for name in ("ingest", "customer_orders")} <= {*instance.all_asset_keys()}
+        names = ("ingest", "customer_orders", "changelog/by_customer", "dead_letters")
+        assert {dg.AssetKey(["shop", *name.split("/")]) for name in names} <= {*instance.all_asset_keys()}
     assert str(jobs) in (settings.dir / "applications" / "shop.json").read_text()
     assert registered_application(settings, "shop").id == "shop"

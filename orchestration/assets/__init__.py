@@ -1,1 +1,1 @@
-"""Assets: the ingest with its tables, backfills, and the materializations that stand for a commit."""
+"""Assets: the ingest with its tables, backfills, what jobs do beside them, and the materializations of a commit."""

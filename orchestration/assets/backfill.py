@@ -78,7 +78,7 @@ def backfill_assets(supervised: Supervised) -> list[dg.AssetsDefinition]:
 def _backfill_asset(supervised: Supervised, outputs: DayOutputs) -> dg.AssetsDefinition:
     @dg.asset(
         key=supervised.backfill,
-        deps=list(supervised.topics.values()),
+        deps=[*supervised.topics.values(), *_recomputed(supervised, outputs)],
         group_name=supervised.name,
         kinds={"spark", "kafka"},
         owners=supervised.owners,
@@ -123,6 +123,14 @@ def _backfill_asset(supervised: Supervised, outputs: DayOutputs) -> dg.AssetsDef
         yield from finished.get_results(implicit_materializations=False)
 
     return backfill
+
+
+def _recomputed(supervised: Supervised, outputs: DayOutputs) -> list[dg.AssetKey]:
+    """The assets of the outputs whose days a backfill replaces, or publishes again."""
+    return [
+        *(supervised.tables[each.table] for each in outputs.swapped),
+        *(supervised.sinks[each.name] for each in outputs.published),
+    ]
 
 
 def _names(outputs: DayOutputs) -> list[str]:

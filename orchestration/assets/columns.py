@@ -47,18 +47,13 @@ def column_lineage(supervised: Supervised) -> dict[str, dg.TableColumnLineage]:
 
 
 def with_lineage(
-    supervised: Supervised, results: Iterable[dg.MaterializeResult[None] | dg.AssetCheckResult]
-) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-    """What a driver has reported, with what it does not know: the lineage of columns is in Dagster's own words."""
+    supervised: Supervised, events: Iterable[dg.AssetMaterialization]
+) -> Iterator[dg.AssetMaterialization]:
+    """The same materializations, those of outputs with the lineage of their columns."""
     lineage = {supervised.tables[table]: found for table, found in column_lineage(supervised).items()}
-    for result in results:
-        if isinstance(result, dg.MaterializeResult) and result.asset_key in lineage:
-            metadata = {**(result.metadata or {}), LINEAGE: lineage[result.asset_key]}
-            yield dg.MaterializeResult(
-                asset_key=result.asset_key, metadata=metadata, data_version=result.data_version, tags=result.tags
-            )
-        else:
-            yield result
+    for event in events:
+        found = lineage.get(event.asset_key)
+        yield event if found is None else event.with_metadata({**event.metadata, LINEAGE: found})
 
 
 def type_words(dtype: PolarsDataType) -> str:

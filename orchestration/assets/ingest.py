@@ -1,7 +1,8 @@
 """An application's ingest and the tables that come out of it: assets that one supervised driver produces."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
@@ -10,8 +11,12 @@ from pydantic import Field
 from weir.infra.control import ControlDatabase, ControlDatabaseError
 from weir.infra.settings import Settings
 from weir.orchestration.assets.columns import column_schema, with_lineage
-from weir.orchestration.assets.materializations import commit_materializations
+from weir.orchestration.assets.materializations import commit_materializations, dagster_values
 from weir.orchestration.assets.partitions import update_partitions
+from weir.orchestration.checks.commits import commit_results
+from weir.orchestration.checks.evaluations import evaluation_of
+from weir.orchestration.checks.files import PRESENT_CHECK, READABLE_CHECK, file_results
+from weir.orchestration.checks.sinks import sink_results
 from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.drivers.metadata import health_metadata
 from weir.orchestration.resources import WeirResource, run_driver
@@ -41,7 +46,8 @@ class IngestConfig(dg.Config):
 
 
 def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
-    """One op that runs a driver to its end and reports the ingest and all tables, or nothing before the first commit.
+    """One op that runs a driver to its end and records the ingest and all tables, whichever of them are selected, or
+    nothing before the first commit.
 
     Only the driver's closing record makes the run a success. The op has a pool to itself: where the Dagster instance
     limits pools to one, a second run of the ingest waits for the first.
@@ -49,14 +55,14 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
 
     @dg.multi_asset(
         name=supervised.ingest_op,
-        can_subset=False,
+        can_subset=True,
         pool=supervised.ingest_op,
         specs=list(_specs(supervised)),
         description="Start a driver, follow it to its end, and record what it reports.",
     )
     def ingest(
         context: dg.AssetExecutionContext, config: IngestConfig, weir: WeirResource, pipes: dg.PipesSubprocessClient
-    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+    ) -> Iterator[dg.MaterializeResult[None]]:
         settings = weir.settings()
         context.instance.add_run_tags(context.run.run_id, {**supervised.tags, **NO_RETRIES})
         try:
@@ -74,21 +80,23 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
                 },
             )
         except dg.DagsterExecutionInterruptedError:
-            results = _results_of_terminated(supervised, settings, context)
-            if not results:
+            events = _events_of_terminated(supervised, settings, context)
+            if not events:
                 raise
             context.log.info("the run was terminated: its driver has committed and ended")
-            yield from results
+            yield from _recorded(context, events)
             if not _has_own_process(context):
                 raise  # otherwise the run would continue with its other steps
             return
         if driven is None:
             raise dg.Failure(why_it_ended(settings, supervised.id, owner_of(context.run.run_id)))
-        finished, closing = driven
+        _, closing = driven
         if "error" in closing:
             raise dg.Failure(addressed(closing["error"], settings, supervised.reference))
         update_partitions(supervised, settings, context.instance)
-        yield from with_lineage(supervised, finished.get_results(implicit_materializations=False))
+        yield from _recorded(context, with_lineage(supervised, map(_event, closing["materializations"])))
+        if set(supervised.tables.values()) - context.selected_asset_keys:
+            _evaluate_others(context, supervised, settings)
 
     return ingest
 
@@ -98,9 +106,9 @@ def _has_own_process(context: dg.AssetExecutionContext) -> bool:
     return bool(context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.STEP_WORKER_STARTED))
 
 
-def _results_of_terminated(
+def _events_of_terminated(
     supervised: Supervised, settings: Settings, context: dg.AssetExecutionContext
-) -> list[dg.MaterializeResult[None]]:
+) -> list[dg.AssetMaterialization]:
     """What the driver of a terminated run left, provided that it ended with a commit; otherwise empty.
 
     Pipes drops the reports of a driver that it has interrupted, so they are made from the commit here.
@@ -118,16 +126,46 @@ def _results_of_terminated(
     events = commit_materializations(
         supervised, newest, context.instance, settings, health=health_metadata(settings, supervised.id)
     )
-    return [_result(event) for event in events if event.asset_key in (supervised.ingest, *supervised.tables.values())]
+    return [event for event in events if event.asset_key in (supervised.ingest, *supervised.tables.values())]
 
 
-def _result(event: dg.AssetMaterialization) -> dg.MaterializeResult[None]:
-    version = (event.tags or {}).get(DATA_VERSION_TAG)
-    return dg.MaterializeResult(
-        asset_key=event.asset_key,
-        metadata=event.metadata,
-        data_version=dg.DataVersion(version) if version is not None else None,
+def _event(report: Mapping[str, Any]) -> dg.AssetMaterialization:
+    """A materialization as the driver reports it."""
+    return dg.AssetMaterialization(
+        dg.AssetKey.from_user_string(report["asset"]),
+        metadata=dagster_values(report["metadata"]),
+        tags={DATA_VERSION_TAG: report["data_version"]} if "data_version" in report else None,
     )
+
+
+def _evaluate_others(context: dg.AssetExecutionContext, supervised: Supervised, settings: Settings) -> None:
+    """Make the checks of those assets that were recorded but not selected: Dagster makes those of the selected ones."""
+    results = (
+        *commit_results(supervised, settings),
+        *sink_results(supervised, settings),
+        *file_results(supervised, settings, PRESENT_CHECK, reads=False),
+        *file_results(supervised, settings, READABLE_CHECK, reads=True),
+    )
+    for result in results:
+        if result.asset_key not in context.selected_asset_keys:
+            context.log_event(evaluation_of(result))
+
+
+def _recorded(
+    context: dg.AssetExecutionContext, events: Iterable[dg.AssetMaterialization]
+) -> Iterator[dg.MaterializeResult[None]]:
+    """Results for the assets that the run selects; the others, which the driver has brought up to date all the same,
+    are recorded beside them."""
+    for event in events:
+        if event.asset_key not in context.selected_asset_keys:
+            context.log_event(event)
+            continue
+        version = (event.tags or {}).get(DATA_VERSION_TAG)
+        yield dg.MaterializeResult(
+            asset_key=event.asset_key,
+            metadata=event.metadata,
+            data_version=dg.DataVersion(version) if version is not None else None,
+        )
 
 
 def why_it_ended(settings: Settings, application: str, owner: str) -> str:

@@ -6,13 +6,14 @@ run was terminated.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
 
 from weir.infra.settings import Settings
-from weir.orchestration.assets.columns import LINEAGE, column_lineage
+from weir.orchestration.assets.columns import with_lineage
 from weir.orchestration.drivers.metadata import (
     ingest_metadata,
     offsets_metadata,
@@ -54,24 +55,27 @@ def commit_materializations(
             )
     ingest = {**health, **ingest_metadata(newest, supervised.topics)}
     events.append(dg.AssetMaterialization(supervised.ingest, description=found, metadata=dagster_values(ingest)))
-    lineage = column_lineage(supervised)
-    names = names_over(supervised.application.topology, newest)
-    for table, key in supervised.tables.items():
+    return [*events, *table_materializations(supervised, newest, settings, supervised.tables, description=found)]
+
+
+def table_materializations(
+    supervised: Supervised, newest: CommitRecord, settings: Settings, tables: Iterable[str], *, description: str
+) -> list[dg.AssetMaterialization]:
+    """Those of tables, as a commit has left them; none for a table that is not there yet."""
+    names, events = names_over(supervised.application.topology, newest), []
+    for table in tables:
         name = stored_table(table, names)
         folder = folder_at(settings.warehouse) / supervised.id / shown_name(name)
         if is_table(folder):  # the next start creates a table that an older program did not have
             events.append(
                 dg.AssetMaterialization(
-                    key,
-                    description=found,
-                    metadata={
-                        **dagster_values(table_metadata(settings, newest, supervised.id, name)),
-                        **({LINEAGE: lineage[table]} if table in lineage else {}),
-                    },
+                    supervised.tables[table],
+                    description=description,
+                    metadata=dagster_values(table_metadata(settings, newest, supervised.id, name)),
                     tags={DATA_VERSION_TAG: table_data_version(newest, name)},
                 )
             )
-    return events
+    return list(with_lineage(supervised, events))
 
 
 def recorded_metadata(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dict[str, Any]:

@@ -7,7 +7,7 @@ its run ends.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
@@ -23,17 +23,28 @@ from weir.pipelines.operations.days import held_days
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.storage.places import folder_at
+from weir.state.types import TaskId
+
+
+def tasks_of(supervised: Supervised, newest: CommitRecord) -> Mapping[str, TaskId]:
+    """The tasks of a commit by their stored names, leaving out those of another program's topology."""
+    topology, tasks = supervised.application.over(newest).topology, {}
+    for name in newest.tasks:
+        with contextlib.suppress(KeyError):
+            tasks[name] = topology.task_of(name)
+    return tasks
 
 
 def task_partition_changes(
     supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInstance
 ) -> list[PartitionsChange]:
-    """What turns the known task partitions into the commit's, leaving out tasks of another program's topology."""
-    topology, tasks = supervised.application.over(newest).topology, set()
-    for name in newest.tasks:
-        with contextlib.suppress(KeyError):
-            tasks.add(str(topology.task_of(name)))
-    return own_partition_changes(supervised, TASKS, tasks, instance)
+    """What turns the known task partitions into ``tasks_of`` the commit."""
+    tasks = {str(task) for task in tasks_of(supervised, newest).values()}
+    own = supervised.task_partitions
+    return [
+        *own_partition_changes(supervised, TASKS, tasks, instance),
+        *partition_changes(own, instance.get_dynamic_partitions(str(own.name)), sorted(tasks)),
+    ]
 
 
 def has_days(supervised: Supervised) -> bool:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_pipes import PipesContext, open_dagster_pipes
 
@@ -30,35 +30,39 @@ if TYPE_CHECKING:
     from weir.pipelines.spark.progress import RunSummary
 
 
-def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> None:
-    """One materialization of the ingest and one of each table; none if nothing was ever committed."""
+def _materializations(pipes: PipesContext, settings: Settings, summary: RunSummary) -> list[dict[str, Any]]:
+    """One of the ingest and one of each table, in this order; empty if nothing was ever committed.
+
+    Pipes itself takes none of an asset that the run does not select.
+    """
     newest = newest_commit(folder_at(settings.warehouse), summary.application)
     if newest is None:
-        return
+        return []
     topology = load_reference(pipes.get_extra("reference")).over(newest).topology
-    pipes.report_asset_materialization(
-        asset_key=pipes.get_extra("ingest"),
-        metadata={
-            **health_metadata(settings, summary.application),
-            **ingest_metadata(newest, topology.topics()),
-            "ended": summary.reason,
-            "records_in": summary.records_in,
-            "commits": summary.commits,
-            "seconds": round(summary.seconds, 3),
-        },
-    )
-    for of_program, asset_key in pipes.get_extra("tables").items():
+    of_ingest = {
+        **health_metadata(settings, summary.application),
+        **ingest_metadata(newest, topology.topics()),
+        "ended": summary.reason,
+        "records_in": summary.records_in,
+        "commits": summary.commits,
+        "seconds": round(summary.seconds, 3),
+    }
+    reports = [{"asset": pipes.get_extra("ingest"), "metadata": of_ingest}]
+    for of_program, asset in pipes.get_extra("tables").items():
         table = stored_table(of_program, topology.names)
-        pipes.report_asset_materialization(
-            asset_key=asset_key,
-            metadata=table_metadata(settings, newest, summary.application, table),
-            data_version=table_data_version(newest, table),
+        reports.append(
+            {
+                "asset": asset,
+                "metadata": table_metadata(settings, newest, summary.application, table),
+                "data_version": table_data_version(newest, table),
+            }
         )
+    return reports
 
 
 def main() -> int:
-    """Leaves a closing record: how the run ended, or the error that ended it in one sentence. Returns the exit code,
-    which nobody relies on: whoever started the driver reads that record."""
+    """Leaves a closing record: how the run ended and what to show of it, or the error that ended it in one sentence.
+    Returns the exit code, which nobody relies on: whoever started the driver reads that record."""
     with open_dagster_pipes() as pipes:
         parent = pipes.get_extra("parent")
         if not end_with(parent, signal.SIGTERM):
@@ -81,8 +85,8 @@ def main() -> int:
             pipes.report_custom_message({"error": str(error) or type(error).__name__})
             return 0
         if os.getppid() == parent:
-            _report(pipes, settings, summary)
-            pipes.report_custom_message({"ended": summary.reason})
+            materializations = _materializations(pipes, settings, summary)
+            pipes.report_custom_message({"ended": summary.reason, "materializations": materializations})
     return 0
 
 

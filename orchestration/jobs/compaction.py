@@ -1,11 +1,14 @@
 """Compaction as a job: the same call as ``weir compact``. What it merges and how is in
 ``weir.state.changelog.compaction``."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 from pydantic import Field
 
+from weir.infra.settings import Settings
+from weir.orchestration.assets.materializations import table_materializations
 from weir.orchestration.jobs.shared import by_application, chosen, job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
@@ -14,7 +17,10 @@ from weir.pipelines.operations.compaction import append_only_sentence, compact_a
 from weir.pipelines.operations.engines import Engine
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.quarantine import cleaned_sentence
+from weir.pipelines.topology.naming import names_over, stored_table
 from weir.state.changelog.compaction import TableReport
+from weir.state.commit.protocol import newest_commit
+from weir.state.storage.places import folder_at
 
 COMPACTION = "weir_compaction"
 """The name of the job, and of the pool that keeps a second compaction waiting; the sensor sets its limit to one."""
@@ -45,6 +51,7 @@ def compaction_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
     )
     def compact(context: dg.OpExecutionContext, config: CompactionConfig, weir: WeirResource) -> None:
         supervised, settings, logged = chosen(context, applications), weir.settings(), ""
+        began_s = time.monotonic()
 
         def on_progress(done: int, total: int, table: str) -> None:
             nonlocal logged
@@ -82,15 +89,9 @@ def compaction_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
                 "tables": dg.MetadataValue.table([_record(report) for report in compacted.reports]),
             }
         )
-        for report in () if config.dry_run else compacted.reports:
-            if report.table in supervised.tables:
-                context.log_event(
-                    dg.AssetObservation(
-                        supervised.tables[report.table],
-                        description="compacted",
-                        metadata={name: getattr(report, name) for name in SHOWN},
-                    )
-                )
+        if not config.dry_run:
+            for event in _materializations(supervised, settings, compacted.reports, time.monotonic() - began_s):
+                context.log_event(event)
 
     return job_of(
         COMPACTION,
@@ -99,6 +100,39 @@ def compaction_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         "Merge the files of changelogs, outputs and the commit log, and clean the quarantine; safe next to "
         "a running driver.",
     )
+
+
+def _materializations(
+    supervised: Supervised, settings: Settings, reports: Sequence[TableReport], seconds: float
+) -> Iterator[dg.AssetMaterialization]:
+    """One of each table whose files have changed, as the newest commit has left it, and one of the compaction, with the
+    sums over all tables. All figures are numbers, of which Dagster makes plots."""
+    newest = newest_commit(folder_at(settings.warehouse), supervised.id)
+    if newest is None:  # removed meanwhile
+        return
+    names = names_over(supervised.application.topology, newest)
+    tables = {stored_table(table, names): table for table in supervised.tables}
+    for report in reports:
+        if report.table in tables and _has_changed(report):
+            words = f"compacted as of commit {newest.state_id}"
+            for event in table_materializations(
+                supervised, newest, settings, [tables[report.table]], description=words
+            ):
+                figures = {name: getattr(report, name) for name in (*SHOWN, "seconds")}
+                yield event.with_metadata({**event.metadata, **figures})
+    yield dg.AssetMaterialization(
+        supervised.compaction,
+        metadata={
+            "tables": len(reports),
+            **{name: sum(getattr(report, name) for report in reports) for name in SHOWN},
+            "seconds": round(seconds, 3),
+        },
+    )
+
+
+def _has_changed(report: TableReport) -> bool:
+    before = report.files_before, report.rows_before, report.bytes_before
+    return before != (report.files_after, report.rows_after, report.bytes_after) or report.files_deleted > 0
 
 
 def _record(report: TableReport) -> dg.TableRecord:

@@ -13,6 +13,8 @@ from pydantic import Field
 
 from weir.infra.control import LeaseHeldError
 from weir.infra.settings import Settings
+from weir.orchestration.assets.materializations import dagster_values
+from weir.orchestration.drivers.metadata import offsets_metadata
 from weir.orchestration.jobs.shared import by_application, chosen, partitioned
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
@@ -29,6 +31,9 @@ from weir.pipelines.operations.migration import (
     move_to_kafka_streams,
     place,
 )
+from weir.pipelines.operations.positions import committed_positions
+from weir.state.commit.protocol import newest_commit
+from weir.state.storage.places import folder_at
 
 EMPTY_STORES = Field(
     default=False, description="The application's stores start empty: results cover only what is read from now on."
@@ -138,8 +143,22 @@ def _migration_job(applications: Sequence[Supervised], name: str, kind: type[Mig
         description="Carry out what was shown, if the configuration says so.",
     )
     def carry_out(context: dg.OpExecutionContext, weir: WeirResource, move: Any) -> None:
-        moved = _move(chosen(context, applications), weir.settings(), move, dry_run=False)
-        context.add_output_metadata(_metadata(context, moved))
+        supervised = chosen(context, applications)
+        moved = _move(supervised, weir.settings(), move, dry_run=False)
+        metadata = _metadata(context, moved)
+        context.add_output_metadata(metadata)
+        newest = newest_commit(folder_at(weir.settings().warehouse), supervised.id)
+        context.log_event(
+            dg.AssetMaterialization(
+                supervised.positions,
+                description=f"{moved.what}: {moved.outcome}",
+                metadata={
+                    **metadata,
+                    "direction": name.removeprefix("weir_migrate_").replace("_", " "),
+                    **dagster_values(offsets_metadata(committed_positions(newest, supervised.topics))),
+                },
+            )
+        )
 
     @dg.job(
         name=name,

@@ -8,10 +8,15 @@ from pydantic import Field
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
+from weir.orchestration.assets.partitions import tasks_of
 from weir.orchestration.jobs.requests import RequestConfig, ask_driver
 from weir.orchestration.jobs.shared import chosen, chosen_part, job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import TASKS, Supervised
+from weir.pipelines.operations.status import task_sizes
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
+from weir.state.storage.places import folder_at
 
 RESTORE, RESTORE_OP = "weir_restore", "weir_ask_restore"
 """The job, and its op, under which a run's configuration addresses it."""
@@ -33,6 +38,8 @@ def restore_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
     def restore(context: dg.OpExecutionContext, config: RestoreConfig, weir: WeirResource) -> None:
         task = chosen_part(context, "task")
         supervised, settings = chosen(context, applications), weir.settings()
+        newest = newest_commit(folder_at(settings.warehouse), supervised.id)
+        began_s = time.monotonic()
         ask_driver(
             context,
             supervised,
@@ -42,12 +49,52 @@ def restore_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
             {"task": task, "source": "changelog" if config.from_changelog else "snapshot"},
         )
         _follow(context, supervised.id, settings, task)
+        if newest is not None:
+            seconds = round(time.monotonic() - began_s, 3)
+            context.log_event(
+                _materialization(
+                    supervised, settings, newest, task, from_changelog=config.from_changelog, seconds=seconds
+                )
+            )
 
     return job_of(
         RESTORE,
         restore,
         TASKS,
         "Set a task's local state aside and rebuild it, while the other tasks keep running.",
+    )
+
+
+def _materialization(
+    supervised: Supervised,
+    settings: Settings,
+    newest: CommitRecord,
+    task: str,
+    *,
+    from_changelog: bool,
+    seconds: float,
+) -> dg.AssetMaterialization:
+    """What the task holds now, if that is on this host, and what it was restored from, as ``newest`` had it before."""
+    name = next((name for name, found in tasks_of(supervised, newest).items() if str(found) == task), "")
+    has_snapshot = bool(name and newest.tasks[name].snapshot)
+    sizes = task_sizes(settings, supervised.id, name) if name else {}
+    return dg.AssetMaterialization(
+        supervised.checkpoints,
+        partition=task,
+        description=f"restored as of commit {newest.state_id}",
+        metadata={
+            "kind": "restore",
+            "source": "snapshot" if has_snapshot and not from_changelog else "changelog",
+            "seconds": seconds,
+            **(
+                {
+                    "rows": sum(size.rows for size in sizes.values()),
+                    "bytes": sum(size.bytes for size in sizes.values()),
+                }
+                if sizes
+                else {}
+            ),
+        },
     )
 
 

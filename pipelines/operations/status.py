@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -167,7 +166,7 @@ def _stores(settings: Settings, newest: CommitRecord | None, application: str) -
     if newest is None or newest.topology is None:
         return []
     totals: dict[str, dict[str, Any]] = {}
-    sizes = {name: _sizes(task_folder(settings.state_dir, application, name)) for name in newest.tasks}
+    sizes = {name: task_sizes(settings, application, name) for name in newest.tasks}
     for stored_name, stores in newest.topology.stores.items():
         of_tasks = [found for name, found in sizes.items() if name.rpartition("_")[0] == stored_name]
         for store in stores:
@@ -182,9 +181,11 @@ def _stores(settings: Settings, newest: CommitRecord | None, application: str) -
     return list(totals.values())
 
 
-def _sizes(folder: Path) -> Mapping[str, StoreSize]:
+def task_sizes(settings: Settings, application: str, name: str) -> Mapping[str, StoreSize]:
+    """By store, what a task, given by its stored name, holds on this host; empty if it is not here, or cannot be read
+    at the moment."""
     try:
-        instance = current_instance(folder)
+        instance = current_instance(task_folder(settings.state_dir, application, name))
         return {} if instance is None else store_sizes(instance)
     except TaskCorruptedError:
         return {}

@@ -63,6 +63,8 @@ class TableReport:
     files_after: int
     rows_after: int
     bytes_after: int
+    seconds: float
+    """How long it took; 0 if it is only planned."""
     files_deleted: int
     """Files of earlier compactions and crashes, deleted from disk."""
     is_append_only: bool
@@ -145,9 +147,9 @@ class Compaction:
                 if is_there:
                     yield self._compact(name)
         # 8. The commit log rolled up
-        before = file_actions(table_at(log))
+        before, began_s = file_actions(table_at(log)), time.monotonic()
         roll_up(self._app_folder, newest.state_id.version)
-        yield self._clean(COMMITS.name, before)
+        yield self._clean(COMMITS.name, before, began_s)
 
     @contextmanager
     def _unless_removed(self, name: str) -> Iterator[bool]:
@@ -160,7 +162,7 @@ class Compaction:
                 raise
 
     def _compact(self, name: str) -> TableReport:
-        folder = self._app_folder / name
+        began_s, folder = time.monotonic(), self._app_folder / name
         table = table_at(folder)
         # 3. Files chosen
         before = file_actions(table)
@@ -175,7 +177,7 @@ class Compaction:
             self._merge(merge)
             done += merge.rows
         self._on_progress(total, total, name)
-        return self._clean(name, before)
+        return self._clean(name, before, began_s)
 
     def _merge(self, merge: Merge) -> None:
         # 4. Rows merged
@@ -238,7 +240,7 @@ class Compaction:
         """The first segment that the newest driver may still write to: its epochs are above the committed ones."""
         return ((table.transaction_version(self._application) or 0) & 0xFFFF_FFFF) // SEGMENT_EPOCHS
 
-    def _clean(self, name: str, before: pl.DataFrame) -> TableReport:
+    def _clean(self, name: str, before: pl.DataFrame, began_s: float) -> TableReport:
         # 7. Old files deleted
         table = AppendTable(self._app_folder / name, name, self._application)
         deleted = vacuum(table.folder, self._claimed_at_ms)
@@ -247,7 +249,8 @@ class Compaction:
         if after.height < before.height:
             table.checkpoint()
         self._on_step("cleaned")
-        return _report(name, table_at(table.folder), before, after, deleted)
+        seconds = time.monotonic() - began_s
+        return replace(_report(name, table_at(table.folder), before, after, deleted), seconds=round(seconds, 3))
 
 
 def is_changelog(table: str) -> bool:
@@ -335,6 +338,7 @@ def _report(name: str, table: DeltaTable, before: pl.DataFrame, after: pl.DataFr
         files_after=after.height,
         rows_after=total(after, "num_records"),
         bytes_after=total(after, "size_bytes"),
+        seconds=0.0,
         files_deleted=files_deleted,
         is_append_only=_must_keep_rows(name, table),
     )

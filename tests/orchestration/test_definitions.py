@@ -55,7 +55,8 @@ def test_tables_come_from_the_ingest_and_the_ingest_from_its_topics():
     ):
         ingest, topic = dg.AssetKey([application, "ingest"]), dg.AssetKey([application, "topic"])
         assert graph.get(ingest).parent_keys == {topic}
-        assert graph.get(ingest).child_keys == {dg.AssetKey([application, *table.split("/")]) for table in tables}
+        made = {dg.AssetKey([application, *table.split("/")]) for table in tables}
+        assert graph.get(ingest).child_keys == {*made, dg.AssetKey([application, "positions"])}
         assert {key.path[0] for key in graph.get_ancestor_asset_keys(ingest)} == {application}
 
 
@@ -112,7 +113,9 @@ def test_everything_in_the_ui_has_a_description_for_operators():
 def test_assets_show_their_owners_and_application():
     clicking = definitions(supervise(clicks("clicking"), "nowhere:app", owners=["team:clicks"]))
     specs = [spec for spec in clicking.resolve_all_asset_specs() if spec.key.path[0] == "clicking"]
-    assert {spec.key.path[1] for spec in specs} == {"ingest", "changelog", "dead_letters"}
+    assert {spec.key.path[1] for spec in specs} == {
+        *("ingest", "changelog", "dead_letters", "compaction", "checkpoints", "positions")
+    }
     assert all(list(spec.owners) == ["team:clicks"] for spec in specs)
     assert all(each.tags["weir/application"] == "clicking" for each in specs)
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -28,6 +28,7 @@ from weir.orchestration.resources import WeirResource
 from weir.pipelines.examples import load_weather
 from weir.state.changelog.rows import SEGMENT_EPOCHS
 from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import read_table
 
 pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker]
@@ -67,7 +68,7 @@ class Ingest:
                 "-m",
                 "tests.orchestration.held",
                 "--select",
-                'key:"held/ingest"+1',
+                "held/ingest",
                 "--config-json",
                 json.dumps(run_config),
             ],
@@ -103,6 +104,20 @@ class Ingest:
         assert producer.flush(END_LIMIT_S) == 0
         self.records += len(airports)
         return produced
+
+    def materialized(self, asset: str) -> Sequence[dg.EventLogRecord]:
+        """The asset's materializations, the newest first."""
+        return self.instance.fetch_materializations(dg.AssetKey(["held", asset]), limit=10).records
+
+    def newest(self, asset: str) -> dg.AssetMaterialization:
+        event = self.materialized(asset)[0].asset_materialization
+        assert event is not None
+        return event
+
+    def commit_log(self) -> CommitRecord:
+        newest = newest_commit(self.settings.warehouse, "held")
+        assert newest is not None
+        return newest
 
     def commit(self, airport: str) -> None:
         """One more observation, read and committed."""
@@ -292,6 +307,8 @@ def test_files_that_commits_left_are_compacted_next_to_the_running_ingest_and_ag
     request, first_s = due()
     assert re.search(r"^0 of 1 segments\b.* \d+ files, the limit is 2$", request.tags["weir/reason"])
     many, rows = files(), read_table(table).sort("origin")
+    ingest.next_result("weir_commits")
+    before = ingest.newest("airports")
     tables = ingest.job("weir_compaction", tags=request.tags)["tables"]
     assert {record.data["table"] for record in tables.records} == {
         "airports",
@@ -301,6 +318,11 @@ def test_files_that_commits_left_are_compacted_next_to_the_running_ingest_and_ag
     }
     assert files() == 1 < many
     assert_frame_equal(read_table(table).sort("origin"), rows)
+    of_table, of_all = ingest.newest("airports"), ingest.newest("compaction")
+    assert of_table.tags == before.tags, "nothing downstream turns stale"
+    assert {name: entry for name, entry in of_table.metadata.items() if name in before.metadata} == before.metadata
+    assert (of_table.metadata["files_before"].value, of_table.metadata["files_after"].value) == (many, 1)
+    assert of_all.metadata["files_before"].value > many
     assert isinstance(ingest.tick("weir_compaction_due"), dg.SkipReason), "there is nothing left to merge"
     _, second_s = due()
     assert second_s - first_s >= COOLDOWN_S
@@ -339,6 +361,20 @@ def test_jobs_steer_the_running_ingest(ingest):
     after = newest_commit(ingest.settings.warehouse, "held")
     moved = [name for name, task in after.tasks.items() if task.instance != before.tasks[name].instance]
     assert [name.rpartition("_")[2] for name in moved] == ["1"]
+    restored = ingest.newest("checkpoints")
+    assert (restored.partition, restored.metadata["source"].value) == ("0_1", "changelog")
+    assert restored.metadata["kind"].value == "restore"
+    ingest.job("weir_snapshot")
+    listed = {name.rpartition("_")[2]: task.snapshot for name, task in ingest.commit_log().tasks.items()}
+    made = [record.asset_materialization for record in ingest.materialized("checkpoints")[:2]]
+    found = {event.partition: {name: entry.value for name, entry in event.metadata.items()} for event in made}
+    assert found.keys() == {"0_0", "0_1"}
+    for partition, snapshot in listed.items():
+        of_task = found[f"0_{partition}"]
+        assert (of_task["kind"], of_task["path"]) == ("snapshot", snapshot.path)
+        assert (of_task["state"], of_task["rows"]) == (str(snapshot.state), snapshot.rows)
+        assert of_task["bytes"] == (ingest.settings.warehouse / "held" / snapshot.path).stat().st_size
+    assert restored.metadata["rows"].value == listed["1"].rows
     assert ingest.job("weir_dead_letters")["dagster/row_count"] == 0
     assert ingest.job("weir_compaction", {"weir_compact": {"config": {"dry_run": True}}})["is_dry_run"]
     verified = defs.resolve_job_def("weir_verify").execute_in_process(instance=ingest.instance)

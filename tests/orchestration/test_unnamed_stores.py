@@ -60,14 +60,9 @@ def test_a_commit_materializes_its_changelog(settings, instance, supervised):
 
 
 def test_a_driver_reports_it(settings, supervised, monkeypatch):
-    reported = {}
-
     class Pipes:
         def get_extra(self, name):
             return {"reference": "tests:app", "ingest": "ingest", "tables": tables}[name]
-
-        def report_asset_materialization(self, asset_key, metadata, data_version=None):
-            reported[asset_key] = metadata
 
     tables = {name: key.to_user_string() for name, key in supervised.tables.items() if "dead" not in name}
     monkeypatch.setattr(ingest, "load_reference", lambda reference: supervised.application)
@@ -81,7 +76,8 @@ def test_a_driver_reports_it(settings, supervised, monkeypatch):
         reason="caught_up",
         totals={},
     )
-    ingest._report(Pipes(), settings, summary)
+    made = ingest._materializations(Pipes(), settings, summary)
+    reported = {each["asset"]: each["metadata"] for each in made}
     rows = [reported[key.to_user_string()]["dagster/row_count"] for key in changelogs(supervised)]
     assert rows == committed_rows(settings, supervised)
-    assert json.dumps(reported)
+    assert json.dumps(made)

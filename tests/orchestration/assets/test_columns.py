@@ -3,6 +3,7 @@
 import dagster as dg
 import polars as pl
 import pytest
+from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
 
 from tests.orchestration.applications import FLIGHTS
 from weir import Application, Int64, StreamsBuilder, String
@@ -70,10 +71,10 @@ def test_nothing_is_said_of_columns_from_topics_that_are_no_assets():
 def test_what_a_driver_reports_of_an_output_gets_the_lineage_and_keeps_the_rest():
     ingest, output = FLIGHTS.ingest, FLIGHTS.outputs["late_departures"]
     reported = [
-        dg.MaterializeResult(asset_key=key, metadata={"epoch": 3}, data_version=dg.DataVersion("7"))
-        for key in (ingest, output)
+        dg.AssetMaterialization(key, metadata={"epoch": 3}, tags={DATA_VERSION_TAG: "7"}) for key in (ingest, output)
     ]
     first, second = with_lineage(FLIGHTS, reported)
     assert first is reported[0]
-    assert (second.asset_key, second.data_version) == (output, dg.DataVersion("7"))
-    assert second.metadata == {"epoch": 3, LINEAGE: column_lineage(FLIGHTS)["late_departures"]}
+    assert (second.asset_key, second.tags) == (output, {DATA_VERSION_TAG: "7"})
+    values = {name: entry.value for name, entry in second.metadata.items()}
+    assert values == {"epoch": 3, LINEAGE: column_lineage(FLIGHTS)["late_departures"]}

@@ -1,13 +1,22 @@
 """The flights assets, materialized with a real broker, a Spark driver and Delta tables."""
 
+import json
+import os
+import subprocess
+import sys
+
 import dagster as dg
 import pytest
+from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
 
 from tests.orchestration.applications import FLIGHTS
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.orchestration.application import definitions
+from weir.orchestration.assets.columns import LINEAGE
+from weir.orchestration.checks.evaluations import newest_evaluations
 from weir.orchestration.checks.lag import lag_check
+from weir.orchestration.definitions import defs
 from weir.orchestration.examples.applications import flights_app
 from weir.orchestration.resources import WeirResource, driver_pipes
 from weir.pipelines.operations.positions import committed_positions
@@ -17,6 +26,7 @@ from weir.state.commit.tables import read_table
 pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker]
 
 FLIGHTS_IN_2013 = 336_776
+RUN_LIMIT_S = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +120,42 @@ def test_the_lag_check_fails_if_nothing_was_committed(place, tmp_path):
         result = lag_check(FLIGHTS)(WeirResource(dir=str(tmp_path)))
     assert not result.passed
     assert result.metadata["lag_records"].value == FLIGHTS_IN_2013
+
+
+def test_the_ingest_alone_is_run_and_all_its_tables_are_recorded_by_the_command_line(place, tmp_path):
+    """What was processed before is in the tables, and there is nothing new in the topic."""
+    settings, _ = place
+    with broker_for(settings):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "dagster", "asset", "materialize", "-m", "weir.orchestration.definitions"),
+                *("--select", "flights/ingest"),
+                *("--config-json", json.dumps({"execution": {"config": {"in_process": {}}}})),
+            ],
+            env={**os.environ, "DAGSTER_HOME": str(tmp_path), "WEIR_DIR": str(settings.dir)},
+            capture_output=True,
+            text=True,
+            timeout=RUN_LIMIT_S,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    newest = newest_commit(settings.warehouse, "flights")
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        recorded = {
+            key: instance.get_latest_materialization_event(key).asset_materialization
+            for key in (FLIGHTS.ingest, *FLIGHTS.tables.values())
+        }
+        [run] = instance.get_runs()
+        checks = defs.resolve_asset_graph().asset_check_keys
+        of_tables = {key for key in checks if key.asset_key in FLIGHTS.tables.values()}
+        evaluated = {key: evaluation for key, _, evaluation in newest_evaluations(instance, [*checks])}
+    assert run.asset_selection == {FLIGHTS.ingest}
+    assert recorded[FLIGHTS.ingest].metadata["ended"].value == "caught_up"
+    for table, key in FLIGHTS.tables.items():
+        assert recorded[key].tags[DATA_VERSION_TAG] == str(newest.table_versions.get(table, 0))
+        assert recorded[key].metadata["epoch"].value == newest.epoch
+    assert {key.name for key in of_tables} >= {"rows_as_committed", "files_present", "files_readable"}
+    assert {key for key in evaluated if key.asset_key in FLIGHTS.tables.values()} == of_tables
+    assert all(evaluation.passed for evaluation in evaluated.values())
+    output = recorded[FLIGHTS.tables["carrier_totals"]].metadata
+    assert output["dagster/row_count"].value == 16
+    assert LINEAGE in output

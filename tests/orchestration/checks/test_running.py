@@ -14,6 +14,7 @@ from weir.infra.control import this_host
 from weir.orchestration.checks.running import running_result
 from weir.orchestration.definitions import defs
 from weir.orchestration.drivers.dagster_run import owner_of
+from weir.orchestration.examples.report import REPORT
 from weir.orchestration.sensors import reports
 from weir.orchestration.sensors.reports import reports_sensor
 
@@ -133,6 +134,20 @@ def test_a_run_that_was_refused_since_another_driver_held_the_lease_is_no_failur
     time.sleep(0.01)
     database.release(lease)
     assert look()[:3] == (True, "", "stopped")
+
+
+@pytest.mark.parametrize(
+    ("asset", "state"),
+    [(FLIGHTS.ingest, "not started"), (FLIGHTS.tables["late_departures"], "not started"), (REPORT, "never started")],
+)
+def test_a_run_of_any_asset_that_the_driver_produces_is_one_of_the_ingest(instance, look, asset, state):
+    instance.create_run_for_job(
+        defs.resolve_implicit_global_asset_job_def(),
+        status=dg.DagsterRunStatus.FAILURE,
+        tags=FLIGHTS.tags,
+        asset_selection=frozenset({asset}),
+    )
+    assert look()[2] == state
 
 
 def test_failed_runs_of_other_jobs_say_nothing_about_the_ingest(instance, look):

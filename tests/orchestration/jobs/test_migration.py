@@ -1,5 +1,6 @@
 """The migration jobs against a real broker: each first shows what it would change, then does it on request."""
 
+import dagster as dg
 import pytest
 from confluent_kafka import Producer
 
@@ -41,7 +42,12 @@ def moved(broker, topic, settings, instance, monkeypatch):
         outputs = [event.step_output_data.metadata for event in result.all_events if event.is_successful_output]
         return [{key: entry.value for key, entry in metadata.items()} for metadata in outputs if metadata]
 
-    run.topic, run.warehouse = name, settings.warehouse
+    def recorded() -> list[dict[str, object]]:
+        records = instance.fetch_materializations(dg.AssetKey(["moved", "positions"]), limit=10).records
+        made = [record.asset_materialization for record in reversed(records)]
+        return [{key: entry.value for key, entry in event.metadata.items()} for event in made]
+
+    run.topic, run.warehouse, run.recorded = name, settings.warehouse, recorded
     return run
 
 
@@ -74,6 +80,12 @@ def test_positions_are_taken_from_a_group_and_given_to_another_group_and_to_file
     assert not (tmp_path / "out").exists()
     moved("to_checkpoints", dry_run=False, folder=str(tmp_path / "out"))
     assert (tmp_path / "out" / "0_0" / ".checkpoint").read_text() == f"0\n1\n{moved.topic} 0 4\n"
+    offsets = {moved.topic: {"0": 5, "1": 20}}
+    assert [(each["direction"], each["outcome"], each["offsets"]) for each in moved.recorded()] == [
+        ("from group", "committed as the application's epoch 1", offsets),
+        ("to group", "now has the application's positions", offsets),
+        ("to checkpoints", "2 files written", offsets),
+    ], "in this order, and none of a dry run"
 
 
 def test_positions_are_taken_from_kafka_streams_files_a_spark_checkpoint_and_an_application_with_its_state(
@@ -105,3 +117,8 @@ def test_positions_are_taken_from_kafka_streams_files_a_spark_checkpoint_and_an_
     assert f"- topic {id}-2-n-changelog: 1 record in a new topic" in shown["changes"]
     assert done["outcome"] == "now has the application's stores and positions; start it"
     assert kafka_admin.group_offsets(f"{id}-2") == {(moved.topic, 0): 15, (moved.topic, 1): 20}
+    offsets = {moved.topic: {"0": 15, "1": 20}}
+    assert [(each["direction"], each["offsets"]) for each in moved.recorded()] == [
+        ("from kafka streams", offsets),
+        ("to kafka streams", offsets),
+    ]

@@ -56,5 +56,6 @@ def test_a_restore_is_followed_to_its_end_while_the_driver_cannot_extend_its_lea
     database.release(lease)
     assert result.success == (not failure)
     failed = instance.all_logs(result.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    assert instance.fetch_materializations(FLIGHTS.checkpoints, limit=1).records == [], "no commit has the task yet"
     assert len(failed) == bool(failure)
     assert all(failure in entry.get_dagster_event().step_failure_data.error_display_string for entry in failed)
