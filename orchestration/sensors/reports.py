@@ -1,7 +1,8 @@
 """Reports whether each ingest runs and how far it is behind, although no run makes those checks: at once when an
-outcome changes, and otherwise every few minutes.
+outcome changes or a run has materialized the ingest, and otherwise every few minutes.
 
-Dagster judges an asset by the newest evaluation of its checks; observations would not change what it shows.
+Dagster judges an asset by the newest evaluation of its checks, if it is not older than the newest materialization;
+observations would not change what it shows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Sequence
 
 import dagster as dg
+from dagster._core.instance.utils import RUNLESS_RUN_ID  # has no public name
 
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_of
@@ -24,6 +26,8 @@ from weir.pipelines.operations.actions import actions_of
 LOOK_EVERY_S = 10
 REPEAT_S = 300.0
 """An outcome that stays is reported this often."""
+MATERIALIZED_WITHIN_S = 120.0
+"""After its driver has ended, which is reported, a run has materialized the ingest by then."""
 ANSWER_LIMIT_S = 2.0
 AT_WORK = ("starting", "running", "working", "stopping")
 """What takes turns while a driver does well, so that it is no change."""
@@ -36,8 +40,8 @@ def reports_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
         reports,
         applications,
         every_s=LOOK_EVERY_S,
-        description="Reports whether each ingest runs and how far it is behind: at once when that changes, otherwise "
-        f"every {REPEAT_S / 60:.0f} minutes.",
+        description="Reports whether each ingest runs and how far it is behind: at once when that changes or a run has "
+        f"ended, otherwise every {REPEAT_S / 60:.0f} minutes.",
     )
 
 
@@ -53,7 +57,8 @@ def reports(look: Look) -> Found:
         state = result.metadata["state"].value if "state" in result.metadata else None
         outcome = [result.passed, result.severity.value, "running" if state in AT_WORK else state]
         known, at_s = reported.get(name, [None, 0.0])
-        if outcome != known or now_s - float(str(at_s)) >= REPEAT_S:
+        reported_s = float(str(at_s))
+        if outcome != known or now_s - reported_s >= REPEAT_S or _materialized_since(look, reported_s, now_s):
             due[name] = result
             reported[name] = [outcome, now_s]
     said = "; ".join(result.description or name for name, result in results.items())
@@ -64,6 +69,14 @@ def reports(look: Look) -> Found:
         cursor=json.dumps(reported),
         events=[evaluation_of(result) for result in due.values()],
     )
+
+
+def _materialized_since(look: Look, reported_s: float, now_s: float) -> bool:
+    """Whether a run has materialized the ingest after what was reported: then that does not count any more."""
+    if now_s - reported_s > MATERIALIZED_WITHIN_S:
+        return False
+    newest = look.instance.get_latest_materialization_event(look.supervised.ingest)
+    return newest is not None and newest.run_id != RUNLESS_RUN_ID and newest.timestamp > reported_s
 
 
 def _lag(look: Look) -> dg.AssetCheckResult | None:

@@ -190,6 +190,22 @@ def test_a_change_is_reported_at_once_and_the_same_again_after_minutes(database,
     assert evaluations(instance)[3:] == [(False, "paused")]
 
 
+def test_it_is_reported_again_after_a_run_has_materialized_the_ingest(database, drive, instance, tick):
+    """A report between the end of the driver and that would be of another materialization, for Dagster."""
+    sensor = reports_sensor([FLIGHTS])
+    database.release(drive())
+    cursor = tick(sensor).cursor
+
+    @dg.asset(key=FLIGHTS.ingest)
+    def ingest() -> None: ...
+
+    assert dg.materialize([ingest], instance=instance).success
+    cursor = tick(sensor, cursor).cursor
+    assert evaluations(instance) == [(True, "stopped")] * 2
+    instance.report_runless_asset_event(dg.AssetMaterialization(FLIGHTS.ingest))
+    assert isinstance(tick(sensor, cursor), dg.SkipReason)
+
+
 def test_the_tasks_are_a_table_with_those_furthest_behind_first(database, drive, instance):
     lease = drive()
     database.heartbeat(lease, state="running")
