@@ -96,7 +96,7 @@ def test_why_a_driver_waits_is_known_until_it_no_longer_does_or_has_ended(url):
     assert waits_for() == ""
 
 
-BEAT_S, LIMIT_S = 0.05, 1.0
+BEAT_S, LIMIT_S, PATIENCE_S = 0.05, 1.0, 60.0
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_heartbeats_come_by_themselves_and_readings_from_a_driver_that_goes_on(u
         panel.report(progress(1), [], {})
         wait_for(lambda: database.application_status("app").metric, "the first report is written")
         database.report_tasks("app", [task()])
-        began_s = time.monotonic()
-        while time.monotonic() - began_s < 2.5 * LIMIT_S and not (is_stalled and found - {None}):
+        ends_s = time.monotonic() + (PATIENCE_S if is_stalled else 2.5 * LIMIT_S)
+        while time.monotonic() < ends_s and not (is_stalled and found - {None}):
             gets_on(panel)
             status = database.application_status("app")
             now_ms = time.time_ns() // 1_000_000
