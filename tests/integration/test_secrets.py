@@ -112,7 +112,7 @@ def embedded_run(folder: Path, reference: str, instance: dg.DagsterInstance) -> 
     """A run of Dagster with the folder's embedded broker."""
     application = load_reference(reference)
     found = definitions(supervise(application, reference))
-    selection = dg.AssetSelection.assets(dg.AssetKey([application.id, "ingest"])).downstream()
+    selection = dg.AssetSelection.assets(dg.AssetKey([application.id, "ingest"]))
     return dg.materialize(
         [*found.assets, *found.asset_checks],
         selection=selection,
