@@ -123,6 +123,11 @@ class Supervised:
         return {name: dg.AssetKey([self.id, *path(name)]) for name in self.table_specs}
 
     @cached_property
+    def produced(self) -> Sequence[dg.AssetKey]:
+        """What a run of the ingest brings up to date: the ingest, and its tables."""
+        return (self.ingest, *self.tables.values())
+
+    @cached_property
     def outputs(self) -> Mapping[str, dg.AssetKey]:
         """The assets of the output tables only."""
         return {spec.name: self.tables[spec.name] for spec in self.application.topology.table_specs()}

@@ -1,6 +1,6 @@
 """An application's ingest and the tables that come out of it: assets that one supervised driver produces."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -95,8 +95,8 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
             raise dg.Failure(addressed(closing["error"], settings, supervised.reference))
         update_partitions(supervised, settings, context.instance)
         yield from _recorded(context, with_lineage(supervised, map(_event, closing["materializations"])))
-        if set(supervised.tables.values()) - context.selected_asset_keys:
-            _evaluate_others(context, supervised, settings)
+        if others := set(supervised.produced) - context.selected_asset_keys:
+            _evaluate(context, supervised, settings, others)
 
     return ingest
 
@@ -126,7 +126,7 @@ def _events_of_terminated(
     events = commit_materializations(
         supervised, newest, context.instance, settings, health=health_metadata(settings, supervised.id)
     )
-    return [event for event in events if event.asset_key in (supervised.ingest, *supervised.tables.values())]
+    return [event for event in events if event.asset_key in supervised.produced]
 
 
 def _event(report: Mapping[str, Any]) -> dg.AssetMaterialization:
@@ -138,16 +138,18 @@ def _event(report: Mapping[str, Any]) -> dg.AssetMaterialization:
     )
 
 
-def _evaluate_others(context: dg.AssetExecutionContext, supervised: Supervised, settings: Settings) -> None:
-    """Make the checks of those assets that were recorded but not selected: Dagster makes those of the selected ones."""
+def _evaluate(
+    context: dg.AssetExecutionContext, supervised: Supervised, settings: Settings, assets: Collection[dg.AssetKey]
+) -> None:
+    """Make the checks of ``assets``, which were recorded but not selected: Dagster makes those of the selected ones."""
     results = (
         *commit_results(supervised, settings),
         *sink_results(supervised, settings),
-        *file_results(supervised, settings, PRESENT_CHECK, reads=False),
-        *file_results(supervised, settings, READABLE_CHECK, reads=True),
+        *file_results(supervised, settings, PRESENT_CHECK, assets, reads=False),
+        *file_results(supervised, settings, READABLE_CHECK, assets, reads=True),
     )
     for result in results:
-        if result.asset_key not in context.selected_asset_keys:
+        if result.asset_key in assets:
             context.log_event(evaluation_of(result))
 
 

@@ -115,7 +115,6 @@ def _run_without_driver(
     supervised: Supervised, instance: dg.DagsterInstance, driver: ApplicationStatus | None
 ) -> dg.DagsterRun | None:
     """The newest run of the ingest, if it has failed and its driver had not begun."""
-    produced = {supervised.ingest, *supervised.tables.values()}
     records = [
         record
         for name in (supervised.ingest_job, IMPLICIT_ASSET_JOB_NAME)
@@ -123,7 +122,7 @@ def _run_without_driver(
             dg.RunsFilter(tags=supervised.tags, job_name=name),
             limit=NEWEST_RUNS if name == IMPLICIT_ASSET_JOB_NAME else 1,  # some of its runs are of other assets
         )
-        if not produced.isdisjoint(record.dagster_run.asset_selection or produced)
+        if not (record.dagster_run.asset_selection or set(supervised.produced)).isdisjoint(supervised.produced)
     ]
     if not records:
         return None

@@ -17,6 +17,6 @@ def ingest_job(supervised: Supervised) -> AssetJob:
         tags={**supervised.tags, **NO_RETRIES},
         description="Run the ingest until it is stopped or terminated, or with until_caught_up: true until it has "
         "caught up with its topics; the hourly audit runs its checks.",
-        selection=dg.AssetSelection.assets(supervised.ingest, *supervised.tables.values()).without_checks(),
+        selection=dg.AssetSelection.assets(*supervised.produced).without_checks(),
         config={"ops": {supervised.ingest_op: {"config": {"until_caught_up": False}}}},
     )

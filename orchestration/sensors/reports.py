@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from functools import cache, partial
 
 import dagster as dg
 from dagster._core.instance.utils import RUNLESS_RUN_ID  # has no public name
@@ -52,13 +53,15 @@ def reports(look: Look) -> Found:
     if (lag := _lag(look)) is not None:
         results[LAG_CHECK] = lag
     reported: dict[str, list[object]] = json.loads(look.cursor or "{}")
+    materialized_s = cache(partial(_materialized_s, look))
     due = {}
     for name, result in results.items():
         state = result.metadata["state"].value if "state" in result.metadata else None
         outcome = [result.passed, result.severity.value, "running" if state in AT_WORK else state]
         known, at_s = reported.get(name, [None, 0.0])
         reported_s = float(str(at_s))
-        if outcome != known or now_s - reported_s >= REPEAT_S or _materialized_since(look, reported_s, now_s):
+        is_outdated = now_s - reported_s <= MATERIALIZED_WITHIN_S and materialized_s() > reported_s
+        if outcome != known or now_s - reported_s >= REPEAT_S or is_outdated:
             due[name] = result
             reported[name] = [outcome, now_s]
     said = "; ".join(result.description or name for name, result in results.items())
@@ -71,12 +74,11 @@ def reports(look: Look) -> Found:
     )
 
 
-def _materialized_since(look: Look, reported_s: float, now_s: float) -> bool:
-    """Whether a run has materialized the ingest after what was reported: then that does not count any more."""
-    if now_s - reported_s > MATERIALIZED_WITHIN_S:
-        return False
+def _materialized_s(look: Look) -> float:
+    """When a run has materialized the ingest, if nothing else did later; else 0. What was reported before that does not
+    count any more."""
     newest = look.instance.get_latest_materialization_event(look.supervised.ingest)
-    return newest is not None and newest.run_id != RUNLESS_RUN_ID and newest.timestamp > reported_s
+    return 0.0 if newest is None or newest.run_id == RUNLESS_RUN_ID else newest.timestamp
 
 
 def _lag(look: Look) -> dg.AssetCheckResult | None:
