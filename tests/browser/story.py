@@ -42,11 +42,6 @@ class Story:
     def text(self, text: str | re.Pattern[str]) -> Locator:
         return self.page.get_by_text(text, exact=isinstance(text, str)).first
 
-    def zoom_out(self) -> None:
-        """Have more of a graph in the screenshot."""
-        self.page.mouse.move(750, 550)
-        self.page.mouse.wheel(0, 120)
-
     def open_launched_run(self) -> None:
         """Open the run that the button just launched, as the UI names it."""
         launched = self.text(re.compile(r"Launched run \w+")).inner_text()

@@ -46,7 +46,6 @@ def test_the_ui_supports_an_operators_day(story, settings):
     with story.step("healthy"):
         story.open("/locations/weir/asset-groups/weather/lineage")
         story.text("8 / 8 Passed").wait_for()
-        story.zoom_out()
         for passed in ("3 / 3 Passed", "1 / 1 Passed"):  # of the output table, and of the dead letters
             story.text(passed).wait_for()
         expect(story.page.get_by_text("Never materialized")).to_have_count(0)
