@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     QueuePool,
@@ -389,14 +390,22 @@ class ControlDatabase:
                     func.avg(Metric.records_per_s),
                     func.max(Metric.lag),
                     func.max(Metric.commit_ms),
+                    func.max(Metric.state_bytes),
                 )
                 .where(Metric.application == application, Metric.at_ms > _now_ms() - METRICS_KEPT_MS)
                 .group_by("minute")
                 .order_by("minute")
             ).all()
         return [
-            MinuteRow(at_ms=at * 60_000, epoch=epoch, records_per_s=float(pace), lag=lag, commit_ms=commit_ms)
-            for at, epoch, pace, lag, commit_ms in found
+            MinuteRow(
+                at_ms=at * 60_000,
+                epoch=epoch,
+                records_per_s=float(pace),
+                lag=lag,
+                commit_ms=commit_ms,
+                state_bytes=state_bytes,
+            )
+            for at, epoch, pace, lag, commit_ms, state_bytes in found
         ]
 
     def lags(self, application: str, *, until_ms: int, step_ms: int, steps: int) -> list[int]:
@@ -555,11 +564,14 @@ class ControlDatabase:
                 connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
             if not self._are_tables_there(connection):
                 Base.metadata.create_all(connection)
+                for table, column in _missing_columns(connection):
+                    kind = column.type.compile(connection.dialect)
+                    connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}")
                 if connection.execute(select(Format.version)).first() is None:
                     connection.execute(plain_insert(Format).values(version=FORMAT_VERSION))
 
     def _are_tables_there(self, connection: Connection) -> bool:
-        """Whether all are.
+        """Whether all are, with all their columns.
 
         Raises:
             ControlDatabaseError: They are of another format.
@@ -571,7 +583,7 @@ class ControlDatabase:
                 f"control database {self._shown_url} has format version {version}, but this Weir reads "
                 f"{FORMAT_VERSION}; point control_url at a new one, or drop its weir_ tables (history is lost)"
             )
-        return version is not None and found.issuperset(Base.metadata.tables)
+        return version is not None and found.issuperset(Base.metadata.tables) and not list(_missing_columns(connection))
 
     def _translated(self, error: SQLAlchemyError | sqlite3.Error | OSError) -> ControlDatabaseError:
         cause = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()
@@ -595,6 +607,14 @@ class ControlDatabase:
 def this_host() -> str:
     """The host name in leases of this machine."""
     return socket.gethostname()
+
+
+def _missing_columns(connection: Connection) -> Iterator[tuple[str, Column[Any]]]:
+    """Columns that a later version has added to tables that are there, each with its table; they may be null."""
+    for (_, name), columns in inspect(connection).get_multi_columns().items():
+        if name in Base.metadata.tables:
+            found = {column["name"] for column in columns}
+            yield from ((name, column) for column in Base.metadata.tables[name].columns if column.name not in found)
 
 
 def _open_lease(

@@ -135,4 +135,5 @@ class Metric(Base):
     commit_ms_avg: Mapped[float]
     commit_ms_max: Mapped[float]
     commits_per_s: Mapped[float]
+    state_bytes: Mapped[int | None]
     __table_args__ = (Index("weir_metrics_by_time", "application", "at_ms"),)

@@ -81,6 +81,8 @@ class MetricRow:
     commit_ms_avg: float = 0.0
     commit_ms_max: float = 0.0
     commits_per_s: float = 0.0
+    state_bytes: int | None = None
+    """What all local stores use; None until the first of them is known."""
     at_ms: int = 0
     """Set by the database's writer if it is 0."""
 
@@ -99,6 +101,8 @@ class MinuteRow:
     """The maximum."""
     commit_ms: float
     """The maximum."""
+    state_bytes: int | None = None
+    """The maximum; None if no reading has it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,8 +32,6 @@ MINUTES_PER_BAR = 2
 """Sixty bars would be wider than the column that Dagster gives them."""
 PLOTTED_MINUTES = 10
 """About as long as there is between two materializations of a driver that keeps committing."""
-STATE_BYTES = "map-used-bytes"
-"""The reading of how much of its LMDB file a task's stores use."""
 BARS = "▁▂▃▄▅▆▇█"
 NO_READING = "·"
 
@@ -79,10 +77,9 @@ def _plotted(status: ApplicationStatus | None, minutes: Sequence[MinuteRow]) -> 
     if status is None or status.metric is None:
         return {}
     recent = [row for row in minutes if row.at_ms > minutes[-1].at_ms - PLOTTED_MINUTES * MINUTE_MS]
-    used = [reading["value"] for reading in status.readings if reading["name"] == STATE_BYTES]
     return {
         "commit_ms": round(status.metric.commit_ms, 1),
-        **({"state_bytes": sum(used)} if used else {}),
+        **({} if status.metric.state_bytes is None else {"state_bytes": status.metric.state_bytes}),
         **(
             {
                 "records_per_s": round(sum(row.records_per_s for row in recent) / len(recent), 1),
@@ -159,19 +156,26 @@ def bars(values: Sequence[float | None]) -> str:
 
 
 def last_hour_markdown(minutes: Sequence[MinuteRow]) -> str:
-    """Pace, lag and commit time over the hour that ends with the newest reading, as one line of bars each; one sentence
-    if there is no reading."""
+    """Pace, lag, commit time and size of the state over the hour that ends with the newest reading, as one line of bars
+    each, as far as there are readings; one sentence if there are none."""
     if not minutes:
         return "no reading in the last hour"
     by_minute = {row.at_ms // MINUTE_MS: row for row in minutes}
     newest = max(by_minute)
     rows = [by_minute.get(minute) for minute in range(newest - SHOWN_MINUTES + 1, newest + 1)]
     lines = ["| | newest minute | greatest | the hour |", "| --- | ---: | ---: | --- |"]
-    for title, column in (("records/s", "records_per_s"), ("lag, records", "lag"), ("commit, ms", "commit_ms")):
-        values = [None if row is None else getattr(row, column) for row in rows]
-        most = max(value for value in values if value is not None)
+    for title, column, unit in (
+        ("records/s", "records_per_s", 1),
+        ("lag, records", "lag", 1),
+        ("commit, ms", "commit_ms", 1),
+        ("state, MiB", "state_bytes", 1 << 20),
+    ):
+        readings = [None if row is None else getattr(row, column) for row in rows]
+        values = [None if value is None else value / unit for value in readings]
+        if not (known := [value for value in values if value is not None]):
+            continue
         means = [_mean(values[start : start + MINUTES_PER_BAR]) for start in range(0, SHOWN_MINUTES, MINUTES_PER_BAR)]
-        lines.append(f"| {title} | {values[-1]:,.0f} | {most:,.0f} | `{bars(means)}` |")
+        lines.append(f"| {title} | {known[-1]:,.0f} | {max(known):,.0f} | `{bars(means)}` |")
     return "\n".join(lines)
 
 

@@ -23,6 +23,7 @@ from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.task import Task, TaskState
+from weir.pipelines.tasks.run_metrics import USED_BYTES
 from weir.state.types import TopicPartition
 
 STATES = {"caught_up": "stopping"}
@@ -141,6 +142,7 @@ class ControlPanel:
 
     def _write(self, progress: Progress, state: str, rows: Sequence[TaskStatusRow], at_ms: int) -> None:
         self._beat = (state, progress.generation)
+        used = [reading.value for reading in progress.readings if reading.name == USED_BYTES]
         self._reading = MetricRow(
             epoch=progress.epoch,
             committed_epoch=progress.committed_epoch,
@@ -151,6 +153,7 @@ class ControlPanel:
             commit_ms_avg=progress.commit_ms_avg,
             commit_ms_max=progress.commit_ms_max,
             commits_per_s=progress.commits_per_s,
+            state_bytes=round(sum(used)) if used else None,
             at_ms=at_ms,
         )
         self._control.heartbeat(*self._beat)

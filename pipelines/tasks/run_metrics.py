@@ -37,6 +37,8 @@ THREAD, TASK, NODE, STATE, UPDATER, EXPECTATION = (
 )
 _PART = {NODE: "processor-node-id", STATE: "store-id", EXPECTATION: "expectation"}
 """What the tag is called that says which part of a task a metric of a group is about."""
+USED_BYTES = "map-used-bytes"
+"""How much of its LMDB file a task's stores use."""
 _BUSY, _APPLY = "busy", "apply-latency"
 _OVERTIME, _BUFFER = "intermediate-result-suppression-overtime", "suppression-buffer-"
 _LATENESS = "record-lateness"
@@ -187,7 +189,7 @@ class RunMetrics:
         self._sensors[TASK, task, "", "settle-latency"].record_all(figures.commit_ms)
         for name, value in (
             ("map-size-bytes", figures.map_bytes),
-            ("map-used-bytes", figures.used_bytes),
+            (USED_BYTES, figures.used_bytes),
             ("num-readers", figures.readers),
         ):
             self._gauges[STATE, task, "", name] = value

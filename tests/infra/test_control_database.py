@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import psycopg
@@ -322,6 +323,19 @@ def test_the_last_hour_has_one_row_per_minute(database):
     assert max(row.lag for row in rows) == max(row.epoch for row in rows) == 9
     assert {row.records_per_s for row in rows} == {12.5}
     assert database.last_hour("another") == []
+
+
+def test_a_database_from_before_sizes_of_states_were_read_gets_their_column(tmp_path):
+    file = tmp_path / "control.sqlite"
+    url = f"sqlite:///{file}"
+    ControlDatabase(url).add_metric("app", METRIC)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("ALTER TABLE weir_metrics DROP COLUMN state_bytes")
+    database = ControlDatabase(url)
+    assert [row.state_bytes for row in database.last_hour("app")] == [None]
+    for size in (5, 9, 7):
+        database.add_metric("app", replace(METRIC, state_bytes=size))
+    assert max(row.state_bytes or 0 for row in database.last_hour("app")) == 9
 
 
 def test_lags_are_the_greatest_of_each_step_up_to_a_time(database, monkeypatch):

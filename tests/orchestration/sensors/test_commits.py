@@ -92,11 +92,10 @@ def test_what_is_plotted_and_the_last_hour_come_from_the_drivers_readings(commit
                 records_per_s=pace,
                 lag=lag,
                 commit_ms=12.5,
+                state_bytes=16384,
                 at_ms=now_ms - minutes_ago * minute_ms,
             ),
         )
-    reading = {"group": "stream-state-metrics", "name": "map-used-bytes", "value": 8192}
-    database.report_readings("flights", [{**reading, "tags": {"task-id": task}} for task in ("0_0", "1_0")])
     look()
     plotted = {
         name: shown(INGEST)[name] for name in ("commit_ms", "records_per_s", "greatest_lag_records", "state_bytes")

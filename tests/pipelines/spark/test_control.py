@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from weir.infra.control.guard import DriverControl
 from weir.orchestration.sensors.stalled import stall_reason
 from weir.pipelines.spark.control import ControlPanel
 from weir.pipelines.spark.progress import Progress
+from weir.pipelines.tasks.run_metrics import STATE, USED_BYTES, Reading
 
 
 class SlowControl(DriverControl):
@@ -97,6 +99,21 @@ def test_why_a_driver_waits_is_known_until_it_no_longer_does_or_has_ended(url):
 
 
 BEAT_S, LIMIT_S, PATIENCE_S = 0.05, 1.0, 60.0
+
+
+def test_a_reading_has_the_size_of_all_stores_once_one_is_known(url):
+    database = ControlDatabase(url)
+    used = [
+        Reading(group=STATE, name=name, tags={"task-id": task}, value=value)
+        for name, task, value in ((USED_BYTES, "0_0", 4096.0), (USED_BYTES, "1_0", 8192.0), ("num-readers", "0_0", 2.0))
+    ]
+    panel = ControlPanel(DriverControl(url, "app", owner="weir run"))
+    with panel.serving():
+        panel.report(progress(1), [], {})
+        wait_for(lambda: database.application_status("app").metric, "the first report is written")
+        assert database.application_status("app").metric.state_bytes is None
+        panel.report(replace(progress(1), readings=used), [], {})
+    assert database.application_status("app").metric.state_bytes == 12_288
 
 
 @pytest.mark.parametrize(
