@@ -8,8 +8,12 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from weir.state.frames import picked, with_series
+
 _M = np.uint32(0x5BD1E995)
 _SEED = 0x9747B28C
+FEW = 1_000
+"""Up to about this many keys are hashed faster than the distinct ones among them are found."""
 
 
 def murmur2(keys: Sequence[bytes]) -> np.ndarray:
@@ -70,10 +74,17 @@ def partition_of(
     count: int,
     bytes_of: Callable[[pl.DataFrame], Sequence[bytes]] = key_bytes,
 ) -> pl.Series:
-    """The target partition of each row, Int32 in ``[0, count)``, by the key's bytes; hashes distinct keys only."""
-    keys = frame.select_seq(key_columns)
+    """The target partition of each row, Int32 in ``[0, count)``, by the key's bytes; of many rows only the distinct
+    keys are hashed."""
+    keys = picked(frame, key_columns)
+    if keys.height <= FEW:
+        return _targets(bytes_of(keys), count)
     distinct = keys.unique(maintain_order=True)
-    hashes = murmur2(bytes_of(distinct)) & np.uint32(0x7FFFFFFF)
-    distinct = distinct.with_columns_seq(pl.Series("_target", (hashes % count).astype(np.int32)))
+    distinct = with_series(distinct, _targets(bytes_of(distinct), count))
     joined = keys.join(distinct, on=list(key_columns), how="left", nulls_equal=True, maintain_order="left")
     return joined.get_column("_target")
+
+
+def _targets(keys: Sequence[bytes], count: int) -> pl.Series:
+    hashes = murmur2(keys) & np.uint32(0x7FFFFFFF)
+    return pl.Series("_target", (hashes % count).astype(np.int32))

@@ -13,6 +13,7 @@ import polars as pl
 from weir.pipelines.tasks.order import MERGE, OFFSETS, ORIGIN, Key
 from weir.pipelines.topology import Topology
 from weir.state.commit.columns import differences
+from weir.state.frames import without
 from weir.state.storage.places import Place, folder_at, storage_options
 from weir.state.types import BlobRef, StateId
 
@@ -29,7 +30,7 @@ def write_blob(folder: Place, frame: pl.DataFrame, *, source: str, target: str, 
     name = f"{source}-{target}-{state}-{uuid.uuid4().hex}.arrow"
     first, last = key_at(frame, 0), key_at(frame, -1)
     is_plain = frame.get_column(ORIGIN).equals(origins_of_offsets(frame, first[1]))
-    rows = frame.drop(ORIGIN) if is_plain else frame
+    rows = without(frame, ORIGIN) if is_plain else frame
     size_bytes = folder_at(folder).add(
         name,
         lambda written: rows.write_ipc(written, compression="uncompressed"),

@@ -848,9 +848,8 @@ class EpochRunner:
             if frame is None or not frame.height:
                 continue
             target = edge.target
-            parts = frame.with_columns_seq(
-                edge.partition_of(frame, self._settings.partition_counts[target]).alias("_target")
-            ).partition_by("_target", as_dict=True, include_key=False)
+            targets = edge.partition_of(frame, self._settings.partition_counts[target]).alias("_target")
+            parts = with_series(frame, targets).partition_by("_target", as_dict=True, include_key=False)
             for (partition,), rows in sorted(parts.items()):
                 yield writes(rows, edge.name, self._topology.task_name(TaskId(target, partition)))
 

@@ -4,7 +4,7 @@ columns for listing. The order of writing, and fencing, belong to ``weir.state.c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import polars as pl
@@ -24,6 +24,7 @@ from weir.state.commit.record import (
 )
 from weir.state.commit.tables import scan_table
 from weir.state.errors import DamagedFileError, FormatVersionError
+from weir.state.frames import picked
 from weir.state.storage.contract import Folder
 from weir.state.storage.places import Place, folder_at, is_table
 from weir.state.types import FileEntry, TableSpec
@@ -91,18 +92,19 @@ def newest_of(place: Place, files: pl.DataFrame) -> CommitRecord | None:
     """Same as ``newest_commit``, given the log's files."""
     if files.is_empty():
         return None
-    with_commits = files.filter(pl.col("max.kind") == "commit")
-    if with_commits.is_empty():
+    rows = picked(files, ("max.generation", "max.epoch", "path", "max.kind")).iter_rows()
+    with_commits = [(generation, epoch, path) for generation, epoch, path, kind in rows if kind == "commit"]
+    if not with_commits:
         return None
-    newest = with_commits.sort("max.generation", "max.epoch").tail(1)
-    *_, record = _commits_in(folder_at(place), newest)
+    *_, newest = max(with_commits)
+    *_, record = _commits_in(folder_at(place), [newest])
     return record
 
 
 def commits_above(place: Place, files: pl.DataFrame, version: int) -> Iterator[CommitRecord]:
     """All commits whose transaction version is above ``version``, oldest first, given the log's files."""
     above = files.filter((pl.col("max.kind") == "commit") & (file_version() > version))
-    for record in _commits_in(folder_at(place), above):
+    for record in _commits_in(folder_at(place), above["path"].to_list()):
         if record.state_id.version > version:
             yield record
 
@@ -117,17 +119,14 @@ def file_version() -> pl.Expr:
     return pl.col("max.generation") * (1 << 32) + pl.col("max.epoch")
 
 
-def _commits_in(folder: Folder, files: pl.DataFrame) -> Iterator[CommitRecord]:
-    if files.is_empty():
+def _commits_in(folder: Folder, paths: Sequence[str]) -> Iterator[CommitRecord]:
+    """Oldest first."""
+    if not paths:
         return
-    with naming_damage(folder, files["path"]):
-        rows = (
-            scan_as_written(folder, files["path"], name_in="path")
-            .filter(pl.col("kind") == "commit")
-            .select("generation", "epoch", "record", "path")
-            .collect()
-        )
-    for generation, epoch, text, path in rows.sort("generation", "epoch").iter_rows():
+    with naming_damage(folder, paths):
+        found = scan_as_written(folder, paths, name_in="path").select("generation", "epoch", "record", "path", "kind")
+        rows = [row for *row, kind in found.collect().iter_rows() if kind == "commit"]
+    for generation, epoch, text, path in sorted(rows, key=lambda row: (row[0], row[1])):
         try:
             version = _VERSIONS.decode(text).format_version
             record = RECORDS.decode(text) if version in FORMATS else None
