@@ -24,6 +24,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import psutil
+
 from bench import cluster
 from bench.memory import process_tree
 from bench.processes import ROOT, BenchError
@@ -31,9 +33,11 @@ from weir import Application, Count, StreamsBuilder, String
 from weir.infra.control import ControlDatabase, MetricRow, TaskStatusRow
 from weir.infra.process import end_with_parent
 from weir.infra.settings import Settings
+from weir.pipelines.cli.dagster_ui import free_port
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.storage.places import folder_at
 from weir.state.types import StateId, TaskId
 
 TOPIC, PARTITIONS = "clicks", 2
@@ -41,6 +45,7 @@ BEAT_S, COMMIT_EVERY_S, ONE_IN = 5.0, 30.0, 10
 LEASE_S = 60.0
 SETTLE_S = 90.0
 """Until every sensor has looked at every application for the first time."""
+WORKSPACE = ROOT / "docs" / "deployment" / "workspace.yaml"
 LOCATION = """
 import os, sys
 sys.path.insert(0, {root!r})
@@ -92,10 +97,8 @@ class Drivers:
         self._database = ControlDatabase(settings.control_database_url)
         self._epoch, self._stopped = 0, threading.Event()
         self._applications = given
-        tables = {app.id: application_tables(app.topology) for app in given}
-        self._committers = {
-            app.id: Committer(settings.warehouse, app.id, tables[app.id], fingerprint="bench") for app in given
-        }
+        folder, tables = folder_at(settings.warehouse), {app.id: application_tables(app.topology) for app in given}
+        self._committers = {app.id: Committer(folder, app.id, tables[app.id], fingerprint="bench") for app in given}
         self._generations = {name: committer.claim().generation for name, committer in self._committers.items()}
         host, pid = socket.gethostname(), os.getpid()
         self._leases = {
@@ -173,11 +176,11 @@ def main(count: int, seconds: float) -> None:
         }
         found = {"applications": count, **_loaded(folder, variables)}
         drivers = Drivers(cluster.settings(client, folder / "weir"), applications(count))
-        with drivers.at_work(), _daemon(folder, variables) as pid:
+        with drivers.at_work(), _servers(folder, variables) as servers:
             time.sleep(SETTLE_S)
-            used, rows, began_s = _used_s(pid), _rows(folder / "home"), time.monotonic()
+            used, rows, began_s = _used_s(servers), _rows(folder / "home"), time.monotonic()
             time.sleep(seconds)
-            passed_s, after, rows_after = time.monotonic() - began_s, _used_s(pid), _rows(folder / "home")
+            passed_s, after, rows_after = time.monotonic() - began_s, _used_s(servers), _rows(folder / "home")
         found |= {f"{kind}_percent": round(100 * (after[kind] - used[kind]) / passed_s, 1) for kind in used}
         found |= {f"{kind}_an_hour": round((rows_after[kind] - rows[kind]) * 3_600 / passed_s) for kind in rows}
     print(json.dumps(found, indent=2))
@@ -195,32 +198,43 @@ def _loaded(folder: Path, variables: Mapping[str, str]) -> dict[str, float]:
 
 
 @contextmanager
-def _daemon(folder: Path, variables: Mapping[str, str]) -> Iterator[int]:
-    command = [sys.executable, "-m", "dagster._daemon", "run", "-f", str(folder / "location.py"), "-d", str(folder)]
-    with (folder / "daemon.log").open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=log,
-            cwd=folder,
-            env={**os.environ, **variables},
-            preexec_fn=end_with_parent(),
-        )
-        try:
-            yield process.pid
+def _servers(folder: Path, variables: Mapping[str, str]) -> Iterator[dict[str, int]]:
+    """The processes ``daemon`` and ``code_server``, which loads the program once; afterwards neither is left."""
+    started: dict[str, subprocess.Popen[bytes]] = {}
+    port = free_port(0)
+    variables = {**variables, "CODE_SERVER_HOST": "127.0.0.1", "CODE_SERVER_PORT": str(port)}
+    program = ["--python-file", str(folder / "location.py"), "--working-directory", str(folder)]
+    commands = {
+        "code_server": ["dagster", "code-server", "start", "--host", "127.0.0.1", "--port", str(port), *program],
+        "daemon": ["dagster._daemon", "run", "-w", str(WORKSPACE)],
+    }
+    try:
+        for name, command in commands.items():
+            with (folder / f"{name}.log").open("wb") as log:
+                started[name] = subprocess.Popen(
+                    [sys.executable, "-m", *command],
+                    stdout=log,
+                    stderr=log,
+                    cwd=folder,
+                    env={**os.environ, **variables},
+                    preexec_fn=end_with_parent(),
+                )
+        yield {name: process.pid for name, process in started.items()}
+        for name, process in started.items():
             if process.poll() is not None:
-                raise BenchError((folder / "daemon.log").read_text()[-2_000:])
-        finally:
+                raise BenchError((folder / f"{name}.log").read_text()[-2_000:])
+    finally:
+        for process in reversed(started.values()):
             process.terminate()
             process.wait()
 
 
-def _used_s(pid: int) -> dict[str, float]:
-    """Processor time so far: of the daemon, and of the processes that it has started, which is the code server."""
-    used = {"daemon": 0.0, "code_server": 0.0}
-    for each in process_tree(pid):
-        for thread in Path(f"/proc/{each}/task").glob("*/schedstat"):
-            used["daemon" if each == pid else "code_server"] += int(thread.read_text().split()[0]) / 1e9
+def _used_s(servers: Mapping[str, int]) -> dict[str, float]:
+    """Processor time so far of each server, with the processes that it has started, also those that have ended."""
+    used = dict.fromkeys(servers, 0.0)
+    for name, pid in servers.items():
+        for each in process_tree(pid):
+            used[name] += sum(psutil.Process(each).cpu_times()[:4])
     return used
 
 

@@ -34,17 +34,17 @@ def running_check(supervised: Supervised) -> dg.AssetChecksDefinition:
     def running(context: dg.AssetCheckExecutionContext, weir: WeirResource) -> dg.AssetCheckResult:
         """Look at what the driver has left, and at the newest run."""
         database = ControlDatabase(weir.settings().control_database_url)
-        return running_result(supervised, database, context.instance, time.time())
+        driver = database.application_status(supervised.id, of_driver=True)
+        return running_result(supervised, driver, context.instance, time.time())
 
     return running
 
 
 def running_result(
-    supervised: Supervised, database: ControlDatabase, instance: dg.DagsterInstance, now_s: float
+    supervised: Supervised, driver: ApplicationStatus | None, instance: dg.DagsterInstance, now_s: float
 ) -> dg.AssetCheckResult:
-    """The state is in the metadata as one word: the driver's own, or ``never started``, ``silent``, ``dead``,
-    ``not started``, ``in doubt``."""
-    driver = database.application_status(supervised.id, of_driver=True)
+    """``driver`` is the newest that there was. The state is in the metadata as one word: the driver's own, or ``never
+    started``, ``silent``, ``dead``, ``not started``, ``in doubt``."""
     if driver is not None and not driver.has_ended:
         return _living(supervised, driver, now_s)
     if (run := _run_without_driver(supervised, instance, driver)) is not None:

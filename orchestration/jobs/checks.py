@@ -87,7 +87,11 @@ def audit_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
 def _cheap_checks(supervised: Supervised, settings: Settings, instance: dg.DagsterInstance) -> dict[str, Check]:
     database = ControlDatabase(settings.control_database_url)
     return {
-        RUNNING_CHECK: lambda: [running_result(supervised, database, instance, time.time())],
+        RUNNING_CHECK: lambda: [
+            running_result(
+                supervised, database.application_status(supervised.id, of_driver=True), instance, time.time()
+            )
+        ],
         LAG_CHECK: lambda: [current_lag(supervised, settings)],
         COMMIT_CHECKS: lambda: commit_results(supervised, settings),
         QUARANTINE_CHECK: lambda: [quarantine_result(supervised, settings)],

@@ -6,8 +6,10 @@ which commit. A run that Dagster started reports again at its end (``weir.orches
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 
 import dagster as dg
 
@@ -17,6 +19,7 @@ from weir.orchestration.assets.materializations import (
 )
 from weir.orchestration.assets.partitions import day_partition_changes, has_days, known_days, task_partition_changes
 from weir.orchestration.drivers.metadata import health_metadata
+from weir.orchestration.partitions import PartitionsChange
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
 from weir.state.commit.protocol import newest_commit
@@ -43,51 +46,78 @@ def commits_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
     )
 
 
-def commits(look: Look) -> Found:
-    """Read the newest commit and whether its driver runs; report the assets when there is news.
+@dataclass(frozen=True)
+class Remembered:
+    """The cursor: so that Dagster, where a question takes longer than all else here, is asked only when something may
+    be due, and each ``FOLD_S`` for what others have changed there."""
 
-    The cursor is when days were last asked for, in seconds since 1970; empty once they are offered.
-    """
+    shown: tuple[int, int, float] | None = None
+    """Generation, epoch and time, in seconds since 1970, of the commit that Dagster knew when it was last asked."""
+    asked_s: float = 0.0
+    """When that was, in seconds since 1970."""
+    days_s: float | None = 0.0
+    """When days were last asked for; None once they are offered."""
+
+    @classmethod
+    def of(cls, cursor: str | None) -> Remembered:
+        """What an earlier version has left is forgotten."""
+        if not cursor or not cursor.startswith("{"):
+            return cls()
+        values = json.loads(cursor)
+        return cls(values["shown"] and tuple(values["shown"]), values["asked_s"], values["days_s"])
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def commits(look: Look) -> Found:
+    """Read the newest commit and whether its driver runs; report the assets when there is news."""
     newest = newest_commit(folder_at(look.settings.warehouse), look.id)
     if newest is None:
         return Found(said=f"nothing was committed in {look.settings.dir} yet")
+    remembered = before = Remembered.of(look.cursor)
     events: list[dg.AssetMaterialization] = []
-    is_running, now_s = look.database.is_running(look.id), time.time()
-    if is_due(look.supervised, newest, look.instance, is_running=is_running, now_s=now_s):
-        events = commit_materializations(
-            look.supervised,
-            newest,
-            look.instance,
-            look.settings,
-            health=health_metadata(look.settings, look.id),
-        )
-    partitions = task_partition_changes(look.supervised, newest, look.instance)
-    cursor = None
-    if events or (look.cursor != "" and now_s - float(look.cursor or 0) >= ASK_AGAIN_S):
+    partitions: list[PartitionsChange] = []
+    is_running, now_s = look.status is not None and look.status.is_running, time.time()
+    if now_s - remembered.asked_s >= FOLD_S or is_due(remembered.shown, newest, is_running=is_running, now_s=now_s):
+        shown = shown_commit(look.instance, look.supervised)
+        partitions += task_partition_changes(look.supervised, newest, look.instance)
+        if is_due(shown, newest, is_running=is_running, now_s=now_s):
+            health = health_metadata(look.settings, look.id)
+            events = commit_materializations(look.supervised, newest, look.instance, look.settings, health=health)
+            shown = known_as(newest)
+        remembered = replace(remembered, shown=shown, asked_s=now_s)
+    if events or (remembered.days_s is not None and now_s - remembered.days_s >= ASK_AGAIN_S):
         days = day_partition_changes(look.supervised, newest, look.instance, look.settings)
         partitions += days or ()
         are_offered = days is not None and (days or known_days(look.supervised, look.instance))
-        cursor = "" if are_offered or not has_days(look.supervised) else str(now_s)
+        remembered = replace(remembered, days_s=None if are_offered or not has_days(look.supervised) else now_s)
     return Found(
         said=f"commit {newest.state_id} "
         + ("is news" if events else f"is shown already, or will be within {FOLD_S:.0f} s of the previous one"),
-        cursor=cursor,
+        cursor=None if remembered == before else str(remembered),
         events=events,
         partitions=partitions,
     )
 
 
-def is_due(
-    supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInstance, *, is_running: bool, now_s: float
-) -> bool:
-    """Whether to show ``newest``: not if Dagster knows it; and while the driver keeps running, not if the commit that
-    Dagster knows is less than ``FOLD_S`` old either, unless that was an earlier driver's."""
+def shown_commit(instance: dg.DagsterInstance, supervised: Supervised) -> tuple[int, int, float] | None:
+    """``Remembered.shown`` as of now; None if Dagster knows of no commit."""
     known = recorded_metadata(instance, supervised.ingest)
-    committed_at_s = known.get("committed_at", 0.0)
-    if (known.get("generation"), known.get("epoch"), committed_at_s) == (
-        newest.generation,
-        newest.epoch,
-        newest.at_ms / 1000,
-    ):
+    return (known["generation"], known["epoch"], known["committed_at"]) if "generation" in known else None
+
+
+def known_as(newest: CommitRecord) -> tuple[int, int, float]:
+    """``Remembered.shown`` once this commit is."""
+    return (newest.generation, newest.epoch, newest.at_ms / 1000)
+
+
+def is_due(shown: tuple[int, int, float] | None, newest: CommitRecord, *, is_running: bool, now_s: float) -> bool:
+    """Whether to show ``newest``: not if it is what is ``shown``; and while the driver keeps running, not if that is
+    less than ``FOLD_S`` old either, unless it was an earlier driver's."""
+    if shown is None:
+        return True
+    generation, _, committed_at_s = shown
+    if shown == known_as(newest):
         return False
-    return not is_running or known.get("generation") != newest.generation or now_s - committed_at_s >= FOLD_S
+    return not is_running or generation != newest.generation or now_s - committed_at_s >= FOLD_S

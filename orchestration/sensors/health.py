@@ -45,7 +45,7 @@ def health_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
 def health(look: Look) -> Found:
     """What a running driver reports; what was reported before is over once it has ended."""
     thresholds, found = look.supervised.thresholds, dict[str, str]()
-    status, at_ms = look.database.application_status(look.id), round(time.time() * 1000)
+    status, at_ms = look.status, round(time.time() * 1000)
     if status is not None and status.is_running and status.metric is not None:
         at_ms = status.metric.at_ms
         found = repairs(status) | lag_conditions(look.database, status, thresholds)
@@ -72,7 +72,7 @@ def repairs(status: ApplicationStatus) -> dict[str, str]:
 
 def lag_conditions(database: ControlDatabase, status: ApplicationStatus, thresholds: Thresholds) -> dict[str, str]:
     """In which ways a running driver lags beyond its limits, a sentence each by name."""
-    if status.metric is None:
+    if status.metric is None or status.metric.lag == 0:
         return {}
     lags = database.lags(
         status.application,

@@ -63,7 +63,7 @@ def lag(look: Look) -> Found:
     remembered = Remembered.of(look.cursor)
     taken = actions_of(look.database, look.id, SENSOR)
     shown = _effects(look, taken, remembered.shown)
-    status = look.database.application_status(look.id)
+    status = look.status
     if status is None or not status.is_running or status.metric is None:
         found = _warn(look, {}, remembered, at_ms=round(time.time() * 1000), said="no driver is running")
     else:

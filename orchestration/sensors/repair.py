@@ -57,7 +57,7 @@ def repair(look: Look) -> Found:
         return Found(said=f"task {task} has been restored", cursor=f"{newest} {at_s} 0")
     if run is not None and not run.is_finished:
         return Found(said=f"run {run.run_id} restores task {task}")
-    if look.database.has_ended(supervised.id):
+    if look.status is None or look.status.has_ended:
         return Found(said=f"task {task} will be restored when a driver of {supervised.id} is running")
     wait_s = max(cooldown_s, min(cooldown_s * 2 ** max(0, asked - 1), LONGEST_WAIT_S))
     if time.time() - at_s < wait_s:

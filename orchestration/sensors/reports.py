@@ -15,8 +15,6 @@ from functools import cache, partial
 import dagster as dg
 from dagster._core.instance.utils import RUNLESS_RUN_ID  # has no public name
 
-from weir.infra.kafka.admin import KafkaAdmin
-from weir.infra.kafka.broker import broker_of
 from weir.orchestration.checks.evaluations import evaluation_of
 from weir.orchestration.checks.lag import LAG_CHECK, lag_result, unknown_lag
 from weir.orchestration.checks.running import RUNNING_CHECK, running_result
@@ -29,8 +27,7 @@ REPEAT_S = 300.0
 """An outcome that stays is reported this often."""
 MATERIALIZED_WITHIN_S = 120.0
 """After its driver has ended, which is reported, a run has materialized the ingest by then."""
-ANSWER_LIMIT_S = 2.0
-AT_WORK = ("starting", "running", "working", "stopping")
+AT_WORK = ("running", "working")
 """What takes turns while a driver does well, so that it is no change."""
 
 
@@ -49,15 +46,16 @@ def reports_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
 def reports(look: Look) -> Found:
     """Evaluations of those checks that are due."""
     now_s = time.time()
-    results = {RUNNING_CHECK: running_result(look.supervised, look.database, look.instance, now_s)}
+    results = {RUNNING_CHECK: running_result(look.supervised, look.driver, look.instance, now_s)}
     if (lag := _lag(look)) is not None:
         results[LAG_CHECK] = lag
     reported: dict[str, list[object]] = json.loads(look.cursor or "{}")
     materialized_s = cache(partial(_materialized_s, look))
+    life = look.driver.started_at_ms if look.driver is not None else None
     due = {}
     for name, result in results.items():
         state = result.metadata["state"].value if "state" in result.metadata else None
-        outcome = [result.passed, result.severity.value, "running" if state in AT_WORK else state]
+        outcome = [result.passed, result.severity.value, "running" if state in AT_WORK else state, life]
         known, at_s = reported.get(name, [None, 0.0])
         reported_s = float(str(at_s))
         is_outdated = now_s - reported_s <= MATERIALIZED_WITHIN_S and materialized_s() > reported_s
@@ -77,19 +75,15 @@ def reports(look: Look) -> Found:
 def _materialized_s(look: Look) -> float:
     """When a run has materialized the ingest, if nothing else did later; else 0. What was reported before that does not
     count any more."""
-    newest = look.instance.get_latest_materialization_event(look.supervised.ingest)
+    newest = look.tick.materializations.get(look.supervised.ingest)
     return 0.0 if newest is None or newest.run_id == RUNLESS_RUN_ID else newest.timestamp
 
 
 def _lag(look: Look) -> dg.AssetCheckResult | None:
     """None while the embedded broker is down: nothing arrives, and a look must not start it."""
-    found = broker_of(look.settings)
-    if found is None:
-        return None
-    bootstrap_servers, settings = found
     try:
-        admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
-        status = look.database.application_status(look.id)
-        return lag_result(look.supervised, settings, status, admin, actions_of(look.database, look.id))
+        if (admin := look.tick.kafka) is None:
+            return None
+        return lag_result(look.supervised, look.settings, look.status, admin, actions_of(look.database, look.id))
     except Exception as error:  # whatever it is, the other check is to be reported
         return unknown_lag(look.supervised, error)

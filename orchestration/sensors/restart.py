@@ -59,7 +59,7 @@ def restart_sensor(applications: Sequence[Supervised], jobs: Sequence[AssetJob])
 
 def restart(look: Look) -> Found:
     """A request for the next run, or why there is none."""
-    driver = look.database.application_status(look.id, of_driver=True)
+    driver = look.driver
     run_id = run_of(driver.owner) if driver else None
     if driver is None or run_id is None or not has_ended(driver, time.time()):
         return Found(said="no driver of a Dagster run has ended")

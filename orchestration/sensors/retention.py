@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
-from weir.infra.kafka.broker import broker_of
+from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.orchestration.sensors.observations import report_changes
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
@@ -18,7 +17,6 @@ from weir.state.storage.places import folder_at
 from weir.state.types import Positions
 
 LOOK_EVERY_S = 300
-ANSWER_LIMIT_S = 2.0
 
 
 def retention_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
@@ -37,14 +35,11 @@ def retention(look: Look) -> Found:
     newest = newest_commit(folder_at(look.settings.warehouse), look.id)
     if newest is None:
         return Found(said="nothing was committed yet")
-    found = broker_of(look.settings)
-    if found is None:
-        return Found(said="the embedded broker is down, so it deletes nothing")
-    bootstrap_servers, settings = found
     positions = committed_positions(newest)
     partitions = [(topic, number) for topic, offsets in positions.items() for number in offsets]
-    admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
     try:
+        if (admin := look.tick.kafka) is None:
+            return Found(said="the embedded broker is down, so it deletes nothing")
         oldest, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
     except BrokerUnreachableError as error:
         return Found(said=str(error))

@@ -51,13 +51,11 @@ def stalled(look: Look) -> Found:
     # tasks that wait for an idle topic begin no epoch either, and would wait all over again after a kill
     epoch_limit_s = limit_s + (idle.total_seconds() if idle else 0.0)
     now_ms = round(time.time() * 1000)
-    driver = look.database.application_status(look.id)
+    driver = look.status
     known = json.loads(look.cursor or "{}")
-    why = (
-        None
-        if driver is None
-        else stall_reason(driver, look.database.last_hour(look.id), limit_s, epoch_limit_s, now_ms)
-    )
+    has_lag = driver is not None and driver.metric is not None and driver.metric.lag > 0
+    minutes = look.database.last_hour(look.id) if has_lag else []
+    why = None if driver is None else stall_reason(driver, minutes, limit_s, epoch_limit_s, now_ms)
     if driver is None or why is None:
         if not known:
             return Found()

@@ -36,7 +36,7 @@ def uncommitted(look: Look) -> Found:
         return Found(said=f"request {last.id} is waiting for the driver: {last.reason}")
     answers = [] if last is None or look.cursor == str(last.id) else [_answer(look, last)]
     text = "no driver is running"
-    status = look.database.application_status(look.id)
+    status = look.status
     if status is not None and status.is_running:
         # what a task reported before the last answer does not show what is uncommitted now
         since_ms = last.finished_at_ms or 0 if last else 0

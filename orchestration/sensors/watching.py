@@ -10,12 +10,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import dagster as dg
 from dagster._core.definitions.target import ExecutableDefinition  # has no public name
 from dagster._core.storage.tags import RUN_KEY_TAG
 
-from weir.infra.control import ControlDatabase
+from weir.infra.control import ApplicationStatus, ControlDatabase
+from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
+from weir.infra.kafka.broker import broker_of
 from weir.infra.settings import Settings
 from weir.orchestration.partitions import PartitionsChange
 from weir.orchestration.resources import WeirResource
@@ -23,10 +26,66 @@ from weir.orchestration.supervised import Supervised
 
 LIMIT_S = 40.0
 """Dagster ends a tick after a minute, and drops what it has found. The next tick begins with those that were left."""
+ANSWER_LIMIT_S = 2.0
+"""How long a look waits for a broker."""
 NAMED = 3
 """A skipped tick names the applications of which it says the same thing up to this many, and counts more."""
 
 Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
+
+
+class Tick:
+    """What the looks of one tick share: a question that all of them have is asked once, by the first."""
+
+    def __init__(
+        self,
+        watched: Sequence[Supervised],
+        instance: dg.DagsterInstance,
+        settings: Settings,
+        database: ControlDatabase,
+    ) -> None:
+        self.instance, self.settings, self.database = instance, settings, database
+        self._watched = watched
+
+    @cached_property
+    def statuses(self) -> Mapping[str, ApplicationStatus]:
+        """``ControlDatabase.application_status`` of each application that it knows, by id."""
+        return self.database.application_statuses([each.id for each in self._watched])
+
+    @cached_property
+    def drivers(self) -> Mapping[str, ApplicationStatus]:
+        """The same of the newest driver of each."""
+        return self.database.application_statuses([each.id for each in self._watched], of_driver=True)
+
+    @cached_property
+    def materializations(self) -> Mapping[dg.AssetKey, dg.EventLogEntry | None]:
+        """The newest materialization of each ingest."""
+        storage = self.instance.event_log_storage
+        return storage.get_latest_materialization_events([each.ingest for each in self._watched])
+
+    @property
+    def kafka(self) -> KafkaAdmin | None:
+        """None while the embedded broker is down: a look must not start it.
+
+        Raises:
+            BrokerUnreachableError: No broker answers; the first look has waited ``ANSWER_LIMIT_S`` for it.
+        """
+        if isinstance(self._kafka, BrokerUnreachableError):
+            raise self._kafka
+        return self._kafka
+
+    @cached_property
+    def _kafka(self) -> KafkaAdmin | BrokerUnreachableError | None:
+        found = broker_of(self.settings)
+        if found is None:
+            return None
+        bootstrap_servers, settings = found
+        admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
+        try:
+            admin.check_reachable()
+        except BrokerUnreachableError as error:
+            return error
+        return admin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +93,35 @@ class Look:
     """One application at one tick."""
 
     supervised: Supervised
-    instance: dg.DagsterInstance
-    settings: Settings
-    database: ControlDatabase
+    tick: Tick
     cursor: str | None
     """What the concern last remembered of this application."""
 
     @property
     def id(self) -> str:
         return self.supervised.id
+
+    @property
+    def instance(self) -> dg.DagsterInstance:
+        return self.tick.instance
+
+    @property
+    def settings(self) -> Settings:
+        return self.tick.settings
+
+    @property
+    def database(self) -> ControlDatabase:
+        return self.tick.database
+
+    @property
+    def status(self) -> ApplicationStatus | None:
+        """Its newest life as of this tick, with or without a driver."""
+        return self.tick.statuses.get(self.id)
+
+    @property
+    def driver(self) -> ApplicationStatus | None:
+        """Its newest driver as of this tick."""
+        return self.tick.drivers.get(self.id)
 
     def requested_run(self, run_key: str) -> dg.DagsterRun | None:
         """The run that was requested under that key; None if Dagster has not made it yet."""
@@ -88,9 +167,9 @@ def watch(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=description,
     )
-    def look(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
+    def look_at_all(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         settings = weir.settings()
-        database = ControlDatabase(settings.control_database_url)
+        tick = Tick(list(watched), context.instance, settings, ControlDatabase(settings.control_database_url))
         cursors: dict[str, str] = json.loads(context.cursor or "{}")
         found: dict[str, Found] = {}
         began_s, waiting = time.monotonic(), len(watched)
@@ -98,15 +177,8 @@ def watch(
             supervised, waiting = watched[0], waiting - 1
             watched.rotate(-1)
             try:
-                found[supervised.id] = concern(
-                    Look(
-                        supervised=supervised,
-                        instance=context.instance,
-                        settings=settings,
-                        database=database,
-                        cursor=cursors.get(supervised.id),
-                    )
-                )
+                look = Look(supervised=supervised, tick=tick, cursor=cursors.get(supervised.id))
+                found[supervised.id] = concern(look)
             except Exception as error:  # whatever is wrong with one, the others are looked at
                 context.log.exception("%s could not be looked at", supervised.id)
                 found[supervised.id] = Found(said=f"could not look: {error}")
@@ -114,7 +186,7 @@ def watch(
             found[supervised.id] = Found(said=f"not looked at: the others took {LIMIT_S:.0f} s; it is the next")
         return _answer(found, cursors)
 
-    return look
+    return look_at_all
 
 
 def _answer(found: Mapping[str, Found], cursors: Mapping[str, str]) -> dg.SensorResult | dg.SkipReason:

@@ -29,7 +29,8 @@ def look(database, instance):
     def result(after_s: float = 0.0) -> tuple[bool, str, str, str]:
         status = database.application_status("flights")
         now_s = time.time() if status is None else status.heartbeat_at_ms / 1000
-        found = running_result(FLIGHTS, database, instance, now_s + after_s)
+        driver = database.application_status("flights", of_driver=True)
+        found = running_result(FLIGHTS, driver, instance, now_s + after_s)
         severity = "" if found.passed else found.severity.value
         return found.passed, severity, found.metadata["state"].value, found.description
 
@@ -178,16 +179,31 @@ def test_a_change_is_reported_at_once_and_the_same_again_after_minutes(database,
 
     look()
     lease = drive()
+    look()
     database.heartbeat(lease, state="running")
     look()
-    assert isinstance(look(), dg.SkipReason)
+    database.heartbeat(lease, state="working")
+    assert isinstance(look(), dg.SkipReason), "a driver that does well takes turns between these"
     database.heartbeat(lease, state="paused")
     look()
-    assert evaluations(instance) == [(True, "never started"), (True, "running"), (False, "paused")]
+    started = [(True, "never started"), (True, "starting"), (True, "running")]
+    assert evaluations(instance) == [*started, (False, "paused")]
     assert isinstance(look(), dg.SkipReason)
     monkeypatch.setattr(reports, "REPEAT_S", 0.0)
     look()
-    assert evaluations(instance)[3:] == [(False, "paused")]
+    assert evaluations(instance)[4:] == [(False, "paused")]
+
+
+def test_the_next_driver_is_reported_although_it_runs_as_the_one_before_did(database, drive, instance, tick):
+    """Otherwise the page would name a process that was killed, for minutes."""
+    sensor, first = reports_sensor([FLIGHTS]), drive()
+    database.heartbeat(first, state="running")
+    cursor = tick(sensor).cursor
+    database.release(first)
+    time.sleep(0.01)
+    database.heartbeat(drive(), state="running")
+    assert isinstance(tick(sensor, cursor), dg.SensorResult)
+    assert evaluations(instance) == [(True, "running")] * 2
 
 
 def test_it_is_reported_again_after_a_run_has_materialized_the_ingest(database, drive, instance, tick):
@@ -217,7 +233,8 @@ def test_the_tasks_are_a_table_with_those_furthest_behind_first(database, drive,
             task(task="0_2", lag=3),
         ],
     )
-    records = running_result(FLIGHTS, database, instance, time.time()).metadata["tasks"].records
+    driver = database.application_status("flights")
+    records = running_result(FLIGHTS, driver, instance, time.time()).metadata["tasks"].records
     assert [record.data["task"] for record in records] == ["0_10", "0_0", "0_2"]
     assert records[0].data["reads"] == "rows of other tasks"
     first = records[1].data
