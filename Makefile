@@ -35,8 +35,10 @@ test: check ## All tests: two at a time, then those with services by module, the
 	$(PYTEST) $(BY_MODULE) -m "($(SERVICES)) and not timed" --durations=12
 	$(PYTEST) -m timed
 
-faults: setup ## Soak 20 minutes (SOAK=1200), kill 300 times, try 300 random programs, and all that test only samples
-	FAULT_KILLS=300 SOAK_SECONDS=$(or $(SOAK),1200) SIMULATE_MUTANTS=all $(PYTEST) -m faults
+faults: setup ## Soak 20 minutes (SOAK=1200), operate for an hour (HOUR=3600), kill 300 times, and all that test only samples
+	@tools/setup.sh --browser
+	FAULT_KILLS=300 SOAK_SECONDS=$(or $(SOAK),1200) OPERATE_SECONDS=$(or $(HOUR),3600) SIMULATE_MUTANTS=all \
+		$(PYTEST) -m faults
 	ORDER_EXAMPLES=300 $(PYTEST) $(PARALLEL) tests/pipelines/order tests/pipelines/evolution_random
 	ALL_EXAMPLES=1 $(PYTEST) $(PARALLEL) -m "hypothesis or combined" --ignore=tests/pipelines/order
 

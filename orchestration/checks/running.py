@@ -9,6 +9,7 @@ import dagster as dg
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME  # has no public name
 
 from weir.infra.control import ApplicationStatus, ControlDatabase
+from weir.orchestration.checks.killed import was_cut_short
 from weir.orchestration.checks.tasks import task_table
 from weir.orchestration.drivers.dagster_run import run_of
 from weir.orchestration.jobs.requests import RESUME
@@ -59,12 +60,12 @@ def running_result(
     if driver is None:
         return _result(supervised, "never started", f"never started; launch {supervised.ingest_job}")
     where = f"process {driver.pid} on {driver.host}"
+    who = (
+        "the sensor weir_succession starts the next run"
+        if run_of(driver.owner) is not None and "succession" not in supervised.unwatched
+        else f"launch {supervised.ingest_job}, which goes on from the last commit"
+    )
     if driver.ended_at_ms is None or driver.state == "dead":
-        who = (
-            "the sensor weir_succession starts the next run"
-            if run_of(driver.owner) is not None and "succession" not in supervised.unwatched
-            else f"launch {supervised.ingest_job}, which goes on from the last commit"
-        )
         return _result(supervised, "dead", f"the driver ({where}) was killed; {who}", dg.AssetCheckSeverity.ERROR)
     if driver.state == "failed":
         return _result(
@@ -72,6 +73,14 @@ def running_result(
             "failed",
             f"the driver ended: {driver.error}; once that is corrected, launch {supervised.ingest_job}",
             dg.AssetCheckSeverity.ERROR,
+        )
+    if (run := _killed_run(supervised, instance, driver)) is not None:
+        return _result(
+            supervised,
+            "dead",
+            f"run {run.run_id} was killed, and its driver ({where}) has committed and ended; {who}",
+            dg.AssetCheckSeverity.ERROR,
+            run=dg.MetadataValue.dagster_run(run.run_id),
         )
     return _result(
         supervised, driver.state, f"ended by itself or on request; {supervised.ingest_job} goes on from there"
@@ -134,6 +143,19 @@ def _run_without_driver(
         or (driver.ended_at_ms or 0) / 1000 > made_s  # another held the lease, and the run was refused
     )
     return run if run.status == dg.DagsterRunStatus.FAILURE and not is_passed else None
+
+
+def _killed_run(
+    supervised: Supervised, instance: dg.DagsterInstance, driver: ApplicationStatus
+) -> dg.DagsterRun | None:
+    """The run of a driver that has ended in good order, if the run did not."""
+    run = instance.get_run_by_id(run_of(driver.owner) or "")
+    is_killed = (
+        run is not None
+        and run.status == dg.DagsterRunStatus.FAILURE
+        and was_cut_short(instance, run.run_id, supervised.ingest_op)
+    )
+    return run if is_killed else None
 
 
 def _result(

@@ -20,9 +20,9 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import (  # has no public name
     UnresolvedAssetJobDefinition as AssetJob,
 )
-from dagster._core.executor.child_process_executor import ChildProcessCrashException  # has no public name
 
 from weir.infra.control import ApplicationStatus, this_host
+from weir.orchestration.checks.killed import was_cut_short
 from weir.orchestration.drivers.dagster_run import run_of
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.sensors.workers import UNFINISHED, has_finished
@@ -37,8 +37,6 @@ REPORT_LIMIT_S = 10.0
 """How long a run may take to report and finish after its driver has ended; its driver reports in a second or two."""
 SILENT_MAX_S = 300.0
 """A driver on another host counts as ended after this long without a heartbeat."""
-KILLED = (ChildProcessCrashException.__name__, dg.DagsterExecutionInterruptedError.__name__)
-"""The errors of a step that was killed, or whose run worker was; a run that somebody terminated is canceled instead."""
 MOST_DOUBLINGS = 30
 
 
@@ -99,13 +97,13 @@ def _is_no_case_of_ours(look: Look, driver: ApplicationStatus, run: dg.DagsterRu
         gone_s = abs(time.time() - (driver.ended_at_ms or driver.heartbeat_at_ms) / 1000)
         if gone_s < REPORT_LIMIT_S:
             return f"{driver.owner} has {REPORT_LIMIT_S:.0f} s to report its driver's end"
-        if not _was_cut_short(look.instance, run.run_id, step):
+        if not was_cut_short(look.instance, run.run_id, step):
             return f"{driver.owner} has reported its driver's end and is running its other steps"
         if has_finished(look.instance, run):
             return f"{driver.owner} has just ended"
         look.instance.report_run_failed(run, _failure(driver))
     elif run.status != dg.DagsterRunStatus.FAILURE or not (
-        driver.state == "dead" or _was_cut_short(look.instance, run.run_id, step)
+        driver.state == "dead" or was_cut_short(look.instance, run.run_id, step)
     ):
         return f"{driver.owner} has ended: {run.status.value.lower()}, driver {driver.state}"
     return None
@@ -189,21 +187,6 @@ def has_ended(driver: ApplicationStatus, now_s: float) -> bool:
     if driver.host == this_host():
         return not driver.has_process
     return abs(now_s - driver.heartbeat_at_ms / 1000) > SILENT_MAX_S  # in the future: the clock went back since
-
-
-def _was_cut_short(instance: dg.DagsterInstance, run_id: str, step: str) -> bool:
-    """Whether the step's process was killed, alone or with the run worker, and so could not say how it ended."""
-    ends = [
-        entry.get_dagster_event()
-        for entry in instance.all_logs(
-            run_id, of_type={dg.DagsterEventType.STEP_SUCCESS, dg.DagsterEventType.STEP_FAILURE}
-        )
-    ]
-    for event in ends:
-        if event.step_key == step:
-            error = event.step_failure_data.error if event.is_step_failure else None
-            return error is not None and error.cls_name in KILLED
-    return True
 
 
 def _failure(driver: ApplicationStatus) -> str:

@@ -99,6 +99,7 @@ class Hour:
         began_s = time.monotonic()
         with self.story.step(job, limit_s):
             self.story.open(f"/locations/shop/jobs/{job}/playground")
+            self.story.choose_partition(app.id)
             self.story.button("Launch Run").click()
             self.story.text(re.compile("RUN_ENQUEUED")).wait_for()
             ended = self.story.ended()
@@ -162,7 +163,8 @@ def driver_killed(hour: Hour) -> None:
     os.kill(pid, signal.SIGKILL)
     hour.sees(
         INGEST.format("running"),
-        rf"\(process {pid} on .*\) was killed; the sensor weir_succession starts|running: process (?!{pid} )\d+",
+        rf"\(process {pid} on .*\) was killed; the sensor weir_succession starts|"
+        rf"(running|starting): process (?!{pid} )\d+",
         "the driver was killed",
     )
     hour.wait_for_driver(before)
@@ -175,7 +177,8 @@ def run_worker_killed(hour: Hour) -> None:
     above.kill()
     hour.sees(
         INGEST.format("running"),
-        rf"\(process {pid} on .*\) was killed; the sensor weir_succession starts|running: process (?!{pid} )\d+",
+        rf"was killed, and its driver \(process {pid} on .*\) has committed and ended; the sensor weir_succession|"
+        rf"(running|starting): process (?!{pid} )\d+",
         "the run worker was killed",
     )
     hour.wait_for_driver(before)
@@ -207,8 +210,8 @@ def driver_stopped(hour: Hour) -> None:
 
 def broker_stopped(hour: Hour) -> None:
     with hour.stopped(broker_pid(hour)):
-        hour.sees(INGEST.format("running"), r"(?i)kafka|broker", "Kafka does not answer")
-        hour.sees(INGEST.format("lag"), r"(?i)unknown|no broker|does not answer|not known", "lag cannot be known")
+        hour.sees(INGEST.format("running"), r"no broker|Kafka at|does not answer|answers", "Kafka does not answer")
+        hour.sees(INGEST.format("lag"), "the lag is unknown", "lag cannot be known")
     hour.sees_running()
 
 
@@ -262,17 +265,21 @@ def output_damaged(hour: Hour) -> None:
 
 def daemon_killed(hour: Hour) -> None:
     hour.deployment.kill_daemon()
-    hour.sees("/deployment/daemons", "Not running|No recent heartbeat|(?i)last heartbeat", "the daemon is dead")
-    time.sleep(TROUBLE_S)
-    hour.deployment.start_daemon()
+    try:
+        hour.sees("/deployment/daemons", "Not running|No recent heartbeat|heartbeat", "the daemon is dead")
+        time.sleep(TROUBLE_S)
+    finally:
+        hour.deployment.start_daemon()
     hour.sees_running(WELL_LIMIT_S)
 
 
 def code_server_killed(hour: Hour) -> None:
     before = hour.generation
     hour.deployment.kill_code_server()
-    hour.sees("/deployment/locations", r"Failed|(?i)error|unreachable", "the code server is dead")
-    hour.deployment.start_code_server()
+    try:
+        hour.sees("/deployment/locations", "Failed|[Ee]rror|[Uu]nreachable", "the code server is dead")
+    finally:
+        hour.deployment.start_code_server()
     wait_for(hour.deployment.is_up, "the program is loaded", START_LIMIT_S)
     hour.wait_for_driver(before)
     hour.sees("/deployment/locations", "Loaded", "the code server is back")
@@ -300,7 +307,7 @@ def state_lost(hour: Hour) -> None:
     shutil.rmtree(hour.deployment.settings.state_dir / app.id, ignore_errors=True)
     hour.wait_for_driver(before)
     hour.sees_running(WELL_LIMIT_S)
-    hour.sees("/assets/bank/checkpoints", "(?i)restore", "what the tasks were restored from")
+    hour.sees("/assets/bank/checkpoints", "[Rr]estore", "what the tasks were restored from")
 
 
 def kept(hour: Hour) -> None:

@@ -525,3 +525,39 @@ def test_a_driver_goes_on_without_a_database_whose_disk_is_full_and_with_it_once
         control.requests()
         assert other.pending_requests("app") == []
         control.release()
+
+
+def test_the_statuses_of_several_applications_are_those_of_each(database):
+    """Each has its own newest life, tasks, reading and so on; one that is not known is left out."""
+    for application, pid in (("first", 11), ("second", 22)):
+        for age in (0, 1):  # an earlier life, and an earlier reading, count for nothing
+            database.acquire_lease(
+                application, owner=f"life {age}", pid=pid + age, host="elsewhere", ttl_s=60, take_over=True
+            )
+            database.add_metric(application, replace(METRIC, lag=pid + age, at_ms=1_000 + age))
+        database.report_tasks(application, [TaskStatusRow(task=f"{pid}_0", slot=0, status="running")])
+        database.report_readings(application, [{"name": application}])
+        database.report_sinks(application, [{"sink": application}])
+        database.report_waiting(application, f"{application} waits")
+    lease = database.acquire_lease("third", owner=AT_REST, pid=33, host="elsewhere", ttl_s=60)
+    database.release(lease)
+    found = database.application_statuses(["first", "second", "third", "unknown"])
+    assert {id_: (each.owner, each.pid) for id_, each in found.items()} == {
+        "first": ("life 1", 12),
+        "second": ("life 1", 23),
+        "third": (AT_REST, 33),
+    }
+    assert {id_: each.metric and each.metric.lag for id_, each in found.items()} == {
+        "first": 12,
+        "second": 23,
+        "third": None,
+    }
+    second = found["second"]
+    assert [task.task for task in second.tasks] == ["22_0"]
+    assert (second.readings, second.sinks, second.waits_for) == (
+        ({"name": "second"},),
+        ({"sink": "second"},),
+        "second waits",
+    )
+    assert set(database.application_statuses(["first", "third"], of_driver=True)) == {"first"}
+    assert database.application_statuses([]) == {}

@@ -97,6 +97,22 @@ def test_a_killed_driver_is_dead_and_it_is_said_who_goes_on(drive, look, owner, 
     assert what in sentence
 
 
+def test_a_driver_that_ended_well_since_its_run_was_killed_is_dead_too(database, drive, instance, look):
+    """It commits and ends once its run worker is gone; what should run does not."""
+    run = instance.create_run_for_job(
+        defs.resolve_job_def("flights_run"), status=dg.DagsterRunStatus.FAILURE, tags=FLIGHTS.tags
+    )
+    database.release(drive(owner_of(run.run_id)))
+    passed, severity, state, sentence = look()
+    assert (passed, severity, state) == (False, "ERROR", "dead")
+    assert f"run {run.run_id} was killed, and its driver ({HERE}) has committed and ended; the sensor" in sentence
+    ended = instance.create_run_for_job(
+        defs.resolve_job_def("flights_run"), status=dg.DagsterRunStatus.CANCELED, tags=FLIGHTS.tags
+    )
+    database.release(drive(owner_of(ended.run_id)))
+    assert look()[:3] == (True, "", "stopped")
+
+
 def test_a_driver_that_failed_says_why_and_one_that_was_stopped_is_well(database, drive, look):
     database.release(drive(), state="failed", error="topic clicks does not exist; create it")
     passed, severity, _, sentence = look()

@@ -1,5 +1,6 @@
 """Commits that no Dagster run has reported are shown: all that matters, and not too often."""
 
+import json
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.orchestration.applications import FLIGHTS, START_S
 from weir.infra.control import MetricRow
 from weir.orchestration.assets.materializations import commit_materializations
+from weir.orchestration.sensors import commits
 from weir.orchestration.sensors.commits import FOLD_S, LOOK_EVERY_S, commits_sensor, is_due, shown_commit
 from weir.pipelines.examples.flights import app
 from weir.state.commit.files import write_file
@@ -118,6 +120,26 @@ def test_a_commit_is_shown_once(committer, commit_of, look):
     assert isinstance(look(), dg.SkipReason)
     committer.commit(commit_of(2))
     assert isinstance(look(), dg.SensorResult)
+
+
+def test_dagster_is_asked_only_when_something_may_be_due(committer, commit_of, look, instance, shown, monkeypatch):
+    committer.commit(commit_of(1))
+    look()
+    asked = []
+    monkeypatch.setattr(commits, "shown_commit", lambda *given: asked.append(given) or shown_commit(*given))
+    assert isinstance(look(), dg.SkipReason)
+    assert asked == []
+    instance.wipe_assets([INGEST])
+    monkeypatch.setattr(commits, "FOLD_S", 0.0)
+    look()
+    assert shown(INGEST)["epoch"] == 1, "what others delete in Dagster is shown again, after a while"
+
+
+def test_what_an_earlier_version_remembered_is_no_hindrance(committer, commit_of, tick, shown):
+    committer.commit(commit_of(1))
+    for cursor in ("", "1795000000.5"):
+        assert isinstance(tick(commits_sensor([FLIGHTS]), json.dumps({"flights": cursor})), dg.SensorResult)
+    assert shown(INGEST)["epoch"] == 1
 
 
 def test_a_commit_that_a_run_has_reported_is_not_shown_again(committer, commit_of, instance, look, shown):

@@ -9,6 +9,8 @@ import dagster as dg
 import pytest
 
 from tests.orchestration.applications import FLIGHTS, clicks
+from weir.infra.control import ControlDatabase
+from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
 from weir.orchestration.application import definitions, supervise
 from weir.orchestration.sensors import watching
 from weir.orchestration.sensors.watching import Found, Look, watch
@@ -66,6 +68,37 @@ def test_a_tick_that_takes_long_leaves_the_rest_to_the_next_one(tick, monkeypatc
     assert "clicking: not looked at" in tick(watched).skip_message
     assert "flights: not looked at" in tick(watched).skip_message
     assert looked == ["flights", "clicking"]
+
+
+def test_what_all_want_to_know_is_asked_once(tick, monkeypatch):
+    asked = []
+
+    def statuses(self, applications, host=None, *, of_driver=False):
+        asked.append((list(applications), of_driver))
+        return {}
+
+    monkeypatch.setattr(ControlDatabase, "application_statuses", statuses)
+    said = tick(sensor(lambda look: Found(said=f"{look.status} {look.driver} {look.status}"))).skip_message
+    assert said == "flights, clicking: None None None"
+    assert asked == [(["flights", "clicking"], False), (["flights", "clicking"], True)]
+
+
+def test_brokers_that_do_not_answer_are_waited_for_once(tick, monkeypatch):
+    tried = []
+
+    def unreachable(self, time_limit_s=None):
+        tried.append(self)
+        raise BrokerUnreachableError("127.0.0.1:1", "nobody listens")
+
+    def asks(look: Look) -> Found:
+        with pytest.raises(BrokerUnreachableError):
+            assert look.tick.kafka
+        return Found()
+
+    monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setattr(KafkaAdmin, "check_reachable", unreachable)
+    assert tick(sensor(asks)).skip_message == "flights, clicking: all is well"
+    assert len(tried) == 1
 
 
 def test_run_requests_of_several_applications_are_one_answer(tick):
