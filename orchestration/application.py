@@ -104,7 +104,7 @@ def supervise(
     if unknown := set(unwatched) - {*SENSORS, *SCHEDULES}:
         known = ", ".join((*SENSORS, *SCHEDULES))
         raise ValueError(f"no sensor or schedule is called {min(unknown)}; these are: {known}")
-    reference = reference or _reference(application)
+    reference = reference or _references([application])[0]
     keys = {topic: asset if isinstance(asset, dg.AssetKey) else asset.key for topic, asset in (topics or {}).items()}
     return Supervised(
         application=application,
@@ -132,7 +132,8 @@ def definitions(*applications: Application | Supervised, weir: WeirResource | No
     Raises:
         ValueError: Two applications have the same id, or see ``supervise``.
     """
-    supervised = [each if isinstance(each, Supervised) else supervise(each) for each in applications]
+    references = iter(_references([each for each in applications if not isinstance(each, Supervised)]))
+    supervised = [each if isinstance(each, Supervised) else supervise(each, next(references)) for each in applications]
     own = [own_definitions(each) for each in supervised]
     return dg.Definitions.merge(*own, shared_definitions(list(zip(supervised, own, strict=True)), weir))
 
@@ -219,22 +220,25 @@ def own_definitions(supervised: Supervised) -> dg.Definitions:
     )
 
 
-def _reference(application: Application) -> str:
-    """Rather in its own module than in one that is about Dagster, which drivers would load for nothing."""
-    found = [
-        (module, attribute)
-        for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType) and name != "__main__"
-        for attribute, value in list(vars(module).items())
-        if value is application
-    ]
-    if found:
-        module, attribute = min(found, key=lambda each: _is_about_dagster(each[0]))
-        return f"{module.__name__}:{attribute}"
-    raise ValueError(
-        f"no module that is loaded has the application {application.id} as an attribute, so that its drivers could not "
-        f'load it: give it a name in its module, or pass supervise(app, "module:attribute")'
-    )
+def _references(applications: Sequence[Application]) -> list[str]:
+    """Of each, rather in its own module than in one that is about Dagster, which drivers would load for nothing."""
+    found: dict[int, list[tuple[ModuleType, str]]] = {id(application): [] for application in applications}
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and name != "__main__":
+            for attribute, value in list(vars(module).items()):
+                if id(value) in found:
+                    found[id(value)].append((module, attribute))
+    is_about_dagster = cache(_is_about_dagster)
+    references = []
+    for application in applications:
+        if not found[id(application)]:
+            raise ValueError(
+                f"no module that is loaded has the application {application.id} as an attribute, so that its drivers "
+                f'could not load it: give it a name in its module, or pass supervise(app, "module:attribute")'
+            )
+        module, attribute = min(found[id(application)], key=lambda each: is_about_dagster(each[0]))
+        references.append(f"{module.__name__}:{attribute}")
+    return references
 
 
 def _import_from(reference: str) -> list[str]:

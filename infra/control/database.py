@@ -49,6 +49,7 @@ from weir.infra.control.models import (
     Sinks,
     TaskStatus,
     Waiting,
+    Watched,
 )
 from weir.infra.control.rows import (
     AT_REST,
@@ -228,15 +229,25 @@ class ControlDatabase:
 
     def report_readings(self, application: str, readings: Sequence[Mapping[str, Any]]) -> None:
         """Replace the application's readings, which are plain JSON values."""
-        self._replace(Readings, application, {"readings": list(readings)})
+        self._replace(Readings, [application], {"readings": list(readings)})
 
     def report_sinks(self, application: str, sinks: Sequence[Mapping[str, Any]]) -> None:
         """Replace what is known of the application's sinks, which are plain JSON values."""
-        self._replace(Sinks, application, {"sinks": list(sinks)})
+        self._replace(Sinks, [application], {"sinks": list(sinks)})
 
     def report_waiting(self, application: str, reason: str) -> None:
         """Replace what the application's driver waits for; an empty text if nothing."""
-        self._replace(Waiting, application, {"reason": reason})
+        self._replace(Waiting, [application], {"reason": reason})
+
+    def note_watched(self, applications: Sequence[str]) -> None:
+        """Note that Dagster's sensors have looked at them now."""
+        if applications:
+            self._replace(Watched, applications, {})
+
+    def watched_at_ms(self, application: str) -> int | None:
+        """When Dagster's sensors have looked at it last, in ms since 1970; None if they never did."""
+        with self._reading() as connection:
+            return connection.scalar(select(Watched.at_ms).where(Watched.application == application))
 
     def add_metric(self, application: str, row: MetricRow) -> None:
         """Append a reading; from time to time, readings older than an hour are deleted."""
@@ -505,18 +516,19 @@ class ControlDatabase:
     def forget(self, application: str) -> None:
         """Delete everything about an application."""
         with self._writing() as connection:
-            for model in (Instance, TaskStatus, Readings, Sinks, Waiting, Request, Metric):
+            for model in (Instance, TaskStatus, Readings, Sinks, Waiting, Watched, Request, Metric):
                 connection.execute(delete(model).where(model.application == application))
 
-    def _replace(self, model: type[Base], application: str, values: Mapping[str, Any]) -> None:
-        """Write an application's only row of a table."""
-        row = {"application": application, **values, "at_ms": _now_ms()}
+    def _replace(self, model: type[Base], applications: Sequence[str], values: Mapping[str, Any]) -> None:
+        """Write the only row that each of the applications has in a table."""
+        now = _now_ms()
+        rows = [{"application": application, **values, "at_ms": now} for application in applications]
         statement: Any = self._upsert(model)
         statement = statement.on_conflict_do_update(
             index_elements=["application"], set_={name: statement.excluded[name] for name in (*values, "at_ms")}
         )
         with self._writing() as connection:
-            connection.execute(statement, [row])
+            connection.execute(statement, rows)
 
     def _upsert(self, model: type[Base]) -> Any:
         """An insert in this database's dialect, which can say what to do with rows that exist."""

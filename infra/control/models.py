@@ -102,6 +102,14 @@ class Waiting(Base):
     at_ms: Mapped[int]
 
 
+class Watched(Base):
+    """When Dagster's sensors have looked at an application last."""
+
+    __tablename__ = "weir_watched"
+    application: Mapped[str] = mapped_column(primary_key=True)
+    at_ms: Mapped[int]
+
+
 class Request(Base):
     """What a person or a sensor asked of the driver, and the answer."""
 

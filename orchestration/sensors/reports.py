@@ -40,6 +40,7 @@ def reports_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
         every_s=LOOK_EVERY_S,
         description="Reports whether each ingest runs and how far it is behind: at once when that changes or a run has "
         f"ended, otherwise every {REPEAT_S / 60:.0f} minutes.",
+        is_noted=True,
     )
 
 

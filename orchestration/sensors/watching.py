@@ -5,6 +5,7 @@ A concern is a function: what it sees of one application is a ``Look``, what it 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import deque
@@ -16,7 +17,7 @@ import dagster as dg
 from dagster._core.definitions.target import ExecutableDefinition  # has no public name
 from dagster._core.storage.tags import RUN_KEY_TAG
 
-from weir.infra.control import ApplicationStatus, ControlDatabase
+from weir.infra.control import ApplicationStatus, ControlDatabase, ControlDatabaseError
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
 from weir.infra.kafka.broker import broker_of
 from weir.infra.settings import Settings
@@ -152,10 +153,12 @@ def watch(
     every_s: int,
     description: str,
     jobs: Sequence[ExecutableDefinition] = (),
+    is_noted: bool = False,
 ) -> dg.SensorDefinition:
     """The sensor ``weir_<name>``. Its cursor holds that of each application, by id.
 
-    An application that cannot be looked at keeps none of the others waiting: its error is in the log of the tick.
+    An application that cannot be looked at keeps none of the others waiting: its error is in the log of the tick. With
+    ``is_noted`` the control database learns of each look, so that ``weir status`` can tell when there are none.
     """
 
     watched = deque(each for each in applications if name not in each.unwatched)
@@ -182,6 +185,9 @@ def watch(
             except Exception as error:  # whatever is wrong with one, the others are looked at
                 context.log.exception("%s could not be looked at", supervised.id)
                 found[supervised.id] = Found(said=f"could not look: {error}")
+        if is_noted:
+            with contextlib.suppress(ControlDatabaseError):  # which the looks themselves have met
+                tick.database.note_watched(sorted(found))
         for supervised in list(watched)[:waiting]:
             found[supervised.id] = Found(said=f"not looked at: the others took {LIMIT_S:.0f} s; it is the next")
         return _answer(found, cursors)

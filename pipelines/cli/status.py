@@ -69,6 +69,8 @@ def _print_application(entry: dict[str, Any], context: typer.Context) -> None:
         console.print(f"  waits: {entry['waits_for']}", markup=False, soft_wrap=True)
     if entry["full_disk"] and entry["full_disk"] not in (entry["waits_for"] or ""):
         console.print(f"  disk: {entry['full_disk']}", markup=False, soft_wrap=True)
+    if entry["unwatched"]:
+        console.print(f"  unwatched: {entry['unwatched']}", markup=False, soft_wrap=True)
     for doubt in entry["in_doubt"]:
         console.print(
             f"  in doubt: {doubt['difference']}; found at {utc_text(doubt['found_at'])} by {doubt['found_by']}; until "

@@ -3,6 +3,7 @@ database, what is in doubt and in quarantine from the state folder."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from weir.pipelines.operations.positions import committed_positions, committed_t
 from weir.pipelines.operations.quarantine import quarantine_status
 from weir.pipelines.operations.registry import reference_of, registered_application
 from weir.pipelines.operations.sinks import known_sinks
+from weir.pipelines.operations.text import duration, utc_text
 from weir.pipelines.tasks.run_metrics import THREAD
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
@@ -31,6 +33,9 @@ from weir.state.engine.views import StoreSize, store_sizes
 from weir.state.errors import DiskFullError, TaskCorruptedError
 from weir.state.full_disk import require_room
 from weir.state.storage.places import disks, folder_at
+
+UNWATCHED_S = 25.0
+"""Dagster's sensors look every ten seconds, and a tick may take as long."""
 
 
 def application_status(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
@@ -45,6 +50,7 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "is_running": bool(life and life.is_running),
         "waits_for": life.waits_for or None if life else None,
         "full_disk": _full_disk(settings, application),
+        "unwatched": unwatched(database, application, time.time()),
         "generation": newest.generation if newest else None,
         "committed_epoch": newest.epoch if newest else None,
         "committed_at": _time(newest.at_ms) if newest else None,
@@ -101,6 +107,18 @@ def _full_disk(settings: Settings, application: str) -> str | None:
     except DiskFullError as error:
         return str(error)
     return None
+
+
+def unwatched(database: ControlDatabase, application: str, now_s: float) -> str | None:
+    """That Dagster's sensors have stopped looking at an application; None if they look, or never did."""
+    at_ms = database.watched_at_ms(application)
+    if at_ms is None or now_s - at_ms / 1000 <= UNWATCHED_S:
+        return None
+    at, ago = utc_text(datetime.fromtimestamp(at_ms / 1000, UTC)), duration(1000 * now_s - at_ms)
+    return (
+        f"Dagster's sensors looked last at {at}, {ago} ago: its daemon or its code server does not run or hangs; until "
+        "both are started again, nothing is restarted, repaired or reported there"
+    )
 
 
 def _freshness(readings: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

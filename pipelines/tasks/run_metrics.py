@@ -37,8 +37,12 @@ THREAD, TASK, NODE, STATE, UPDATER, EXPECTATION = (
 )
 _PART = {NODE: "processor-node-id", STATE: "store-id", EXPECTATION: "expectation"}
 """What the tag is called that says which part of a task a metric of a group is about."""
+PACE = "process-rate"
+"""How many records a second are read, by a task or by all."""
 USED_BYTES = "map-used-bytes"
 """How much of its LMDB file a task's stores use."""
+ROWS = "num-keys"
+"""How many rows a task's stores have, or one of them."""
 _BUSY, _APPLY = "busy", "apply-latency"
 _OVERTIME, _BUFFER = "intermediate-result-suppression-overtime", "suppression-buffer-"
 _LATENESS = "record-lateness"
@@ -160,7 +164,7 @@ class RunMetrics:
                 ("commit-interval-avg", self.commit_intervals.average),
                 ("commit-interval-max", self.commit_intervals.maximum),
                 *zip(("freshness-p50", "freshness-p99"), self.freshness.quantiles(0.5, 0.99) or (), strict=False),
-                ("process-rate", self._sum("process", lambda sensor: sensor.rate)),
+                (PACE, self._sum("process", lambda sensor: sensor.rate)),
                 ("process-total", self._sum("process", lambda sensor: sensor.total)),
             )
         ]
@@ -191,6 +195,7 @@ class RunMetrics:
             ("map-size-bytes", figures.map_bytes),
             (USED_BYTES, figures.used_bytes),
             ("num-readers", figures.readers),
+            (ROWS, figures.rows),
         ):
             self._gauges[STATE, task, "", name] = value
         if not self._is_debug:
@@ -201,7 +206,7 @@ class RunMetrics:
             self._sensors[STATE, task, store, "commit"].record_all(_ones(values))
             self._sensors[STATE, task, store, "commit-latency"].record_all(values)
         for store, figure in figures.stores.items():
-            self._gauges[STATE, task, store, "num-keys"] = figure.rows
+            self._gauges[STATE, task, store, ROWS] = figure.rows
             self._gauges[STATE, task, store, "num-pages"] = figure.pages
             self._gauges[STATE, task, store, "depth"] = figure.depth
 

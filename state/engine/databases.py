@@ -106,27 +106,28 @@ class Databases:
         pages = sum(txn.stat(store)["leaf_pages"] for store in self.of_stores.values())
         return RollbackCost(txn.stat(self.undo)["entries"], pages)
 
-    def figures(self, times: Times, stores_of: Collection[str]) -> Figures:
-        """LMDB's own, with ``times``, and those of the stores ``stores_of``."""
-        info, stores = self.environment.info(), dict[str, StoreFigures]()
-        if stores_of:
-            with self.reading() as txn:
-                for name in stores_of:
-                    found = txn.stat(self.of_stores[name])
-                    stores[name] = StoreFigures(
-                        rows=found["entries"],
-                        pages=found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"],
-                        depth=found["depth"],
-                    )
+    def figures(self, times: Times, stores: Collection[str], *, with_stores: bool) -> Figures:
+        """LMDB's own, with ``times``, and how many rows ``stores`` have; with ``with_stores`` those of each of them."""
+        info, of_store = self.environment.info(), dict[str, StoreFigures]()
+        with self.reading() as txn:
+            for name in stores:
+                found = txn.stat(self.of_stores[name])
+                of_store[name] = StoreFigures(
+                    rows=found["entries"],
+                    pages=found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"],
+                    depth=found["depth"],
+                )
+        shown = stores if with_stores else ()
         return Figures(
             map_bytes=info["map_size"],
             used_bytes=self.used_bytes,
             readers=info["num_readers"],
+            rows=sum(figures.rows for figures in of_store.values()),
             apply_ms=times.apply_ms,
             commit_ms=times.commit_ms,
-            apply_ms_of={name: values for name, values in times.apply_ms_of.items() if name in stores_of},
-            commit_ms_of={name: values for name, values in times.commit_ms_of.items() if name in stores_of},
-            stores=stores,
+            apply_ms_of={name: values for name, values in times.apply_ms_of.items() if name in shown},
+            commit_ms_of={name: values for name, values in times.commit_ms_of.items() if name in shown},
+            stores=of_store if with_stores else {},
         )
 
     def open_stores(self) -> None:

@@ -62,6 +62,8 @@ class Figures:
     used_bytes: int = 0
     readers: int = 0
     """Slots of read transactions in the lock file, of all processes."""
+    rows: int = 0
+    """Of all stores."""
     apply_ms: Values = field(default_factory=Values)
     """How long epochs took to be written, since this was asked last."""
     commit_ms: Values = field(default_factory=Values)

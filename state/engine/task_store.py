@@ -165,8 +165,8 @@ class TaskStore:
     def figures(self, *, with_stores: bool) -> Figures:
         """What the store measures, with the durations since it was last asked; of each store too if asked for."""
         times, self._times = self._times, Times()
-        stores = [name for name in self._databases.of_stores if name not in RESERVED_STORES] if with_stores else []
-        return self._databases.figures(times, stores)
+        stores = [name for name in self._databases.of_stores if name not in RESERVED_STORES]
+        return self._databases.figures(times, stores, with_stores=with_stores)
 
     @property
     def own_uncommitted_bytes(self) -> int:

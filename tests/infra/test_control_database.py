@@ -352,7 +352,9 @@ def test_forget_leaves_nothing_of_one_application(database):
     acquire(database)
     database.request("app", "stop", by="someone")
     database.add_metric("app", METRIC)
+    database.note_watched(["app", "another"])
     database.forget("app")
+    assert (database.watched_at_ms("app"), database.watched_at_ms("another") is None) == (None, False)
     assert database.applications() == []
     assert database.application_status("app") is None
     assert database.pending_requests("app") == []

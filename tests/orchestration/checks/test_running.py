@@ -249,6 +249,23 @@ def test_the_tasks_are_a_table_with_those_furthest_behind_first(database, drive,
             task(task="0_2", lag=3),
         ],
     )
+    measured = {"process-rate": 1.5, "num-keys": 2_000.0, "map-used-bytes": float(5 << 20)}
+    database.report_readings(
+        "flights",
+        [
+            {"group": "stream-task-metrics", "name": name, "tags": {"task-id": "0_0"}, "value": value}
+            for name, value in measured.items()
+        ]
+        + [
+            {"group": "stream-thread-metrics", "name": "process-rate", "tags": {}, "value": 99.0},
+            {
+                "group": "stream-state-metrics",
+                "name": "num-keys",
+                "tags": {"task-id": "0_0", "store-id": "one"},
+                "value": 7.0,
+            },
+        ],
+    )
     driver = database.application_status("flights")
     records = running_result(FLIGHTS, driver, instance, time.time()).metadata["tasks"].records
     assert [record.data["task"] for record in records] == ["0_10", "0_0", "0_2"]
@@ -256,3 +273,6 @@ def test_the_tasks_are_a_table_with_those_furthest_behind_first(database, drive,
     first = records[1].data
     assert (first["reads"], first["lag"], first["records read"]) == ("flights-0 at 1,200", "3", "1,200")
     assert first["uncommitted"] == "3.0 MiB"
+    shown = [first[name] for name in ("behind", "records/s", "rows", "size")]
+    assert shown == ["2,000 ms", "2", "2,000", "5.0 MiB"]
+    assert [records[0].data[name] for name in ("behind", "records/s", "rows", "size")] == ["-"] * 4

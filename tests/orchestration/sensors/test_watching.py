@@ -55,6 +55,13 @@ def test_an_application_that_cannot_be_looked_at_stops_no_other(tick, caplog):
     assert "flights: could not look: the disk is gone" in answer.skip_reason.skip_message
 
 
+def test_the_control_database_learns_of_the_looks_of_one_sensor(tick, database):
+    tick(sensor(counts))
+    assert database.watched_at_ms("flights") is None
+    tick(watch("concern", counts, (FLIGHTS, CLICKS), every_s=10, description="A test's.", is_noted=True))
+    assert database.watched_at_ms("flights") == database.watched_at_ms("clicking") > 0
+
+
 def test_a_tick_that_takes_long_leaves_the_rest_to_the_next_one(tick, monkeypatch):
     looked = []
     monkeypatch.setattr(watching, "LIMIT_S", 0.05)

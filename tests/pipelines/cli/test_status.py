@@ -128,6 +128,19 @@ def test_a_running_application_tells_how_far_apart_commits_are_and_how_fresh_the
     assert "freshness" not in status("sales").stdout, "it has ended"
 
 
+def test_sensors_that_have_stopped_looking_show_until_they_look_again(place, database, monkeypatch):
+    assert json.loads(status("sales", "--json").stdout)["unwatched"] is None, "they never did"
+    database.note_watched(["sales"])
+    assert "unwatched" not in status().stdout
+    at_s = database.watched_at_ms("sales") / 1000
+    monkeypatch.setattr(time, "time", lambda: at_s + 26)
+    at = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    assert f"unwatched: Dagster's sensors looked last at {at}, 26.0 s ago: its daemon" in flat(status().stdout)
+    database.note_watched(["sales"])
+    monkeypatch.undo()
+    assert "unwatched" not in status().stdout
+
+
 def test_a_task_in_doubt_shows_with_what_was_found_until_it_is_restored(place):
     doubt = Doubt(task="0_1", store="sums", difference="key shop=x differs", found_at_s=0.0, found_by="a check")
     put_in_doubt(current_instance(place.state_of("0_1")), doubt)
