@@ -18,6 +18,7 @@ from weir.orchestration.thresholds import size_text
 from weir.pipelines.operations.positions import committed_totals
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.commit.audit import CommitWindow, newest_commits, offset_breaks, row_count
+from weir.state.errors import DamagedFileError
 from weir.state.storage.places import folder_at
 
 SHOWN_BREAKS = 20
@@ -87,24 +88,35 @@ def commit_results(supervised: Supervised, settings: Settings) -> Iterator[dg.As
     yield from expectation_results(supervised, window)
     yield _uncommitted(supervised, settings)
     for table, key in supervised.outputs.items():
-        rows = row_count(folder_at(settings.warehouse), supervised.id, table, window) if window else None
-        metadata = (
-            {}
-            if rows is None
-            else {
-                "first_epoch": rows.first_epoch,
-                "last_epoch": rows.last_epoch,
-                "committed_rows": rows.committed,
-                "found_rows": rows.found,
-            }
-        )
-        yield dg.AssetCheckResult(
-            asset_key=key,
-            check_name="rows_as_committed",
-            passed=rows is None or rows.is_right,
-            metadata=metadata,
-            description="nothing to compare yet" if rows is None else None,
-        )
+        yield _rows(settings, supervised.id, table, key, window)
+
+
+def _rows(
+    settings: Settings, application: str, table: str, key: dg.AssetKey, window: CommitWindow | None
+) -> dg.AssetCheckResult:
+    """A file that is gone or damaged fails the check of its table alone."""
+    trouble = ""
+    try:
+        rows = row_count(folder_at(settings.warehouse), application, table, window) if window else None
+    except DamagedFileError as error:
+        rows, trouble = None, str(error)
+    metadata = (
+        {}
+        if rows is None
+        else {
+            "first_epoch": rows.first_epoch,
+            "last_epoch": rows.last_epoch,
+            "committed_rows": rows.committed,
+            "found_rows": rows.found,
+        }
+    )
+    return dg.AssetCheckResult(
+        asset_key=key,
+        check_name="rows_as_committed",
+        passed=not trouble and (rows is None or rows.is_right),
+        metadata=metadata,
+        description=trouble or ("nothing to compare yet" if rows is None else None),
+    )
 
 
 def _offsets(supervised: Supervised, window: CommitWindow | None) -> dg.AssetCheckResult:

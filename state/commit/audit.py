@@ -13,6 +13,7 @@ from itertools import pairwise
 import polars as pl
 from deltalake import DeltaTable
 
+from weir.state.commit.damage import naming_damage
 from weir.state.commit.log import COMMITS, commits_above, newest_of
 from weir.state.commit.record import LOST_RECORDS_ACCEPTED, CommitRecord, TaskCommit
 from weir.state.commit.tables import AppendTable, file_actions, key_columns, scan_table
@@ -133,6 +134,9 @@ def row_count(warehouse: Place, application: str, table: str, window: CommitWind
 
     Left out are commits whose files the log has rolled up, a commit that a driver is still appending to the table, and
     commits up to the cut of a backfill that was swapped in, since it has replaced some of their rows.
+
+    Raises:
+        DamagedFileError: A file of the table is gone or cannot be read.
     """
     folder = warehouse / application / table
     if not is_table(folder):
@@ -152,7 +156,8 @@ def row_count(warehouse: Place, application: str, table: str, window: CommitWind
     if last < first:
         return None
     delta = table_at(folder)
-    found = scan_table(delta).filter(pl.col("_epoch").is_between(first, last)).select(pl.len()).collect().item()
+    with naming_damage(folder, file_actions(delta)["path"]):
+        found = scan_table(delta).filter(pl.col("_epoch").is_between(first, last)).select(pl.len()).collect().item()
     committed = sum(entry.rows for entry in listed)
     is_right = found == committed or (found < committed and _is_compacted(delta, listed))
     return RowCount(first_epoch=first, last_epoch=last, committed=committed, found=found, is_right=is_right)

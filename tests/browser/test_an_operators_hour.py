@@ -145,6 +145,11 @@ class Hour:
         return status is not None and status.is_running and status.state in ("running", "working")
 
     @property
+    def is_driven(self) -> bool:
+        status = self.deployment.status()
+        return status is not None and status.is_running
+
+    @property
     def pid(self) -> int:
         status = self.deployment.status()
         assert status is not None
@@ -211,7 +216,7 @@ def paused(hour: Hour) -> None:
     hour.sees(INGEST.format("running"), "paused, and reads nothing; launch weir_resume with the partition", "paused")
     given = hour.traffic.given
     wait_for(lambda: hour.traffic.given > given + 1_000, "there is traffic")
-    hour.sees(INGEST.format("lag"), r"[1-9][\d,]* records", "records wait")
+    hour.sees(INGEST.format("lag"), r"^[1-9][\d,]* records wait, and", "records wait")
     assert hour.launch("weir_resume") == "Success"
     hour.sees_running()
 
@@ -288,7 +293,7 @@ def daemon_killed(hour: Hour) -> None:
     finally:
         hour.deployment.start_daemon()
     hour.sees_running(WELL_LIMIT_S)
-    hour.hears("^(?![\s\S]*unwatched:)", "the daemon is back", WELL_LIMIT_S)
+    hour.hears(r"\A(?![\s\S]*unwatched:)", "the daemon is back", WELL_LIMIT_S)
 
 
 def code_server_killed(hour: Hour) -> None:
@@ -311,7 +316,7 @@ def terminated(hour: Hour) -> None:
         hour.story.open(f"/runs/{status.owner.split()[-1]}")
         hour.story.button("Terminate").click()
         hour.story.page.get_by_role("dialog").get_by_role("button", name=re.compile("Terminate")).click()
-    took_s = wait_for(lambda: not hour.is_reading, "the driver has ended", 15.0)
+    took_s = wait_for(lambda: not hour.is_driven, "the driver has ended", 15.0)
     hour.note(f"terminated by clicks within {took_s:.1f} s")
     hour.sees(INGEST.format("running"), "ended by itself or on request; bank_run goes on", "terminated")
     hour.start()

@@ -66,6 +66,22 @@ def test_uncommitted_bytes_count_while_a_driver_is_running(database, audit):
     assert audit()["uncommitted_bytes"].passed
 
 
+def test_a_file_that_is_gone_fails_the_check_of_its_table_and_no_other(committer, commit_of, settings):
+    spec = FLIGHTS.table_specs["late_departures"]
+    rows = pl.DataFrame([{name: None for name in spec.schema} | {"_epoch": 1}] * 3, schema=spec.schema)
+    folder = settings.warehouse / "flights"
+    entry = write_file(folder, spec, rows)
+    committer.commit(commit_of(1, files=(entry,)))
+    before = {(result.asset_key, result.check_name) for result in commit_results(FLIGHTS, settings) if result.passed}
+    file = folder / "late_departures" / entry.path
+    file.unlink()
+    found = {(result.asset_key, result.check_name): result for result in commit_results(FLIGHTS, settings)}
+    passed = {name for name, result in found.items() if result.passed}
+    assert before - passed == {(FLIGHTS.outputs["late_departures"], "rows_as_committed")}
+    failed = found[FLIGHTS.outputs["late_departures"], "rows_as_committed"]
+    assert failed.description.startswith(f"the file {file} cannot be read: it is gone; put it back from a backup")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_an_output_that_lacks_committed_rows_blocks_what_is_downstream(

@@ -542,8 +542,7 @@ class Machine:
                     yield Record(item.key, item.new, item.ts, item.header)
             case "table filter":
                 new, old = (value if value and _passes(step, value) else None for value in (item.new, item.old))
-                if new is not None or old is not None or self.program.is_versioned(node.place):
-                    yield item._replace(new=new, old=old)
+                yield item._replace(new=new, old=old)
             case "table map values":
                 new, old = (None if value is None else MAPPERS[step.how](value) for value in (item.new, item.old))
                 yield item._replace(new=new, old=old)

@@ -172,6 +172,13 @@ def test_a_processor_takes_the_values_that_a_table_gets():
     assert found.facts[2] == [("k", Value(2, "a"), 2), ("j", Value(3, "c"), 9), ("k", Value(5, "b"), 4)]
 
 
+def test_a_row_that_a_table_filter_drops_moves_the_time_of_what_is_downstream():
+    rows = [Record("j", Value(3, "a"), 90), Record("k", Value(1, "a"), 10), Record("k", Value(4, "b"), 11)]
+    filtered = Filter(0, "not thirds", is_kept=False)
+    found = outcome(ONE, {("t", 0): rows}, Source("t", is_table=True), filtered, Process(1, 20), Sink(2))
+    assert found.facts[3] == [("k", Value(2, "a"), 30), ("k", Value(5, "b"), 31)]
+
+
 def test_records_without_a_match_are_sent_once_both_sides_are_past_their_window_and_grace():
     data = {
         ("left", 0): [Record("a", Value(1, "l"), 10), Record("b", Value(2, "l"), 11), Record("b", Value(3, "l"), 30)],
