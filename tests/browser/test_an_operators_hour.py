@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from deltalake import DeltaTable
 from playwright.sync_api import TimeoutError
 
 from tests.browser.story import Story
@@ -274,7 +275,8 @@ def state_damaged(hour: Hour) -> None:
 
 def output_damaged(hour: Hour) -> None:
     """A file is gone, and comes back."""
-    file = max((hour.tables / "journal").glob("*.parquet"), key=lambda each: each.stat().st_mtime)
+    folder = hour.tables / "journal"
+    file = folder / DeltaTable(folder).get_add_actions().column("path")[0].as_py()
     kept = file.rename(hour.deployment.folder / file.name)
     check = "/assets/bank/journal?view=checks&checkDetail=files_present"
     assert hour.launch("weir_audit") == "Success", "all checks could be made"

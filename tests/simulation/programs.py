@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.control import BuildContext
@@ -13,15 +14,25 @@ from hypothesis.internal.conjecture.data import ConjectureData
 from tests.pipelines.order.description import Aggregate, Data, Program
 from tests.pipelines.order.programs import data_for, programs, takes_null_keys
 
-SIZES = (*[(1, 3, 8)] * 3, (2, 3, 12), (3, 10, 30), (5, 30, 40))
-"""How many steps are drawn at most, and how many records at least and at most, one of these: what a world costs grows
-with its stores, outputs and epochs. Most worlds are small, so that many are tried."""
+
+class Size(NamedTuple):
+    """What is drawn at most, and how many records at least."""
+
+    topics: int
+    partitions: int
+    steps: int
+    least: int
+    records: int
+
+
+SIZES = (*[Size(1, 1, 1, 3, 6)] * 3, *[Size(2, 2, 1, 3, 8)] * 3, Size(2, 2, 3, 10, 30), Size(2, 2, 5, 30, 40))
+"""What a world costs grows with its stores, outputs and epochs. Most worlds are small, so that many are tried."""
 
 
 @st.composite
-def _cases(draw: st.DrawFn, most_steps: int, least: int, most: int) -> tuple[Program, Data]:
-    program = draw(programs(most_topics=2, most_partitions=2, most_steps=most_steps))
-    return program, draw(data_for(program, least=least, most=most))
+def _cases(draw: st.DrawFn, size: Size) -> tuple[Program, Data]:
+    program = draw(programs(most_topics=size.topics, most_partitions=size.partitions, most_steps=size.steps))
+    return program, draw(data_for(program, least=size.least, most=size.records))
 
 
 def _with_usual_stores(program: Program) -> Program:
@@ -51,7 +62,7 @@ def case_of(seed: int) -> tuple[Program, Data]:
         drawing = ConjectureData(prefix=(), random=rng)
         try:
             with BuildContext(drawing, is_final=False, wrapped_test=lambda: None):  # type: ignore[arg-type]
-                found: tuple[Program, Data] = drawing.draw(_cases(*size))
+                found: tuple[Program, Data] = drawing.draw(_cases(size))
         except StopTest:
             continue
         program, data = found

@@ -753,7 +753,7 @@ class Machine:
         for end, start in met:
             value = sessions.pop((item.key, start, end))
             merged = value if merged is None else merge(merged, value)
-            if (start, end) != (first, last):
+            if (first, last) != (item.ts, item.ts):
                 yield Change((item.key, start, end), None, value, end)
         key = (item.key, first, last)
         sessions[key] = fold(merged, item.value)
