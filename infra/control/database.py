@@ -14,14 +14,16 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
+    URL,
     Column,
     ColumnElement,
     Connection,
+    Engine,
     QueuePool,
     Row,
     create_engine,
@@ -128,9 +130,7 @@ class ControlDatabase:
                 event.listen(self._engine, "connect", partial(_prepare_sqlite, busy_timeout_s))
                 event.listen(self._engine, "begin", _begin_sqlite)
             else:
-                self._engine = create_engine(
-                    parsed, pool_pre_ping=True, connect_args={"connect_timeout": max(2, round(busy_timeout_s))}
-                )
+                self._engine = _server_engine(parsed, max(2, round(busy_timeout_s)), os.getpid())
                 self._file = None
         except (SQLAlchemyError, ImportError) as error:
             raise ControlDatabaseError(f"control database {self._shown_url}: {error}") from None
@@ -617,6 +617,13 @@ class ControlDatabase:
             f"; the disk of {self._file.parent} has {free:,} bytes free, but {_ROOM_BYTES:,} may be needed: free some "
             "space there, and a run goes on by itself, while a command is given again"
         )
+
+
+@cache
+def _server_engine(url: URL, connect_timeout_s: int, pid: int) -> Engine:
+    """One per process ``pid``: each has connections of its own, which a server has few of, and which stay open until
+    Python happens to collect them."""
+    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": connect_timeout_s})
 
 
 def this_host() -> str:

@@ -563,3 +563,19 @@ def test_the_statuses_of_several_applications_are_those_of_each(database):
     )
     assert set(database.application_statuses(["first", "third"], of_driver=True)) == {"first"}
     assert database.application_statuses([]) == {}
+
+
+def test_a_process_needs_no_more_connections_however_many_ask(postgresql):
+    """Python may be long in collecting what nobody holds any more."""
+
+    def connections() -> int:
+        with psycopg.connect(postgresql.replace("+psycopg", "")) as connection:
+            (row,) = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE pid != pg_backend_pid()")
+            return row[0]
+
+    ControlDatabase(postgresql).applications()
+    before = connections()
+    databases = [ControlDatabase(postgresql) for _ in range(20)]
+    for database in databases:
+        database.applications()
+    assert connections() <= before
