@@ -157,7 +157,7 @@ def shared_definitions(
         if key == _external_key(topic)
     }
     ingests, audit = [ingest_job(each) for each in supervised], audit_job(supervised)
-    compaction, restore = compaction_job(supervised), restore_job(supervised)
+    compaction, restore, verify = compaction_job(supervised), restore_job(supervised), verify_job(supervised)
     checks = {
         each.id: [key for made in own.asset_checks or () for key in made.check_keys] for each, own in applications
     }
@@ -170,7 +170,7 @@ def shared_definitions(
             snapshot_job(supervised),
             compaction,
             audit,
-            verify_job(supervised),
+            verify,
             dead_letters_job(supervised),
             replay_job(supervised),
             discard_job(supervised),
@@ -191,7 +191,7 @@ def shared_definitions(
             retention_sensor(supervised),
             compaction_sensor(supervised, compaction),
             stalled_sensor(supervised),
-            repair_sensor(supervised, restore),
+            repair_sensor(supervised, restore, verify, audit),
             alerts_sensor(supervised, checks),
             workers_sensor(),
         ],

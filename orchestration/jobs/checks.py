@@ -21,6 +21,7 @@ from weir.orchestration.jobs.shared import by_application, chosen, job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 
+VERIFY, AUDIT = "weir_verify", "weir_audit"
 COMMIT_CHECKS = "the checks of commits"
 Check = Callable[[], Iterable[dg.AssetCheckResult]]
 
@@ -52,7 +53,7 @@ def verify_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         yield dg.Output(None)
 
     return job_of(
-        "weir_verify",
+        VERIFY,
         verify,
         by_application(applications),
         "Compare every store with its changelog and with the commit log, and read every file of the output tables.",
@@ -77,7 +78,7 @@ def audit_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         yield dg.Output(None)
 
     return job_of(
-        "weir_audit",
+        AUDIT,
         audit,
         by_application(applications),
         "Every check except those that read all of the state or of a table; safe next to a running driver.",

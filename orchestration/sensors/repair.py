@@ -14,6 +14,7 @@ import dagster as dg
 
 from weir.orchestration.checks.evaluations import newest_evaluations
 from weir.orchestration.checks.state import FULL_CHECK, IN_DOUBT_ENTRY, SAMPLED_CHECK, TASK_ENTRY
+from weir.orchestration.jobs.checks import AUDIT, VERIFY
 from weir.orchestration.jobs.restore import RESTORE, RESTORE_OP
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import TASKS, Supervised
@@ -21,18 +22,23 @@ from weir.pipelines.operations.doubts import doubts
 
 LOOK_EVERY_S = 10
 LONGEST_WAIT_S = 3_600.0
+MADE_BY = {FULL_CHECK: VERIFY, SAMPLED_CHECK: AUDIT}
 
 
-def repair_sensor(applications: Sequence[Supervised], job: dg.JobDefinition) -> dg.SensorDefinition:
-    """One restore, from the changelog, per failed check, and others, further and further apart, until one succeeds. The
-    cursor is the newest failure that was restored, when a restore was last requested, and how often since."""
+def repair_sensor(applications: Sequence[Supervised], *jobs: dg.JobDefinition) -> dg.SensorDefinition:
+    """One restore, from the changelog, per failed check, and others, further and further apart, until one succeeds;
+    then the check is made again. ``jobs`` are those that restore and those of ``MADE_BY``.
+
+    The cursor is the newest failure that was restored, when a restore was last requested, and how often since.
+    """
     return watch(
         "repair",
         repair,
         applications,
-        jobs=[job],
+        jobs=jobs,
         every_s=LOOK_EVERY_S,
-        description="Restores a task from its changelog when a check finds that its stores differ from it.",
+        description="Restores a task from its changelog when a check finds that its stores differ from it, and has the "
+        "check made again.",
     )
 
 
@@ -42,19 +48,28 @@ def repair(look: Look) -> Found:
     checks = [dg.AssetCheckKey(supervised.ingest, name) for name in (FULL_CHECK, SAMPLED_CHECK)]
     seen, at_s, asked = [*map(int, (look.cursor or "").split()), 0, 0, 0][:3]
     failed = [
-        (number, evaluation)
-        for _, number, evaluation in newest_evaluations(look.instance, checks)
+        (number, evaluation, MADE_BY[check.name])
+        for check, number, evaluation in newest_evaluations(look.instance, checks)
         if number > seen and not evaluation.passed and TASK_ENTRY in evaluation.metadata
     ]
     if not failed:
         return Found(said="no check has found a new difference")
-    newest, found = max(failed, key=lambda each: each[0])
+    newest, found, _ = max(failed, key=lambda each: each[0])
     task = str(found.metadata[TASK_ENTRY].value)
     doubt = next((each for each in doubts(look.settings, supervised.id) if each.task == task), None)
     was_in_doubt = IN_DOUBT_ENTRY in found.metadata and found.metadata[IN_DOUBT_ENTRY].value
     run = look.requested_run(f"{supervised.id}-{newest}-{asked}")
     if doubt is None and (was_in_doubt or (run is not None and run.is_success)):
-        return Found(said=f"task {task} has been restored", cursor=f"{newest} {at_s} 0")
+        again = [
+            dg.RunRequest(
+                run_key=f"{supervised.id}-{newest}-{job}",
+                job_name=job,
+                partition_key=supervised.id,
+                tags=supervised.tags,
+            )
+            for job in sorted({made_by for _, _, made_by in failed})
+        ]
+        return Found(cursor=f"{newest} {at_s} 0", run_requests=again)
     if run is not None and not run.is_finished:
         return Found(said=f"run {run.run_id} restores task {task}")
     if look.status is None or look.status.has_ended:

@@ -269,7 +269,7 @@ def state_damaged(hour: Hour) -> None:
     hour.sees(INGEST.format("state_equals_changelog"), r"page-7|restored", "the difference is named")
     assert verified == "Failure"
     hour.sees_running(WELL_LIMIT_S)
-    assert hour.launch("weir_audit") == "Success"
+    hour.sees(INGEST.format("state_equals_changelog"), "^Passed$", "the check was made again", WELL_LIMIT_S)
     hour.traffic.start()
 
 
@@ -332,14 +332,16 @@ def state_lost(hour: Hour) -> None:
     shutil.rmtree(hour.deployment.settings.state_dir / app.id, ignore_errors=True)
     hour.wait_for_driver(before)
     hour.sees_running(WELL_LIMIT_S)
-    hour.sees("/assets/bank/checkpoints", "[Rr]estore", "what the tasks were restored from")
+    hour.wait_until_equal()
+    hour.traffic.start()
 
 
 def kept(hour: Hour) -> None:
     """What an operator does when nothing is wrong."""
-    for job in ("weir_snapshot", "weir_commit_now", "weir_compaction", "weir_audit"):
+    for job in ("weir_snapshot", "weir_commit_now", "weir_compaction", "weir_audit", "weir_verify"):
         assert hour.launch(job) == "Success"
-    hour.sees("/locations/shop/asset-groups/bank/lineage", r"(\d+) / \1 Passed", "all checks pass")
+    hour.sees("/locations/shop/asset-groups/bank/lineage", "8 / 8 Passed", "all checks pass")
+    hour.sees("/assets/bank/checkpoints?view=events", "weir_snapshot", "the newest snapshots")
 
 
 TROUBLES: list[Callable[[Hour], None]] = [

@@ -17,6 +17,7 @@ from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
 from weir.infra.control import this_host
 from weir.orchestration.checks.state import state_checks
+from weir.orchestration.jobs.checks import audit_job, verify_job
 from weir.orchestration.jobs.restore import restore_job
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.sensors.repair import repair_sensor
@@ -72,7 +73,7 @@ def test_a_lost_row_fails_the_comparison_and_restores_are_requested_until_the_ta
     shop, settings, database, instance, tick, monkeypatch
 ):
     known = Supervised(application=shop.application, reference="nowhere:sales", topics={"sales": dg.AssetKey("sales")})
-    sensor = repair_sensor([known], restore_job([known]))
+    sensor = repair_sensor([known], restore_job([known]), verify_job([known]), audit_job([known]))
     full, sampled = compare(known, settings)
     assert (full.passed, full.metadata["tasks"].value, full.metadata["rows"].value) == (True, 2, 10)
     assert (sampled.passed, sampled.metadata["tasks"].value, sampled.metadata["rows"].value) == (True, 1, 5)
@@ -131,7 +132,8 @@ def test_a_lost_row_fails_the_comparison_and_restores_are_requested_until_the_ta
     shop.run()
     assert [str(done.request.task) for done in shop.restores.done] == ["0_1"]
     restored = tick(sensor, third.cursor)
-    assert (restored.run_requests, "has been restored" in restored.skip_reason.skip_message) == ([], True)
+    checks_again = [(request.job_name, request.partition_key) for request in restored.run_requests]
+    assert checks_again == [("weir_audit", "sales"), ("weir_verify", "sales")]
     assert "no check has found a new difference" in tick(sensor, restored.cursor).skip_message
     for result in compare(known, settings):
         assert result.passed
@@ -149,4 +151,4 @@ def test_a_check_that_is_only_planned_requests_nothing(instance, tick):
         ),
         "a-run",
     )
-    assert "no check has found" in tick(repair_sensor([FLIGHTS], restore_job([FLIGHTS]))).skip_message
+    assert "no check has found" in tick(repair_sensor([FLIGHTS])).skip_message
