@@ -85,6 +85,6 @@ def _lag(look: Look) -> dg.AssetCheckResult | None:
     try:
         if (admin := look.tick.kafka) is None:
             return None
-        return lag_result(look.supervised, look.settings, look.status, admin, actions_of(look.database, look.id))
+        return lag_result(look.supervised, look.settings, look.driver, admin, actions_of(look.database, look.id))
     except Exception as error:  # whatever it is, the other check is to be reported
         return unknown_lag(look.supervised, error)
