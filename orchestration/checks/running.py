@@ -17,8 +17,9 @@ from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 
 RUNNING_CHECK = "running"
-SILENT_MAX_S = 15.0
-"""A driver gives a heartbeat each two seconds, whatever it is at."""
+SILENT_MAX_S = 12.0
+"""A driver gives a heartbeat each two seconds, whatever it is at. A sensor looks each ten, so that a page shows within
+half a minute that there is none."""
 NEWEST_RUNS = 25
 """How many runs of selected assets are looked through for the newest of the ingest."""
 SHOWN_TASKS = 5
