@@ -53,10 +53,12 @@ def reports(look: Look) -> Found:
     reported: dict[str, list[object]] = json.loads(look.cursor or "{}")
     materialized_s = cache(partial(_materialized_s, look))
     life = look.driver.started_at_ms if look.driver is not None else None
+    is_at_work = results[RUNNING_CHECK].metadata["state"].value in AT_WORK
+    state = "running" if is_at_work else results[RUNNING_CHECK].metadata["state"].value
     due = {}
     for name, result in results.items():
-        state = result.metadata["state"].value if "state" in result.metadata else None
-        outcome = [result.passed, result.severity.value, "running" if state in AT_WORK else state, life]
+        waiting = None if is_at_work or "lag_records" not in result.metadata else result.metadata["lag_records"].value
+        outcome = [result.passed, result.severity.value, state, life, _magnitude(waiting)]
         known, at_s = reported.get(name, [None, 0.0])
         reported_s = float(str(at_s))
         is_outdated = now_s - reported_s <= MATERIALIZED_WITHIN_S and materialized_s() > reported_s
@@ -71,6 +73,11 @@ def reports(look: Look) -> Found:
         cursor=json.dumps(reported),
         events=[evaluation_of(result) for result in due.values()],
     )
+
+
+def _magnitude(records: object) -> int | None:
+    """The number of digits: what nobody reads is reported when it has grown tenfold."""
+    return len(str(records)) if isinstance(records, int) and records else None
 
 
 def _materialized_s(look: Look) -> float:

@@ -217,7 +217,7 @@ def paused(hour: Hour) -> None:
     hour.sees(INGEST.format("running"), "paused, and reads nothing; launch weir_resume with the partition", "paused")
     given = hour.traffic.given
     wait_for(lambda: hour.traffic.given > given + 1_000, "there is traffic")
-    hour.sees(INGEST.format("lag"), r"^[1-9][\d,]* records wait, and", "records wait")
+    hour.sees(INGEST.format("lag"), r"^[1-9][\d,]* records wait, and the driver is paused", "records wait")
     assert hour.launch("weir_resume") == "Success"
     hour.sees_running()
 

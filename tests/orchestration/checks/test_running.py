@@ -210,6 +210,32 @@ def test_a_change_is_reported_at_once_and_the_same_again_after_minutes(database,
     assert evaluations(instance)[4:] == [(False, "paused")]
 
 
+def test_what_nobody_reads_is_reported_at_once_and_when_it_has_grown_tenfold(
+    database, drive, instance, tick, monkeypatch
+):
+    """While a driver reads, the number goes up and down, and is reported with the others each few minutes."""
+    sensor, cursor, waiting, reported = reports_sensor([FLIGHTS]), None, 0, []
+
+    def lag(look):
+        return dg.AssetCheckResult(
+            asset_key=FLIGHTS.ingest, check_name="lag", passed=True, metadata={"lag_records": waiting}
+        )
+
+    monkeypatch.setattr(reports, "_lag", lag)
+    lease = drive()
+    for state, waiting in (
+        *(("running", 0), ("running", 90), ("working", 2_000)),
+        *(("paused", 2_000), ("paused", 2_500), ("paused", 9_999), ("paused", 10_000), ("paused", 70_000)),
+        *(("running", 80_000), ("running", 3)),
+    ):
+        database.heartbeat(lease, state=state)
+        answer = tick(sensor, cursor)
+        cursor = getattr(answer, "cursor", None) or cursor
+        events = answer.asset_events if isinstance(answer, dg.SensorResult) else []
+        reported += [(state, waiting) for event in events if event.check_name == "lag"]
+    assert reported == [("running", 0), ("paused", 2_000), ("paused", 10_000), ("running", 80_000)]
+
+
 def test_the_next_driver_is_reported_although_it_runs_as_the_one_before_did(database, drive, instance, tick):
     """Otherwise the page would name a process that was killed, for minutes."""
     sensor, first = reports_sensor([FLIGHTS]), drive()
