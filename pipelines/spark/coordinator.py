@@ -28,7 +28,7 @@ from weir.pipelines.spark.parts import Slots, Source
 from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
 from weir.pipelines.spark.restore_jobs import Restored
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
-from weir.pipelines.spark.spread import freest, relieved
+from weir.pipelines.spark.spread import evened, freest, relieved
 from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.spark.uncommitted import UncommittedLimits, uncommitted_bytes
@@ -443,15 +443,33 @@ class Coordinator:
             RunError: A slot does not answer; some may have moved.
         """
         slot_of = {task.id: task.slot for task in self.tasks.values()}
-        resting = {
-            task.id for task in self.tasks.values() if task.state is TaskState.RUNNING and self.slots.is_free(task.id)
-        }
+        resting = {task for task in self.tasks if self._rests(task)}
         costs = {task: self.metrics.busy_s(str(task)) for task in slot_of}
         moves = relieved(slot_of, self.slots.count, costs, resting)
+        self._move(moves)
+        return sorted(moves)
+
+    def even_slots(self) -> tuple[list[TaskId], list[TaskId]]:
+        """Have tasks of busy slots move with their stores to slots that work less: those that have moved, and those
+        that are at work and will move later.
+
+        Raises:
+            RunError: A slot does not answer; some may have moved.
+        """
+        slot_of = {task.id: task.slot for task in self.tasks.values()}
+        shares = {task: self.metrics.busy_share(str(task)) for task in slot_of}
+        moves = evened(slot_of, self.slots.count, shares)
+        ready = {task: slot for task, slot in moves.items() if self._rests(task)}
+        self._move(ready)
+        return sorted(ready), sorted(moves.keys() - ready.keys())
+
+    def _rests(self, task: TaskId) -> bool:
+        return self.tasks[task].state is TaskState.RUNNING and self.slots.is_free(task)
+
+    def _move(self, moves: Mapping[TaskId, int]) -> None:
         for task, slot in moves.items():
             self.slots.move(task, slot, with_store=True)
             self.tasks[task].slot = slot
-        return sorted(moves)
 
     @property
     def has_empty_slot(self) -> bool:

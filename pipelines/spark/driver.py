@@ -71,6 +71,8 @@ REQUESTS_EVERY_S = LOOK_S
 TOPICS_EVERY_S = 5.0
 """How often brokers are asked for topics and partitions that were not there when the run began, and whether those that
 were are still the same; and how often a run that commits nothing looks whether a newer driver has taken over."""
+EVEN_EVERY_S = 10.0
+"""How often it is looked whether some slots work much more than others."""
 SINK_TELLS = 2
 """How often it must be told how the sinks are doing before a request for one is answered: the first that comes may have
 been written before what the request is about."""
@@ -152,6 +154,7 @@ class _Clock:
     report: float = 0.0
     ends: float = 0.0
     topics: float = field(default_factory=time.monotonic)
+    evened: float = field(default_factory=time.monotonic)
     first_input: float | None = None
     next_input: float | None = None
     """The first input since the last commit."""
@@ -273,6 +276,8 @@ class Driver:
             self._snapshots.take_up()
             if self._fills_slots:
                 self._fill_slots()
+            if time.monotonic() - self._clock.evened > EVEN_EVERY_S:
+                self._even_slots()
             self._held = self._held_by_sinks()
             is_held = self._is_paused or self._restores.hold_epochs or bool(self._held)
             result = self._take_up() if is_held else self._run_epoch()
@@ -631,6 +636,14 @@ class Driver:
         moved = self._coordinator.fill_slots()
         self._fills_slots = self._coordinator.has_empty_slot
         return moved
+
+    def _even_slots(self) -> None:
+        """Have tasks leave slots that work much more than others; those that are at work now will do so later."""
+        moved, left = self._coordinator.even_slots()
+        if moved:
+            log.info("moved to slots that work less: %s", ", ".join(map(str, moved)))
+        if not left:
+            self._clock.evened = time.monotonic()
 
     def _set_interval(self, interval_s: float) -> None:
         self._interval_s = interval_s

@@ -1,10 +1,16 @@
-"""Which slot each task runs in: from the beginning, and after a restore that moves it."""
+"""Which slot each task runs in: from the beginning, after a restore that moves it, and when a slot has more work."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
 from weir.state.types import TaskId
+
+BUSY = 0.7
+"""Only tasks of slots that work so much of the time are moved to others."""
+GAIN = 0.1
+"""By how much of the time a move must relieve the busiest slot, so that what is measured a little differently the next
+time moves nothing back."""
 
 
 def spread(tasks: Iterable[TaskId], slots: int, costs: Mapping[TaskId, float]) -> dict[TaskId, int]:
@@ -67,4 +73,36 @@ def relieved(
         held[empty] = movable[1::2] if len(movable) == len(held[fullest]) else movable[::2]
         held[fullest] = [task for task in held[fullest] if task not in held[empty]]
         found |= dict.fromkeys(held[empty], empty)
+    return found
+
+
+def evened(slot_of: Mapping[TaskId, int], slots: int, shares: Mapping[TaskId, float]) -> dict[TaskId, int]:
+    """Which tasks move to other slots so that the busiest has less to do; ``shares`` says how much of the time each task
+    keeps its slot at work.
+
+    One task after another leaves the busiest slot for the one with least work, as long as that slot is busy and a move
+    brings much: the task that leaves the two most alike.
+
+    >>> tasks = {TaskId(0, 0): 0, TaskId(0, 1): 0, TaskId(0, 2): 1, TaskId(0, 3): 1}
+    >>> shares = dict(zip(tasks, [0.7, 0.2, 0.2, 0.2]))
+    >>> evened(tasks, 2, shares)
+    {TaskId(sub_topology=0, partition=1): 1}
+    """
+    found, held = dict[TaskId, int](), dict(slot_of)
+    loads = [0.0] * slots
+    for task, slot in held.items():
+        loads[slot] += shares.get(task, 0.0)
+    while slots > 1:
+        busiest, freest = loads.index(max(loads)), loads.index(min(loads))
+        greatest = {
+            task: max(loads[busiest] - share, loads[freest] + share)
+            for task, slot in held.items()
+            if slot == busiest and (share := shares.get(task, 0.0))
+        }
+        if not greatest or loads[busiest] < BUSY or loads[busiest] - min(greatest.values()) < GAIN:
+            break
+        task = min(greatest, key=lambda task: (greatest[task], task.sub_topology, task.partition))
+        loads[busiest] -= shares[task]
+        loads[freest] += shares[task]
+        found[task] = held[task] = freest
     return found

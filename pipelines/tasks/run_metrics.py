@@ -141,6 +141,10 @@ class RunMetrics:
         """How much of the last minute epochs of the task have taken in its slot."""
         return self._sensors[TASK, task, "", _BUSY].sum
 
+    def busy_share(self, task: str) -> float:
+        """The same as a share of the time."""
+        return self._sensors[TASK, task, "", _BUSY].rate
+
     def restoring(self, task: str, rows: int, remaining: int) -> None:
         """Note that a running restore has loaded ``rows`` and has about ``remaining`` to go."""
         sensor = self._sensors[TASK, task, "", "restore"]

@@ -341,7 +341,7 @@ def kept(hour: Hour) -> None:
     for job in ("weir_snapshot", "weir_commit_now", "weir_compaction", "weir_audit", "weir_verify"):
         assert hour.launch(job) == "Success"
     hour.sees("/locations/shop/asset-groups/bank/lineage", "8 / 8 Passed", "all checks pass")
-    hour.sees("/assets/bank/checkpoints?view=events", "weir_snapshot", "the newest snapshots")
+    hour.sees("/assets/bank/checkpoints?view=events", r"snapshot of [\d.]+, listed by commit", "the newest snapshots")
 
 
 TROUBLES: list[Callable[[Hour], None]] = [

@@ -16,6 +16,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 from deltalake.exceptions import DeltaError
 
@@ -36,6 +37,7 @@ from tests.simulation.storage import PageCache, spoil
 from tests.simulation.stores import Stores
 from tests.simulation.substitutes import Event, on_disk, substitutes
 from weir.infra.control.rows import FREEST_SLOT
+from weir.pipelines.spark import spread
 from weir.pipelines.spark.errors import CommitOutOfSpaceError, OffsetsLostError, RunError
 from weir.pipelines.spark.progress import RunSummary
 from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S
@@ -92,6 +94,8 @@ class World:
             scheduler=self.scheduler,
             stores=self.stores,
         )
+        self._is_restless = self.rng.random() < 0.3
+        """Whether tasks move to other slots as soon as these have a little less work."""
         self.brokers = brokers
         self.invariants = Invariants(self.place, brokers)
         self.disk = PageCache(self.place.warehouse, folder / "kept")
@@ -124,6 +128,7 @@ class World:
                 substitutes(self.scheduler, Random(self.seed), lambda: f"boot {self.boots}"),
                 on_disk(self.disk.fsync if self.faults.blackouts else lambda descriptor: None, self._calling),
                 self.stores.substituted(),
+                self._moving(),
                 self.invariants.watching(),
                 self.repairs.watching(),
                 self.sinks.watching(self.place, self.invariants),
@@ -140,6 +145,14 @@ class World:
         finally:
             self.scheduler.end()
             self.stores.close_all()
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        if not self._is_restless:
+            yield
+            return
+        with patch.multiple(spread, BUSY=0.0, GAIN=1e-6), patch("weir.pipelines.spark.driver.EVEN_EVERY_S", 0.0):
+            yield
 
     def _run(self) -> None:
         self._outside = [self.scheduler.spawn("topics", self._fill)]

@@ -6,6 +6,7 @@ Results are compared with a plain loop over the records. Slots are threads; a ca
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +19,7 @@ from tests.pipelines.spark.inline import Topics
 from tests.pipelines.spark.threads import ThreadedPlace
 from tests.waiting import wait_for
 from weir import Application, Count, Json, StreamsBuilder, String, Sum
+from weir.pipelines.spark import driver
 from weir.state.commit.tables import read_table
 from weir.state.types import TaskId
 
@@ -169,3 +171,39 @@ def test_slots_that_are_added_while_all_tasks_are_at_work_are_filled_once_they_r
     stop.set()
     run.result(60)
     assert totals(place) == EXPECTED
+
+
+def test_of_two_tasks_that_keep_a_slot_busy_one_moves(tmp_path, monkeypatch):
+    """Four partitions in two slots, with nothing to choose between them; the records of two in one slot take long."""
+    monkeypatch.setattr(driver, "EVEN_EVERY_S", 0.1)
+    slow, count = (0, 2), 200
+
+    def waits(click: Click) -> Click:
+        if click.partition in slow:
+            time.sleep(0.005)
+        return click
+
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("user"), value=Json(Click)).map_values(waits)
+    clicks.group_by_key().agg("clicks", clicks=Count(), total=Sum("number")).to_delta("totals")
+    rows = {
+        ("clicks", partition): [
+            (b"user-%d" % partition, msgspec.json.encode(Click(number, partition)), 1_000 * number)
+            for number in range(count)
+        ]
+        for partition in range(4)
+    }
+    application = Application("shop", builder, commit_interval=timedelta(milliseconds=20))
+    place = ThreadedPlace(application, Topics(rows), tmp_path, max_records=10)
+    run, stop = place.begin(until_caught_up=False)
+    try:
+        slots = place.used[-1]
+        one, other = (TaskId(0, partition) for partition in slow)
+        assert slots.slot_of[one] == slots.slot_of[other]
+        wait_for(lambda: slots.slot_of[one] != slots.slot_of[other], "one has moved", 30)
+        wait_for(lambda: place.positions("clicks") == [count] * 4, "all is committed", 30)
+    finally:
+        stop.set()
+        run.result(60)
+    assert place.restores.done == []
+    assert totals(place) == {f"user-{partition}": (count, sum(range(count))) for partition in range(4)}
