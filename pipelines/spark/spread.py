@@ -77,8 +77,9 @@ def relieved(
 
 
 def evened(slot_of: Mapping[TaskId, int], slots: int, shares: Mapping[TaskId, float]) -> dict[TaskId, int]:
-    """Which tasks move to other slots so that the busiest has less to do; ``shares`` says how much of the time each task
-    keeps its slot at work.
+    """Which tasks move to other slots so that the busiest has less to do.
+
+    ``shares`` says how much of the time each task keeps its slot at work.
 
     One task after another leaves the busiest slot for the one with least work, as long as that slot is busy and a move
     brings much: the task that leaves the two most alike.
