@@ -306,6 +306,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/cli/status.py _print_application": {
         "dead-letters list x": f"{LETTERS}letters_are_counted_by_reason_and_one_is_shown_with_its_trace",
     },
+    "pipelines/operations/tasks.py _with_tasks": {
+        "logs x": f"{CLI}/test_tasks.py::test_a_driver_that_has_no_tasks_yet_is_found_in_the_log",
+        "run MODULE:APP": f"{CLI}/test_tasks.py::test_an_application_without_tasks_has_them_after_a_run",
+    },
     "pipelines/operations/dead_letters.py _replay_records": {
         "dead-letters list x": f"{LETTERS}letters_are_replayed_beside_a_driver_of_the_corrected_program_each_once",
         "dead-letters replay x": f"{LETTERS}more_letters_than_a_request_takes_wait_for_the_next_one",

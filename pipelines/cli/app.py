@@ -27,6 +27,7 @@ from weir.pipelines.cli import (
     stacks,
     state,
     status,
+    tasks,
     verify,
 )
 from weir.pipelines.cli.advice import advised
@@ -78,6 +79,7 @@ for name, command, example in (
     ("plan", plan.plan, "weir plan weir.pipelines.examples.flights:app"),
     ("describe", inspect.describe, "weir describe weir.pipelines.examples.flights:app"),
     ("status", status.status, "weir status --json"),
+    ("tasks", tasks.tasks, "weir tasks flights"),
     ("logs", inspect.logs, "weir logs flights --lines 100"),
     ("stacks", stacks.stacks, "weir stacks flights"),
     ("show", inspect.show, "weir show flights carrier_totals --limit 16"),

@@ -136,7 +136,7 @@ def application_detail(settings: Settings, database: ControlDatabase, applicatio
     of the tasks, and the restores under way."""
     newest = newest_commit(folder_at(settings.warehouse), application)
     found = application_status(settings, database, application)
-    names = _stored_names(settings, application)
+    names = stored_names(settings, application)
     committed = newest.tasks if newest else {}
     tasks = []
     for task in found["tasks"]:
@@ -164,7 +164,7 @@ def application_detail(settings: Settings, database: ControlDatabase, applicatio
     }
 
 
-def _stored_names(settings: Settings, application: str) -> dict[str, str]:
+def stored_names(settings: Settings, application: str) -> dict[str, str]:
     """The stored name of each task that a commit knows, by its id; empty if the program cannot be loaded."""
     newest = newest_commit(folder_at(settings.warehouse), application)
     try:

@@ -20,6 +20,7 @@ COMMANDS = [
     ("plan",),
     ("describe",),
     ("status",),
+    ("tasks",),
     ("logs",),
     ("reset",),
     ("show",),
@@ -110,7 +111,7 @@ def test_help_has_an_example_and_the_folder(weir, path):
     assert "--debug" in result.stdout
 
 
-@pytest.mark.parametrize("command", [*STEERING, "logs", "reset", "compact", "stacks"])
+@pytest.mark.parametrize("command", [*STEERING, "logs", "reset", "compact", "stacks", "tasks"])
 def test_an_empty_folder_says_how_to_start(weir, command):
     result = weir(command, "flights")
     assert result.exit_code == 1

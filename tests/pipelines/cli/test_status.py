@@ -6,16 +6,15 @@ import json
 import re
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from threading import Event
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from tests.pipelines.cli.sold import Installed, sold
 from tests.pipelines.spark import counted_numbers
-from tests.pipelines.spark.inline import Place, Topics
-from tests.pipelines.spark.sales import application, sales
+from tests.pipelines.spark.sales import sales
 from weir.infra.control import ControlDatabase, this_host
 from weir.infra.control.rows import MetricRow, TaskStatusRow
 from weir.infra.settings import Settings
@@ -29,30 +28,12 @@ from weir.state.engine.doubts import Doubt, put_in_doubt
 from weir.state.engine.instances import current_instance
 from weir.state.types import StateId
 
-PROGRAM = "from tests.pipelines.spark.sales import application\napp = application()\n"
 METRIC = dict(epoch=1, committed_epoch=1, records_in=200, records_per_s=0.0, commit_ms=1.0)
 
 
-class Installed(Place):
-    """Its state is where a real run has it."""
-
-    @property
-    def state_folder(self) -> Path:
-        return Settings(dir=self.folder).state_dir / "sales"
-
-
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Place:
-    """Where ``sales`` has run over 100 records in each of two partitions; its module is in the current folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    module = f"status_{re.sub(r'[^a-z]', '_', tmp_path.name)}"
-    (tmp_path / f"{module}.py").write_text(PROGRAM)
-    topics = Topics({("sales", partition): sales(100, partition) for partition in (0, 1)})
-    place = Installed(application(), topics, tmp_path / ".weir")
-    register(Settings(dir=place.folder), "sales", f"{module}:app")
-    place.run()
-    return place
+def place(tmp_path, monkeypatch) -> Installed:
+    return sold(tmp_path, monkeypatch)
 
 
 @pytest.fixture
