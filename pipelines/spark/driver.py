@@ -639,7 +639,11 @@ class Driver:
 
     def _even_slots(self) -> None:
         """Have tasks leave slots that work much more than others; those that are at work now will do so later."""
-        moved, left = self._coordinator.even_slots()
+        try:
+            moved, left = self._coordinator.even_slots()
+        except RunError as error:  # whoever waits for its plans finds out what is wrong with it
+            moved, left = [], []
+            log.warning("%s", error)
         if moved:
             log.info("moved to slots that work less: %s", ", ".join(map(str, moved)))
         if not left:

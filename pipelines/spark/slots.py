@@ -51,6 +51,8 @@ TRIES = 4
 LOOPBACK = "127.0.0.1"
 _BELOW = ("at ", "Driver stacktrace", "SQLSTATE")
 """How the lines begin that stand below the reason in a message of Spark's."""
+MOVE_LIMIT_S = 5.0
+"""How long a slot may take to close what it has open for a task that moves away."""
 WORK_LIMIT_S = 0.5
 """How long a slot may still be at work at the end of the run; then its worker is killed."""
 END_LIMIT_S = 3.0
@@ -164,9 +166,13 @@ class SlotPool(PlansUnderWay):
         left = self.ask(self.slot_of[task], run_departures, [task])
         if with_store:
             try:
-                left.result()
+                left.result(MOVE_LIMIT_S)
             except SlotError as error:
                 raise RunError(f"task {task} stays where it is: {error}") from error
+            except TimeoutError:
+                raise RunError(
+                    f"task {task} stays where it is: its slot has not answered for {MOVE_LIMIT_S:g} s"
+                ) from None
         super().move(task, slot, with_store=with_store)
 
     @property

@@ -87,6 +87,20 @@ def test_a_worker_gives_signs_while_it_is_at_work_and_names_the_call_that_takes_
     assert all(LONG_CALL_S <= sign.call_s < takes_s + SIGN_EVERY_S for sign in named)
 
 
+def test_a_task_stays_where_it_is_while_its_slot_does_not_answer(pool, monkeypatch):
+    task = TaskId(0, 0)
+    pool.slot_of = {task: 0}
+    busy = pool.ask(0, slot_work.seconds_slept, [0.5])
+    monkeypatch.setattr("weir.pipelines.spark.slots.MOVE_LIMIT_S", 0.1)
+    with pytest.raises(RunError, match=r"its slot has not answered for 0\.1 s"):
+        pool.move(task, 1, with_store=True)
+    monkeypatch.undo()
+    assert pool.slot_of == {task: 0}
+    busy.result(60)
+    pool.move(task, 1, with_store=True)
+    assert pool.slot_of == {task: 1}
+
+
 @pytest.mark.faults
 def test_what_a_killed_worker_had_not_answered_is_asked_again(pool, tmp_path):
     """The answers come once each, in their order, though the worker dies before the first, between two, and idle."""
