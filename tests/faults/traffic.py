@@ -33,6 +33,9 @@ class Traffic:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
+        """Nothing happens if it goes on already."""
+        if self._thread is not None:
+            return
         self._stopping.clear()
         self._thread = threading.Thread(target=self._produce, name="traffic")
         self._thread.start()
