@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
+from operator import attrgetter
 from typing import Protocol
 
 from weir.state.types import TaskId
+
+task_order = attrgetter("sub_topology", "partition")
+"""The order of tasks as a key to sort by, which is several times as fast as comparing them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,20 @@ class ApplicationState:
                 "standby_replicas and acceptable_recovery_lag are zero or more and max_warmup_replicas is one or more, "
                 f"not {self.standby_replicas}, {self.acceptable_recovery_lag} and {self.max_warmup_replicas}"
             )
+
+    @cached_property
+    def homes(self) -> dict[TaskId, str]:
+        """Who has been running each task, in the order of the tasks.
+
+        Several claim one only while one of them does not know yet that it lost it; then the one with the newest stores
+        counts.
+        """
+        found: dict[TaskId, tuple[int, str]] = {}
+        for name, executor in self.executors.items():
+            for task in executor.active & self.tasks.keys():
+                claim = executor.lags.get(task, 0), name
+                found[task] = min(found.get(task, claim), claim)
+        return {task: found[task][1] for task in sorted(found, key=task_order)}
 
 
 class Role(StrEnum):

@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from weir.pipelines.assignment.balance import balanced
 from weir.pipelines.assignment.contract import ApplicationState, TaskAssignment
 from weir.pipelines.assignment.moves import assignment_of
-from weir.pipelines.assignment.placement import homes_of
 from weir.pipelines.assignment.standbys import place_standbys
 from weir.state.types import TaskId
 
@@ -53,10 +52,10 @@ def _waiting(state: ApplicationState, wanted: dict[TaskId, str]) -> dict[TaskId,
         for task in executor.active | executor.lags.keys():
             if (lag := executor.lag_of(task)) is not None:
                 holders[task].append((lag, name))
-    homes, late = homes_of(state), dict[TaskId, str]()
+    late: dict[TaskId, str] = {}
     for task, target in wanted.items():
         lag = state.executors[target].lag_of(task)
-        if state.tasks[task].is_stateful and holders[task] and (lag is None or lag > state.acceptable_recovery_lag):
+        if state.tasks[task].is_stateful and task in holders and (lag is None or lag > state.acceptable_recovery_lag):
             late[task] = target
     counts = Counter(target for task, target in wanted.items() if task not in late)
     found: dict[TaskId, tuple[str, int]] = {}
@@ -64,14 +63,14 @@ def _waiting(state: ApplicationState, wanted: dict[TaskId, str]) -> dict[TaskId,
         least, _, _, holder, lag = min(
             (
                 max(lag, state.acceptable_recovery_lag),
-                name != homes.get(task),
+                name != state.homes.get(task),
                 counts[name] / state.executors[name].slots,
                 name,
                 lag,
             )
             for lag, name in holders[task]
         )
-        stays = homes.get(task) == target and least > state.acceptable_recovery_lag
+        stays = state.homes.get(task) == target and least > state.acceptable_recovery_lag
         runs_at = target if stays else holder
         counts[runs_at] += 1
         if runs_at != target:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from weir.pipelines.assignment.contract import ApplicationState, ExecutorAssignment, Move, Role, TaskAssignment
-from weir.pipelines.assignment.placement import homes_of
+from weir.pipelines.assignment.contract import (
+    ApplicationState,
+    ExecutorAssignment,
+    Move,
+    Role,
+    TaskAssignment,
+    task_order,
+)
 from weir.state.types import TaskId
 
 Reasons = Mapping[TaskId, Mapping[str, str]]
@@ -25,7 +31,7 @@ def assignment_of(
 
     Reasons are told of what is new only. A warm-up is new where the executor has nothing of the task's stores.
     """
-    homes, warming = homes_of(state), warm_up or {}
+    homes, warming = state.homes, warm_up or {}
     gets: dict[str, dict[Role, set[TaskId]]] = {name: defaultdict(set) for name in sorted(state.executors)}
     moves: list[Move] = []
 
@@ -34,7 +40,7 @@ def assignment_of(
         if is_new:
             moves.append(Move(task=task, role=role, source=source, target=target, reason=reason))
 
-    for task in sorted(state.tasks):
+    for task in sorted(state.tasks, key=task_order):
         target, reason = active[task]
         home = homes.get(task)
         give(task, Role.ACTIVE, target, reason, is_new=home != target, source=home)

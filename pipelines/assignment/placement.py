@@ -10,23 +10,9 @@ import math
 from bisect import bisect_left, insort
 from collections import defaultdict
 
-from weir.pipelines.assignment.contract import ApplicationState
+from weir.pipelines.assignment.contract import ApplicationState, task_order
 from weir.pipelines.assignment.weights import weights
 from weir.state.types import TaskId
-
-
-def homes_of(state: ApplicationState) -> dict[TaskId, str]:
-    """Who has been running each task, in the order of the tasks.
-
-    Several claim one only while one of them does not know yet that it lost it; then the one with the newest stores
-    counts.
-    """
-    found: dict[TaskId, tuple[int, str]] = {}
-    for name, executor in state.executors.items():
-        for task in executor.active & state.tasks.keys():
-            claim = executor.lags.get(task, 0), name
-            found[task] = min(found.get(task, claim), claim)
-    return {task: found[task][1] for task in sorted(found)}
 
 
 class Placement:
@@ -44,7 +30,7 @@ class Placement:
         for task in self.costs:
             self.groups[task.sub_topology].append(task)
         number_of = {name: at for at, name in enumerate(self.ids)}
-        self.home = {task: number_of[name] for task, name in homes_of(state).items()}
+        self.home = {task: number_of[name] for task, name in state.homes.items()}
         self.place: dict[TaskId, int] = {}
         self.loads = [0] * len(self.ids)
         self._by_cost: list[dict[int, list[tuple[int, TaskId]]]] = [defaultdict(list) for _ in self.ids]
@@ -88,5 +74,5 @@ class Placement:
                 if task in self.costs:
                     found[task.sub_topology].append((lag, task, at))
         for each in found.values():
-            each.sort()
+            each.sort(key=lambda store: (store[0], task_order(store[1]), store[2]))
         return found

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from weir.pipelines.assignment.contract import ApplicationState
+from weir.pipelines.assignment.contract import ApplicationState, task_order
 from weir.pipelines.assignment.rack_aware import RackQueues
 from weir.state.types import TaskId
 
@@ -28,7 +28,7 @@ class _Standbys:
     def __init__(self, state: ApplicationState, active: Mapping[TaskId, str]) -> None:
         self._state, self._ids = state, sorted(state.executors)
         number_of = {name: at for at, name in enumerate(self._ids)}
-        self.tasks = [task for task, info in sorted(state.tasks.items()) if info.is_stateful]
+        self.tasks = [task for task in sorted(state.tasks, key=task_order) if state.tasks[task].is_stateful]
         self._active = {task: number_of[active[task]] for task in self.tasks}
         self._chosen: dict[TaskId, dict[int, str]] = {task: {} for task in self.tasks}
         executors = [state.executors[name] for name in self._ids]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
-from weir.pipelines.assignment.contract import TaskInfo
+from weir.pipelines.assignment.contract import TaskInfo, task_order
 from weir.state.types import TaskId
 
 PER_SECOND = 1_000_000_000
@@ -22,14 +22,15 @@ def weights(tasks: Mapping[TaskId, TaskInfo]) -> dict[TaskId, int]:
     [500000000, 500000000]
     """
     measured: dict[int, list[float]] = defaultdict(list)
-    for task, info in sorted(tasks.items()):
+    infos = {task: tasks[task] for task in sorted(tasks, key=task_order)}
+    for task, info in infos.items():
         if info.cost is not None:
             measured[task.sub_topology].append(info.cost)
     usual = _mean(cost for costs in measured.values() for cost in costs)
     means = {sub_topology: _mean(costs) for sub_topology, costs in measured.items()}
     found = {
         task: round((means.get(task.sub_topology, usual) if info.cost is None else info.cost) * PER_SECOND)
-        for task, info in sorted(tasks.items())
+        for task, info in infos.items()
     }
     return found if any(found.values()) else dict.fromkeys(found, 1)
 
