@@ -25,10 +25,10 @@ from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.late_log import log_late
 from weir.pipelines.spark.pace import NO_SHARES, Share, Took
 from weir.pipelines.spark.parts import Slots, Source
-from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
+from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all, total_lag
 from weir.pipelines.spark.restore_jobs import Restored
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
-from weir.pipelines.spark.spread import evened, freest, relieved
+from weir.pipelines.spark.spread import AHEAD_S, evened, freest, relieved
 from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.spark.uncommitted import UncommittedLimits, uncommitted_bytes
@@ -449,16 +449,18 @@ class Coordinator:
         self._move(moves)
         return sorted(moves)
 
-    def even_slots(self) -> tuple[list[TaskId], list[TaskId]]:
-        """Have tasks of busy slots move with their stores to slots that work less: those that have moved, and those
-        that are at work and will move later.
+    def even_slots(self, ends: Mapping[TopicPartition, int]) -> tuple[list[TaskId], list[TaskId]]:
+        """Have tasks of busy slots move with their stores to slots that have less to do, with all that waits up to
+        ``ends``: those that have moved, and those that are at work and will move later.
 
         Raises:
             RunError: A slot does not answer; some may have moved.
         """
         slot_of = {task.id: task.slot for task in self.tasks.values()}
-        shares = {task: self.metrics.busy_share(str(task)) for task in slot_of}
-        moves = evened(slot_of, self.slots.count, shares)
+        work_s = {
+            id_: self.metrics.work_s(str(id_), total_lag([task], ends), AHEAD_S) for id_, task in self.tasks.items()
+        }
+        moves = evened(slot_of, self.slots.count, work_s)
         ready = {task: slot for task, slot in moves.items() if self._rests(task)}
         self._move(ready)
         return sorted(ready), sorted(moves.keys() - ready.keys())

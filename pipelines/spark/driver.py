@@ -71,8 +71,8 @@ REQUESTS_EVERY_S = LOOK_S
 TOPICS_EVERY_S = 5.0
 """How often brokers are asked for topics and partitions that were not there when the run began, and whether those that
 were are still the same; and how often a run that commits nothing looks whether a newer driver has taken over."""
-EVEN_EVERY_S = 10.0
-"""How often it is looked whether some slots work much more than others."""
+EVEN_EVERY_S = 5.0
+"""How often it is looked whether some slots have much more to do than others."""
 SINK_TELLS = 2
 """How often it must be told how the sinks are doing before a request for one is answered: the first that comes may have
 been written before what the request is about."""
@@ -638,14 +638,14 @@ class Driver:
         return moved
 
     def _even_slots(self) -> None:
-        """Have tasks leave slots that work much more than others; those that are at work now will do so later."""
+        """Have tasks leave slots that have much more to do than others; those that are at work now will do so later."""
         try:
-            moved, left = self._coordinator.even_slots()
+            moved, left = self._coordinator.even_slots(self._ends)
         except RunError as error:  # whoever waits for its plans finds out what is wrong with it
             moved, left = [], []
             log.warning("%s", error)
         if moved:
-            log.info("moved to slots that work less: %s", ", ".join(map(str, moved)))
+            log.info("moved to slots that have less to do: %s", ", ".join(map(str, moved)))
         if not left:
             self._clock.evened = time.monotonic()
 

@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 from weir.state.types import TaskId
 
-BUSY = 0.7
-"""Only tasks of slots that work so much of the time are moved to others."""
+AHEAD_S = 5.0
+"""How far ahead work is looked at, besides what waits already."""
+BUSY_S = 0.7 * AHEAD_S
+"""Only tasks of slots that have so much work are moved to others."""
 GAIN = 0.1
-"""By how much of the time a move must relieve the busiest slot, so that what is measured a little differently the next
-time moves nothing back."""
+"""By which part of its work a move must relieve the busiest slot, so that what is measured a little differently later
+moves nothing back."""
 
 
 def spread(tasks: Iterable[TaskId], slots: int, costs: Mapping[TaskId, float]) -> dict[TaskId, int]:
@@ -76,34 +78,33 @@ def relieved(
     return found
 
 
-def evened(slot_of: Mapping[TaskId, int], slots: int, shares: Mapping[TaskId, float]) -> dict[TaskId, int]:
+def evened(slot_of: Mapping[TaskId, int], slots: int, work_s: Mapping[TaskId, float]) -> dict[TaskId, int]:
     """Which tasks move to other slots so that the busiest has less to do.
 
-    ``shares`` says how much of the time each task keeps its slot at work.
+    ``work_s`` says for how many seconds each task will keep its slot at work, by what waits for it and by what comes.
 
     One task after another leaves the busiest slot for the one with least work, as long as that slot is busy and a move
     brings much: the task that leaves the two most alike.
 
     >>> tasks = {TaskId(0, 0): 0, TaskId(0, 1): 0, TaskId(0, 2): 1, TaskId(0, 3): 1}
-    >>> shares = dict(zip(tasks, [0.7, 0.2, 0.2, 0.2]))
-    >>> evened(tasks, 2, shares)
+    >>> evened(tasks, 2, dict(zip(tasks, [7.0, 2.0, 2.0, 2.0])))
     {TaskId(sub_topology=0, partition=1): 1}
     """
     found, held = dict[TaskId, int](), dict(slot_of)
     loads = [0.0] * slots
     for task, slot in held.items():
-        loads[slot] += shares.get(task, 0.0)
+        loads[slot] += work_s.get(task, 0.0)
     while slots > 1:
         busiest, freest = loads.index(max(loads)), loads.index(min(loads))
         greatest = {
-            task: max(loads[busiest] - share, loads[freest] + share)
+            task: max(loads[busiest] - seconds, loads[freest] + seconds)
             for task, slot in held.items()
-            if slot == busiest and (share := shares.get(task, 0.0))
+            if slot == busiest and (seconds := work_s.get(task, 0.0))
         }
-        if not greatest or loads[busiest] < BUSY or loads[busiest] - min(greatest.values()) < GAIN:
+        if not greatest or loads[busiest] < BUSY_S or min(greatest.values()) > (1 - GAIN) * loads[busiest]:
             break
         task = min(greatest, key=lambda task: (greatest[task], task.sub_topology, task.partition))
-        loads[busiest] -= shares[task]
-        loads[freest] += shares[task]
+        loads[busiest] -= work_s[task]
+        loads[freest] += work_s[task]
         found[task] = held[task] = freest
     return found

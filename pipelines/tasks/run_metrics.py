@@ -141,9 +141,11 @@ class RunMetrics:
         """How much of the last minute epochs of the task have taken in its slot."""
         return self._sensors[TASK, task, "", _BUSY].sum
 
-    def busy_share(self, task: str) -> float:
-        """The same as a share of the time."""
-        return self._sensors[TASK, task, "", _BUSY].rate
+    def work_s(self, task: str, lag: int, seconds: float) -> float:
+        """For how long a task will keep its slot busy: over so many ``seconds`` and with the ``lag`` that waits, if it
+        goes on as over the last minute."""
+        busy, records = self._sensors[TASK, task, "", _BUSY], self._sensors[TASK, task, "", "process"]
+        return busy.rate * seconds + (lag * busy.sum / records.sum if records.sum else 0.0)
 
     def restoring(self, task: str, rows: int, remaining: int) -> None:
         """Note that a running restore has loaded ``rows`` and has about ``remaining`` to go."""

@@ -151,7 +151,7 @@ class World:
         if not self._is_restless:
             yield
             return
-        with patch.multiple(spread, BUSY=0.0, GAIN=1e-6), patch("weir.pipelines.spark.driver.EVEN_EVERY_S", 0.0):
+        with patch.multiple(spread, BUSY_S=0.0, GAIN=1e-6), patch("weir.pipelines.spark.driver.EVEN_EVERY_S", 0.0):
             yield
 
     def _run(self) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Int64, StreamsBuilder, String
-from weir.pipelines.spark.spread import BUSY, GAIN, evened, freest, relieved, spread
+from weir.pipelines.spark.spread import BUSY_S, GAIN, evened, freest, relieved, spread
 from weir.state.types import TaskId
 
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
@@ -148,35 +148,35 @@ def test_tasks_at_work_stay_and_their_slots_are_not_empty(held, slots, resting, 
 
 
 @pytest.mark.parametrize(
-    ("held", "slots", "shares", "moves"),
+    ("held", "slots", "work_s", "moves"),
     [
-        pytest.param([0, 1, 0, 1], 2, [0.6, 0.13, 0.13, 0.14], {2: 1}, id="the heavy one gets a slot to itself"),
-        pytest.param([0, 0, 0, 1], 2, [0.2, 0.2, 0.2, 0.05], {}, id="nobody is busy"),
-        pytest.param([0, 1, 1], 2, [0.95, 0.2, 0.2], {}, id="one task cannot be divided"),
-        pytest.param([0, 0, 1], 2, [0.5, 0.4, 0.85], {}, id="what little a move brings is not worth it"),
-        pytest.param([0, 0, 0, 0], 2, [0.24] * 4, {0: 1, 1: 1}, id="several move at once"),
-        pytest.param([0, 0], 1, [0.5, 0.5], {}, id="there is one slot"),
+        pytest.param([0, 1, 0, 1], 2, [6, 1.3, 1.3, 1.4], {2: 1}, id="the heavy one gets a slot to itself"),
+        pytest.param([0, 0, 0, 1], 2, [1, 1, 1, 0.5], {}, id="nobody is busy"),
+        pytest.param([0, 1, 1], 2, [9.5, 2, 2], {}, id="one task cannot be divided"),
+        pytest.param([0, 0, 1], 2, [5, 4, 8.5], {}, id="what little a move brings is not worth it"),
+        pytest.param([0, 0, 0, 0], 2, [2.4] * 4, {0: 1, 1: 1}, id="several move at once"),
+        pytest.param([0, 0], 1, [5, 5], {}, id="there is one slot"),
     ],
 )
-def test_tasks_leave_a_busy_slot_for_those_that_work_less(held, slots, shares, moves):
+def test_tasks_leave_a_busy_slot_for_those_with_less_work(held, slots, work_s, moves):
     tasks = [TaskId(0, number) for number in range(len(held))]
-    found = evened(dict(zip(tasks, held, strict=True)), slots, dict(zip(tasks, shares, strict=True)))
+    found = evened(dict(zip(tasks, held, strict=True)), slots, dict(zip(tasks, work_s, strict=True)))
     assert {task.partition: slot for task, slot in found.items()} == moves
 
 
-@given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 4), st.floats(0, 1)), min_size=1, max_size=12))
+@given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 4), st.floats(0, 9)), min_size=1, max_size=12))
 def test_evened_slots_are_relieved_and_then_stay(slots, placed):
     tasks = {TaskId(0, number): slot % slots for number, (slot, _) in enumerate(placed)}
-    shares = {task: share for task, (_, share) in zip(tasks, placed, strict=True)}
+    work_s = {task: seconds for task, (_, seconds) in zip(tasks, placed, strict=True)}
 
     def greatest(slot_of):
-        return max(sum(shares[task] for task, slot in slot_of.items() if slot == each) for each in range(slots))
+        return max(sum(work_s[task] for task, slot in slot_of.items() if slot == each) for each in range(slots))
 
-    after = tasks | (moves := evened(tasks, slots, shares))
+    after = tasks | (moves := evened(tasks, slots, work_s))
     if moves:
-        assert greatest(tasks) >= BUSY
+        assert greatest(tasks) >= BUSY_S
         assert greatest(after) <= greatest(tasks) + 1e-9
-    assert evened(after, slots, shares) == {}
-    least = max(*shares.values(), sum(shares.values()) / slots) if len(shares) > 1 else shares[TaskId(0, 0)]
-    if slots == 2 and greatest(after) >= BUSY:
-        assert greatest(after) <= least + max(shares.values()) / 2 + GAIN + 1e-9
+    assert evened(after, slots, work_s) == {}
+    if slots == 2 and greatest(after) >= BUSY_S:
+        ideal = max(*work_s.values(), sum(work_s.values()) / slots, 0.0)
+        assert greatest(after) <= (ideal + max(work_s.values()) / 2) / (1 - GAIN) + 1e-9
