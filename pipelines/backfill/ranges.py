@@ -85,13 +85,15 @@ def kafka_ranges(application: Application, cluster: History, cut: CommitRecord, 
     }
     wanted = sorted(ends)
     oldest, first = cluster.beginning_offsets(wanted), cluster.offsets_at(wanted, from_ms)
+    kept = cluster.offsets_at(wanted, 0)  # partitions may begin with offsets that hold no record
     ranges: Ranges = {}
     for (topic, partition), end in sorted(ends.items()):
         found = first[topic, partition]
         start = end if found is None else min(found, end)
         if not application.topology.source(topic).timestamp.is_records_own:
             start = oldest[topic, partition]
-        if start <= oldest[topic, partition] and oldest[topic, partition] > 0:
+        first_kept = kept[topic, partition]
+        if oldest[topic, partition] > 0 and (first_kept is None or start <= first_kept):
             raise HistoryLostError(application.id, topic, partition, oldest[topic, partition])
         ranges.setdefault(topic, {})[partition] = (start, end)
     return ranges

@@ -48,7 +48,7 @@ class Cluster:
                 (
                     offset
                     for offset, row in enumerate(self.topics.rows[wanted])
-                    if offset >= self.oldest and row[2] >= time_ms
+                    if offset >= self.oldest and row is not None and row[2] >= time_ms
                 ),
                 None,
             )

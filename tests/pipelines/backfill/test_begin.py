@@ -128,6 +128,16 @@ def test_days_whose_records_may_have_expired_are_refused(topics):
         kafka_ranges(program, Cluster(topics, oldest=12), cut(), 99 * DAY_MS)
 
 
+def test_days_are_refused_too_if_what_is_kept_begins_with_the_marker_of_a_transaction(topics):
+    builder, stream = clicks()
+    stream.to_delta("facts")
+    program, log = application(builder), topics.rows["clicks", 0]
+    log.insert(4, None)
+    assert kafka_ranges(program, Cluster(topics, oldest=3), cut(), DAYS.start_ms) == {"clicks": {0: (5, 9)}}
+    with pytest.raises(HistoryLostError, match="partition 0, begins at offset 4"):
+        kafka_ranges(program, Cluster(topics, oldest=4), cut(), DAYS.start_ms)
+
+
 def test_a_topic_whose_times_are_taken_from_a_column_is_read_from_its_beginning(topics):
     builder, stream = clicks(timestamp=FailOnInvalidTimestamp(of="at"))
     stream.to_delta("facts")
