@@ -615,6 +615,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
 """What messages of refusals offer and no test runs from there, with the reason."""
 
 NO_WAYS_OUT = {
+    "pipelines/assignment/checks.py InvalidAssignmentError",
     "pipelines/spark/errors.py StateInDoubtError",
     "pipelines/spark/errors.py UnconfirmedReadsError",
     "pipelines/operations/doubts.py InDoubtError",

@@ -201,9 +201,9 @@ class RunMetrics:
             ("map-size-bytes", figures.map_bytes),
             (USED_BYTES, figures.used_bytes),
             ("num-readers", figures.readers),
-            (ROWS, figures.rows),
         ):
             self._gauges[STATE, task, "", name] = value
+        self._gauges[TASK, task, "", ROWS] = figures.rows
         if not self._is_debug:
             return
         for store, values in figures.apply_ms_of.items():

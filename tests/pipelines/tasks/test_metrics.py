@@ -205,7 +205,7 @@ def test_readings_have_kafka_streams_names_and_tags():
         (state, "map-size-bytes", "0_1"): 1 << 26,
         (state, "map-used-bytes", "0_1"): 8192,
         (state, "num-readers", "0_1"): 1,
-        (state, "num-keys", "0_1"): 4,
+        (task, "num-keys", "0_1"): 4,
         (state, "num-keys", "0_1", "held"): 3,
         (state, "num-pages", "0_1", "held"): 1,
         (state, "depth", "0_1", "held"): 2,
