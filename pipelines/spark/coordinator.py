@@ -429,8 +429,7 @@ class Coordinator:
     def move_to_freest(self, task_id: TaskId) -> None:
         """Have a task whose state is lost or in doubt continue in the slot whose tasks have worked least over the last
         minute, other than its own if there is another one."""
-        slot_of = {task.id: task.slot for task in self.tasks.values()}
-        costs = {task: self.metrics.busy_s(str(task)) for task in self.tasks}
+        slot_of, costs = self._slot_of, {task: self.metrics.busy_s(str(task)) for task in self.tasks}
         slot = freest(task_id, slot_of, self.slots.count, costs)
         if slot != slot_of[task_id]:
             self.slots.move(task_id, slot)
@@ -442,10 +441,9 @@ class Coordinator:
         Raises:
             RunError: A slot does not answer; some may have moved.
         """
-        slot_of = {task.id: task.slot for task in self.tasks.values()}
         resting = {task for task in self.tasks if self._rests(task)}
-        costs = {task: self.metrics.busy_s(str(task)) for task in slot_of}
-        moves = relieved(slot_of, self.slots.count, costs, resting)
+        costs = {task: self.metrics.busy_s(str(task)) for task in self.tasks}
+        moves = relieved(self._slot_of, self.slots.count, costs, resting)
         self._move(moves)
         return sorted(moves)
 
@@ -456,14 +454,17 @@ class Coordinator:
         Raises:
             RunError: A slot does not answer; some may have moved.
         """
-        slot_of = {task.id: task.slot for task in self.tasks.values()}
         work_s = {
             id_: self.metrics.work_s(str(id_), total_lag([task], ends), AHEAD_S) for id_, task in self.tasks.items()
         }
-        moves = evened(slot_of, self.slots.count, work_s)
+        moves = evened(self._slot_of, self.slots.count, work_s)
         ready = {task: slot for task, slot in moves.items() if self._rests(task)}
         self._move(ready)
         return sorted(ready), sorted(moves.keys() - ready.keys())
+
+    @property
+    def _slot_of(self) -> dict[TaskId, int]:
+        return {task.id: task.slot for task in self.tasks.values()}
 
     def _rests(self, task: TaskId) -> bool:
         return self.tasks[task].state is TaskState.RUNNING and self.slots.is_free(task)
