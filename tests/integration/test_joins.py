@@ -26,7 +26,7 @@ UPDATES = ("profiles",)
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return Settings(dir=tmp_path_factory.mktemp("joins"), slots=2, max_epoch_records=400)
+    return Settings(dir=tmp_path_factory.mktemp("joins"), slots=2, max_epoch_records=32)
 
 
 @pytest.fixture(scope="module")

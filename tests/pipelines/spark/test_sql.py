@@ -363,6 +363,7 @@ class Prompt:
         command = [sys.executable, "-c", code, "sql", "air", "--dir", str(air.settings.dir), *options]
         self.pid, self.place = pty.fork()
         if self.pid == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # as on a terminal, also where tests run in the background
             os.execve(command[0], command, {**os.environ, "TERM": "dumb", "COLUMNS": "200"})
         self.seen, self.is_over = "", False
 
