@@ -10,16 +10,19 @@ BY_MODULE := -n 2 --dist loadscope --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check quick test faults fuzz simulate bench wheels lock clean
+.PHONY: help setup demo cluster-demo check quick test faults fuzz simulate bench wheels lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Create .venv with the locked packages, this project and the Java jars; quick if all is there
 	@tools/setup.sh
 
 demo: setup ## Load 336,776 flights, run the flights application, serve the Dagster UI
 	.venv/bin/weir demo $(ARGS)
+
+cluster-demo: setup ## Run the flights on a Spark cluster: a master and two workers, each with state of its own
+	.venv/bin/weir demo --workers 2 $(ARGS)
 
 check: setup ## Formatter, linter and type checker
 	$(PYTHON) -m ruff format --check .

@@ -1,10 +1,11 @@
 """Settings of a place where Weir runs: folder, brokers, slots, limits; what belongs to a program is in ``Application``.
 
-Only this module reads the environment. A value comes from the first of: a flag (``--dir``, ``--set key=value``), a
-``WEIR_*`` variable, ``weir.toml`` in the current folder, the default. Kafka client properties keep librdkafka's names:
-``--set kafka.security.protocol=SASL_SSL``, ``WEIR_KAFKA_SECURITY_PROTOCOL=SASL_SSL``, or a ``[kafka]`` table. Spark
-properties keep Spark's: ``--set spark.driver.memory=2g`` or a ``[spark]`` table. The schema registry's client takes
-``--set schema_registry.url=...``, ``WEIR_SCHEMA_REGISTRY_URL`` or a ``[schema_registry]`` table.
+Only this module and ``weir.infra.environment`` read the environment. A value comes from the first of: a flag
+(``--dir``, ``--set key=value``), a ``WEIR_*`` variable, ``weir.toml`` in the current folder, the default. Kafka client
+properties keep librdkafka's names: ``--set kafka.security.protocol=SASL_SSL``,
+``WEIR_KAFKA_SECURITY_PROTOCOL=SASL_SSL``, or a ``[kafka]`` table. Spark properties keep Spark's: ``--set
+spark.driver.memory=2g`` or a ``[spark]`` table. The schema registry's client takes ``--set schema_registry.url=...``,
+``WEIR_SCHEMA_REGISTRY_URL`` or a ``[schema_registry]`` table.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from weir.infra.environment import DIR, STATE
 
 CONFIG_FILE = "weir.toml"
 PREFIX = "WEIR_"
@@ -52,7 +55,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    dir: Path = Path(".weir")
+    dir: Path = Path(DIR)
     """Contains everything that a run leaves behind; made absolute."""
     warehouse: Path | str = Field(default_factory=lambda others: others["dir"] / "warehouse")
     """Where everything is that is committed: a path, made absolute, or the URI of a folder of an object store, as a
@@ -65,6 +68,15 @@ class Settings(BaseModel):
     """librdkafka properties for every client, for example for SASL and TLS."""
     slots: int = Field(default_factory=lambda: max(2, len(os.sched_getaffinity(0))), ge=1, le=1024)
     """How many tasks run at the same time; by default the number of cores, but at least 2."""
+    master: str = ""
+    """The cluster manager of a Spark cluster, such as ``spark://host:7077``, ``yarn`` or ``k8s://https://host:6443``;
+    without one, slots are threads of this host."""
+    executors: int = Field(default=2, ge=1)
+    """How many executors a run asks its cluster for; the slots are divided among them."""
+    standby_replicas: int = Field(default=0, ge=0)
+    """On how many other executors of the cluster each task has a standby, which follows its stores."""
+    driver_host: str = "127.0.0.1"
+    """The address at which executors reach the driver; by default none but those of this host do."""
     max_epoch_records: int = Field(default=1_000_000, ge=1)
     """The most records that an epoch reads, over all tasks; of each topic, where a task reads several."""
     max_epoch_bytes: int = Field(default=256 << 20, ge=1 << 10)
@@ -206,7 +218,7 @@ class Settings(BaseModel):
 
     @property
     def state_dir(self) -> Path:
-        return self.dir / "state"
+        return self.dir / STATE
 
     @property
     def logs(self) -> Path:

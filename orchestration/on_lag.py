@@ -152,6 +152,11 @@ def cause_of(measured: Measured, on_lag: OnLag, name: str) -> Cause:
             sentence=", ".join(f"task {task.task} is {task.status}" for task in under_repair),
             advice="the driver restores it by itself; weir_restore tries again at once",
         )
+    if isolated := [task for task in measured.tasks if task.status == "isolated"]:
+        return Cause(
+            sentence=", ".join(f"task {task.task} is isolated ({task.reason})" for task in isolated),
+            advice="it tries again by itself; the program or its input has to be corrected",
+        )
     found = (
         _one_task(measured, on_lag, name)
         or _costly_commits(measured, on_lag, name)

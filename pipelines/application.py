@@ -45,6 +45,7 @@ class Application:
         on_error: OnError = "fail",
         on_processing_error: OnError = "fail",
         on_delivery_error: Literal["wait", "dead_letter"] = "wait",
+        on_task_error: Literal["stop", "isolate"] = "stop",
         dead_letter_topic: str | None = None,
         start: Literal["earliest", "latest"] = "earliest",
         max_skew: timedelta | None = None,
@@ -67,6 +68,9 @@ class Application:
                 record that is left out leaves no trace in the stores and results of the task that it failed in.
             on_delivery_error: What to do with a committed row that a topic or database will never take: wait at it
                 until somebody decides ("wait"), or put it into the dead letters and go on ("dead_letter").
+            on_task_error: What to do when a task cannot go on, at a record for which ``on_error`` says "fail" or for
+                another reason: commit what the others have done and stop the run ("stop"), or have them go on while it
+                tries again after a second, two, and so on up to a minute ("isolate"). Runs until caught up stop.
             dead_letter_topic: A Kafka topic that gets each dead letter too, exactly once, with its key, value, time
                 and headers, and headers that say what happened (KIP-1034).
             start: Where to begin in a topic without a committed offset.
@@ -110,6 +114,8 @@ class Application:
             raise TopologyError(f'start is {start!r}; it must be "earliest" or "latest"')
         if on_delivery_error not in ("wait", "dead_letter"):
             raise TopologyError(f'on_delivery_error is {on_delivery_error!r}; it must be "wait" or "dead_letter"')
+        if on_task_error not in ("stop", "isolate"):
+            raise TopologyError(f'on_task_error is {on_task_error!r}; it must be "stop" or "isolate"')
         if uncommitted_max_bytes != NO_LIMIT and (
             not isinstance(uncommitted_max_bytes, int) or uncommitted_max_bytes < 1
         ):
@@ -129,6 +135,7 @@ class Application:
         self.on_error = checked(on_error, "on_error")
         self.on_processing_error = checked(on_processing_error, "on_processing_error")
         self.on_delivery_error, self.start = on_delivery_error, start
+        self.on_task_error = on_task_error
         self.uncommitted_max_bytes, self.uncommitted_max_rollback = uncommitted_max_bytes, uncommitted_max_rollback
         self.state_isolation = IsolationLevel(state_isolation)
         self.topology = builder.build()

@@ -239,8 +239,10 @@ def test_only_the_settings_read_the_environment():
     # The others pass it on: to servers they start, and to PySpark, which takes some settings in no other way.
     assert found == {
         "infra/settings.py",
+        "infra/environment.py",
         "pipelines/cli/keeper.py",
         "infra/spark/session.py",
+        "infra/spark/standalone.py",
         "infra/class_archives.py",
     }
 

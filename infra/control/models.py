@@ -61,6 +61,8 @@ class TaskStatus(Base):
     application: Mapped[str] = mapped_column(primary_key=True)
     task: Mapped[str] = mapped_column(primary_key=True)
     slot: Mapped[int]
+    executor: Mapped[str | None]
+    standbys: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     status: Mapped[str]
     state: Mapped[str | None]
     positions: Mapped[dict[str, Any]] = mapped_column(JSON)

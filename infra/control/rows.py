@@ -35,6 +35,10 @@ class TaskStatusRow:
     slot: int
     status: str
     """running, restoring, in doubt or paused."""
+    executor: str | None = None
+    """The id of the executor that the slot is on; ``driver`` on a single host."""
+    standbys: Mapping[str, float] | None = None
+    """By how many seconds each standby is behind the commits, by executor."""
     state: str | None = None
     """The state id, ``generation.epoch``."""
     positions: Mapping[str, Any] = field(default_factory=dict)

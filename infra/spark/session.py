@@ -30,7 +30,7 @@ from weir.infra.jars import jars
 from weir.infra.java import java_executable, shared_classes
 from weir.infra.settings import Settings, environment_value, is_secret
 
-DRIVER_MEMORY = "700m"
+DRIVER_MEMORY = EXECUTOR_MEMORY = "700m"
 TASK_TRIES = 4
 ON_S3 = "s3://"
 """How the URIs of object stores begin that a session can read."""
@@ -101,11 +101,16 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
         SparkStartError: Java has ended before it was ready.
     """
     cores = len(os.sched_getaffinity(0))
+    place = (
+        _on_cluster(settings)
+        if settings.master
+        else {"spark.master": f"local[{settings.slots + max(settings.slots, cores)},{TASK_TRIES}]"}
+    )
     return _context(
         settings,
         f"weir-{application_id}",
         {
-            "spark.master": f"local[{settings.slots + max(settings.slots, cores)},{TASK_TRIES}]",
+            **place,
             "spark.scheduler.mode": "FAIR",
             "spark.speculation": "false",
             # Workers and Java talk by files of the sockets' folder instead of ports, which took 76 ms a job, not 32.
@@ -116,6 +121,32 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
         },
         java_options=(*_SMALL_JAVA, *java_options),
     )
+
+
+def cores_of_executor(settings: Settings) -> int:
+    """How many of Spark's cores an executor of a cluster has: one for each of its slots, and as many each for restores
+    and snapshots, and for the slots of one that is lost."""
+    return 3 * -(-settings.slots // settings.executors)
+
+
+def _on_cluster(settings: Settings) -> dict[str, str]:
+    """Executors, and jobs that wait for the one that they belong to, since its state is there, and go elsewhere once
+    that is gone."""
+    cores = cores_of_executor(settings)
+    return {
+        "spark.master": settings.master,
+        "spark.executor.cores": str(cores),
+        "spark.cores.max": str(cores * settings.executors),
+        "spark.executor.instances": str(settings.executors),
+        "spark.task.maxFailures": str(TASK_TRIES),
+        "spark.locality.wait": "1h",
+        "spark.executor.heartbeatInterval": "5s",
+        "spark.network.timeoutInterval": "5s",
+        "spark.network.timeout": "30s",  # after that an executor that gives no sign is lost, not after two minutes
+        "spark.executor.memory": EXECUTOR_MEMORY,
+        "spark.driver.host": settings.driver_host,
+        "spark.driver.bindAddress": settings.driver_host,
+    }
 
 
 def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence[str] = ()) -> SparkSession:
@@ -207,7 +238,7 @@ def _context(
         {
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": settings.driver_host,
             "SPARK_LOCAL_DIRS": str(settings.tmp),
             "SPARK_LAUNCHER_OPTS": " ".join(_SHORT_JAVA),
         }
@@ -234,12 +265,12 @@ def _context(
                 ("spark.driver.host", "127.0.0.1"),
                 ("spark.driver.bindAddress", "127.0.0.1"),
                 ("spark.driver.extraJavaOptions", options),
-                ("spark.authenticate", "true"),  # Spark makes the secret and keeps it in memory
+                *([("spark.authenticate", "true")] if not settings.master else ()),  # makes a secret, in memory
                 ("spark.ui.enabled", "false"),
                 ("spark.ui.showConsoleProgress", "false"),
                 ("spark.log.level", "ERROR"),
                 ("spark.local.dir", str(settings.tmp)),
-                ("spark.python.unix.domain.socket.dir", str(sockets)),
+                *([("spark.python.unix.domain.socket.dir", str(sockets))] if not settings.master else ()),
                 ("spark.sql.warehouse.dir", str(settings.dir / "spark" / "warehouse")),
                 ("spark.sql.session.timeZone", "UTC"),
                 ("spark.executorEnv.POLARS_MAX_THREADS", "1"),

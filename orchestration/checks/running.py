@@ -17,7 +17,7 @@ from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 
 RUNNING_CHECK = "running"
-SILENT_MAX_S = 12.0
+SILENT_MAX_S = 10.0
 """A driver gives a heartbeat each two seconds, whatever it is at. A sensor looks each ten, so that a page shows within
 half a minute that there is none."""
 NEWEST_RUNS = 25
@@ -107,6 +107,7 @@ def _living(supervised: Supervised, driver: ApplicationStatus, now_s: float) -> 
         return _result(supervised, "waiting", driver.waits_for, warn)
     for state, what, severity in (
         ("in doubt", "in doubt and process nothing", dg.AssetCheckSeverity.ERROR),
+        ("isolated", "isolated: their epochs fail, and the others go on", dg.AssetCheckSeverity.ERROR),
         ("restoring", "being restored", warn),
     ):
         if tasks := [task for task in driver.tasks if task.status == state]:

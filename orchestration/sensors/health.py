@@ -58,16 +58,24 @@ def health(look: Look) -> Found:
 
 
 def repairs(status: ApplicationStatus) -> dict[str, str]:
-    """The tasks of a running driver that are restoring or in doubt, a sentence each by name."""
-    return {
-        f"task {task.task} restores": f"task {task.task} is restoring: {task.reason}"
-        for task in status.tasks
-        if task.status == "restoring"
-    } | {
-        f"task {task.task} in doubt": f"task {task.task} is in doubt and processes nothing: {task.reason}"
-        for task in status.tasks
-        if task.status == "in doubt"
-    }
+    """The tasks of a running driver that are restoring, in doubt or isolated, a sentence each by name."""
+    return (
+        {
+            f"task {task.task} restores": f"task {task.task} is restoring: {task.reason}"
+            for task in status.tasks
+            if task.status == "restoring"
+        }
+        | {
+            f"task {task.task} in doubt": f"task {task.task} is in doubt and processes nothing: {task.reason}"
+            for task in status.tasks
+            if task.status == "in doubt"
+        }
+        | {
+            f"task {task.task} is isolated": f"task {task.task} is isolated, and the others go on: {task.reason}"
+            for task in status.tasks
+            if task.status == "isolated"
+        }
+    )
 
 
 def lag_conditions(database: ControlDatabase, status: ApplicationStatus, thresholds: Thresholds) -> dict[str, str]:

@@ -27,14 +27,33 @@ def commit(application: AppArgument, directory: DirOption = None, debug: DebugOp
     console.print(f"{application}: {_ask(load_settings(directory, writes=True), application, 'commit')}", markup=False)
 
 
-def pause(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Make a running application commit and stop reading until it is resumed."""
-    console.print(f"{application}: {_ask(load_settings(directory, writes=True), application, 'pause')}", markup=False)
+TasksArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[TASK]",
+        help="Only this task, such as 0_1, or those of a sub-topology, such as 0; by their stored names, too.",
+    ),
+]
 
 
-def resume(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
+def pause(
+    application: AppArgument, tasks: TasksArgument = None, directory: DirOption = None, debug: DebugOption = False
+) -> None:
+    """Make a running application commit and stop reading until it is resumed, or until its driver ends."""
+    arguments = {"tasks": tasks} if tasks else None
+    console.print(
+        f"{application}: {_ask(load_settings(directory, writes=True), application, 'pause', arguments)}", markup=False
+    )
+
+
+def resume(
+    application: AppArgument, tasks: TasksArgument = None, directory: DirOption = None, debug: DebugOption = False
+) -> None:
     """Let a paused application continue."""
-    console.print(f"{application}: {_ask(load_settings(directory, writes=True), application, 'resume')}", markup=False)
+    arguments = {"tasks": tasks} if tasks else None
+    console.print(
+        f"{application}: {_ask(load_settings(directory, writes=True), application, 'resume', arguments)}", markup=False
+    )
 
 
 def snapshot(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:

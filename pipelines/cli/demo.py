@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ from weir.state.storage.places import folder_at
 
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
+    from weir.infra.spark.standalone import StandaloneCluster
     from weir.pipelines.examples.loading import LoadSummary
     from weir.pipelines.spark.progress import RunSummary
 
@@ -41,6 +43,16 @@ def demo(
     no_ui: Annotated[
         bool, typer.Option("--no-ui", help="Exit after printing the results, without starting the Dagster UI.")
     ] = False,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            min=0,
+            help="Run the flights on a Spark cluster of a master and N workers, processes of this host that end with "
+            "the demo; without the UI.",
+        ),
+    ] = 0,
     assignments: SetOption = None,
     directory: DirOption = None,
     debug: DebugOption = False,
@@ -55,15 +67,18 @@ def demo(
     settings = load_settings(directory, parse_assignments(assignments or []), writes=True)
     notices.print(f"Weir's demo in {settings.dir}: starting Kafka", markup=False, soft_wrap=True)
     if example is Example.CUSTOMERS:
+        if workers:
+            raise typer.BadParameter("only the flights run on a cluster: leave out --workers, or `customers`")
         from weir.pipelines.cli.demo_customers import deliver
 
         deliver(settings)
     else:
-        _show_flights(settings, no_ui=no_ui)
+        _show_flights(settings, workers, no_ui=no_ui or bool(workers))
 
 
-def _show_flights(settings: Settings, *, no_ui: bool) -> None:
+def _show_flights(settings: Settings, workers: int, *, no_ui: bool) -> None:
     from weir.infra.kafka.broker import broker_for
+    from weir.infra.spark.standalone import StandaloneCluster
     from weir.pipelines.cli.progress import TerminalWarnings, counting, following
     from weir.pipelines.examples.load_flights import load
     from weir.pipelines.operations.drive import drive
@@ -75,10 +90,11 @@ def _show_flights(settings: Settings, *, no_ui: bool) -> None:
                 client_properties=settings.kafka,
                 on_progress=lambda done, total: show(done, total, ""),
             )
-        with following("running flights") as on_progress:
+        on_cluster = StandaloneCluster(settings.dir / "cluster", settings, workers) if workers else nullcontext()
+        with following("running flights") as on_progress, on_cluster as cluster:
             summary = drive(
                 REFERENCE,
-                settings,
+                cluster.settings if cluster else settings,
                 until_caught_up=True,
                 owner="weir run",
                 on_progress=on_progress,
@@ -87,14 +103,16 @@ def _show_flights(settings: Settings, *, no_ui: bool) -> None:
         if summary.reason != "caught_up":
             console.print("Stopped and committed; `weir demo` continues from here.")
             return
-        print_results(settings, loaded, summary)
+        print_results(settings, loaded, summary, cluster)
         if not no_ui:
             from weir.pipelines.cli.dagster_ui import serve
 
             serve(settings)
 
 
-def print_results(settings: Settings, loaded: LoadSummary, summary: RunSummary) -> None:
+def print_results(
+    settings: Settings, loaded: LoadSummary, summary: RunSummary, cluster: StandaloneCluster | None = None
+) -> None:
     """A summary of the two output tables, counts, where everything is stored, and what to try next."""
     import polars as pl
 
@@ -137,10 +155,25 @@ def print_results(settings: Settings, loaded: LoadSummary, summary: RunSummary) 
     where = "" if settings.dir == Path.cwd() / ".weir" else f" --dir {settings.dir}"
     console.print(
         f"\nTables (Delta):  {folder}/carrier_totals\n                 {folder}/late_departures"
-        f"\nState (LMDB):    {settings.state_dir / summary.application}"
+        f"\nState (LMDB):    {_places(settings, summary.application, cluster)}"
         f"\n\nTry next:\n  {weir} show {summary.application} late_departures --limit 5{where}"
-        f"\n  {weir} query {summary.application} by_carrier UA{where}\n  {weir} status{where}"
-        f"\n  {weir} describe {REFERENCE}",
+        + (
+            f"\n  {weir} tasks {summary.application}"
+            if cluster
+            else f"\n  {weir} query {summary.application} by_carrier UA"
+        )
+        + f"{where}\n  {weir} status{where}\n  {weir} describe {REFERENCE}",
         markup=False,
         soft_wrap=True,
+    )
+
+
+def _places(settings: Settings, application: str, cluster: StandaloneCluster | None) -> str:
+    """Where the tasks' state is; on a cluster, also of which tasks."""
+    if cluster is None:
+        return str(settings.state_dir / application)
+    folders = [cluster.dir_of(number) / "state" / application for number in sorted(cluster.workers)]
+    return "\n                 ".join(
+        f"{folder}: {', '.join(sorted(place.parent.name for place in folder.glob('*/CURRENT'))) or 'no task'}"
+        for folder in folders
     )

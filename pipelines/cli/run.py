@@ -66,10 +66,26 @@ def run(
             "--set metrics_host=0.0.0.0 serves every host.",
         ),
     ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master",
+            metavar="URL",
+            help="Run the tasks on a Spark cluster, such as spark://host:7077, instead of on this host; "
+            "short for --set master=URL.",
+        ),
+    ] = None,
     take_over: Annotated[
         bool,
         typer.Option(
             "--take-over", help="Start even if another driver holds the application; the other is fenced and stops."
+        ),
+    ] = False,
+    is_standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby",
+            help="Wait while another driver runs the application, on this host or another, and take over when it dies.",
         ),
     ] = False,
     accept_state_loss: Annotated[
@@ -102,6 +118,8 @@ def run(
     overrides = parse_assignments(assignments or [])
     if metrics_port is not None:
         overrides["metrics_port"] = str(metrics_port)
+    if master is not None:
+        overrides["master"] = master
     settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers, writes=True)
     with following(reference) as on_progress:
         summary = drive(
@@ -109,6 +127,7 @@ def run(
             settings,
             until_caught_up=until_caught_up,
             take_over=take_over,
+            is_standby=is_standby,
             accept_state_loss=accept_state_loss,
             accept_lost_records=accept_lost_records,
             owner="weir run",

@@ -51,9 +51,13 @@ def tasks(
 def _print_tasks(found: dict[str, Any], context: typer.Context) -> None:
     import polars as pl
 
+    from weir.infra.spark import DRIVER
+
     where = f" (process {found['pid']} on {found['host']})" if found["is_running"] else ""
     console.print(f"[bold]{found['application']}[/bold]  {found['state']}{where}", soft_wrap=True)
-    print_table(pl.DataFrame([_row(task) for task in found["tasks"]], infer_schema_length=None))
+    rows = pl.DataFrame([_row(task) for task in found["tasks"]], infer_schema_length=None)
+    is_on_cluster = any(task["executor"] not in (None, "", DRIVER) for task in found["tasks"])
+    print_table(rows if is_on_cluster else rows.drop("executor", "standbys"))
     if found["ends_unknown"]:
         at = utc_text(found["reported_at"])
         told = f"ends unknown: {found['ends_unknown']}; lag is as the driver reported it at {at}"
@@ -66,6 +70,8 @@ def _row(task: dict[str, Any]) -> dict[str, Any]:
         "task": task["task"],
         "sub_topology": task["sub_topology"],
         "slot": task["slot"],
+        "executor": task["executor"],
+        "standbys": ", ".join(f"{executor} ({behind_s:.1f} s)" for executor, behind_s in task["standbys"].items()),
         "status": task["status"],
         "committed": ", ".join(map(_committed, task["partitions"])) or "rows of other tasks",
         "lag": task["lag"],

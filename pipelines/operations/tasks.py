@@ -137,6 +137,8 @@ def _task(
         "name": name,
         "sub_topology": name.rpartition("_")[0] if name else None,
         "slot": row.slot,
+        "executor": row.executor,
+        "standbys": dict(row.standbys or {}),
         "status": row.status if life.is_running else life.state,
         "partitions": partitions,
         "lag": lag,

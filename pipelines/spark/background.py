@@ -12,9 +12,12 @@ from typing import Generic, TypeVar
 
 from pyspark import RDD, SparkContext
 
+from weir.infra.spark.executors import Executor, row_at
 from weir.pipelines.spark.slots import SLOT_VARIABLE
 from weir.state.types import TaskId
 
+BACKGROUND = "background"
+"""The environment of all these workers, so that one that has the application loaded serves the next job."""
 Answer = TypeVar("Answer")
 
 
@@ -23,7 +26,7 @@ class BackgroundJobs(Generic[Answer]):
     answer per task of the application."""
 
     def __init__(self, spark_context: SparkContext, pool: str, at_once: int = 1) -> None:
-        self._context, self._pool, self._row = spark_context, pool, spark_context.parallelize([0], 1)
+        self._context, self._pool = spark_context, pool
         self._threads = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix=pool)
         self._running: dict[tuple[TaskId, ...], Future[list[Answer]]] = {}
 
@@ -32,13 +35,18 @@ class BackgroundJobs(Generic[Answer]):
         """The tasks whose answers have not been collected yet."""
         return {task for tasks in self._running for task in tasks}
 
-    def start(self, tasks: Sequence[TaskId], work: Callable[[Iterable[object]], Iterator[Answer]]) -> None:
-        """Begin, in a separate worker; ``finished`` tells when it is done.
+    def start(
+        self,
+        tasks: Sequence[TaskId],
+        work: Callable[[Iterable[object]], Iterator[Answer]],
+        executor: Executor | None = None,
+    ) -> None:
+        """Begin, in a separate worker, of ``executor`` if one is given; ``finished`` tells when it is done.
 
         Call it from the driver's thread, which binds the job to its environment.
         """
-        self._context.environment[SLOT_VARIABLE] = self._pool
-        job = self._row.mapPartitions(work)
+        self._context.environment[SLOT_VARIABLE] = BACKGROUND
+        job = row_at(self._context, executor).mapPartitions(work)
         job._jrdd  # binds the environment of this moment  # noqa: B018
         self.watch(tasks, self._threads.submit(self._collect, job))
 

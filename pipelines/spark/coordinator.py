@@ -20,7 +20,7 @@ from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.spark.admission import admit
 from weir.pipelines.spark.beginnings import Beginnings, unlogged_of
-from weir.pipelines.spark.errors import CommitOutOfSpaceError, StateInDoubtError
+from weir.pipelines.spark.errors import CommitOutOfSpaceError, RunError, StateInDoubtError
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.late_log import log_late
 from weir.pipelines.spark.pace import NO_SHARES, Share, Took
@@ -28,7 +28,7 @@ from weir.pipelines.spark.parts import Slots, Source
 from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all, total_lag
 from weir.pipelines.spark.restore_jobs import Restored
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
-from weir.pipelines.spark.spread import AHEAD_S, evened, freest, relieved
+from weir.pipelines.spark.spread import AHEAD_S, evened, freest, relieved, shared_out
 from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.spark.uncommitted import UncommittedLimits, uncommitted_bytes
@@ -82,7 +82,8 @@ class EpochResult:
     """Whether there is something new to commit."""
     took: dict[TaskId, Took] = field(default_factory=dict)
     """What each task's part took, of those that took part."""
-    bad_record: BadRecord | None = None
+    bad_records: dict[TaskId, BadRecord] = field(default_factory=dict)
+    """Of each task that cannot go on because of one, that record."""
     has_answers: bool = False
     """Whether a task has answered."""
     stopped_early: set[TopicPartition] = field(default_factory=set)
@@ -343,6 +344,8 @@ class Coordinator:
         goes on with the epoch. Until then its tasks write nothing.
         """
         result = None if begins else self.take_up()
+        for task in self.tasks.values():
+            task.try_again(now_ms)
         running = [task for task in self.tasks.values() if task.state is TaskState.RUNNING]
         until_ms = self._until(running, ends, limits, shares) if upto_ms is None else dict.fromkeys(self.tasks, upto_ms)
         is_all_read = not (until_ms or self._under_way) and reads_all(self.tasks.values(), ends, limits, shares)
@@ -426,6 +429,28 @@ class Coordinator:
             self.slots.forget(task)
         self.tasks[task].lost(reason)
 
+    def named(self, wanted: str) -> list[Task]:
+        """The task with this id or stored name, or those of the sub-topology with this number or stored name.
+
+        Raises:
+            RunError: There is none.
+        """
+        topology = self.application.topology
+        found = [
+            task
+            for task in self.tasks.values()
+            if wanted
+            in (
+                str(task.id),
+                topology.task_name(task.id),
+                str(task.id.sub_topology),
+                topology.sub_topology(task.id.sub_topology).stored_name,
+            )
+        ]
+        if not found:
+            raise RunError(f"there is no task {wanted!r}; the tasks are {', '.join(map(str, self.tasks))}")
+        return found
+
     def move_to_freest(self, task_id: TaskId) -> None:
         """Have a task whose state is lost or in doubt continue in the slot whose tasks have worked least over the last
         minute, other than its own if there is another one."""
@@ -435,6 +460,22 @@ class Coordinator:
             self.slots.move(task_id, slot)
             self.tasks[task_id].slot = slot
 
+    def move_to_standby(self, task_id: TaskId) -> None:
+        """Have a task whose state is lost continue where it has a standby, if it has one that is not where it is, in
+        the slot there whose tasks have worked least over the last minute."""
+        task = self.tasks[task_id]
+        if not task.standbys or self.slots.executor_of(task.slot) in task.standbys:
+            return
+        costs, there = dict.fromkeys(range(self.slots.count), 0.0), self.slots.executors()
+        for other in self.tasks.values():
+            costs[other.slot] += self.metrics.busy_s(str(other.id))
+        keeps = [
+            slot for slot in costs if (executor := self.slots.executor_of(slot)) in task.standbys and executor in there
+        ]
+        if keeps:
+            task.slot = min(keeps, key=lambda slot: (costs[slot], slot))
+            self.slots.move(task_id, task.slot)
+
     def fill_slots(self) -> list[TaskId]:
         """Have tasks that rest move with their stores into slots that have none; returns these tasks.
 
@@ -443,7 +484,7 @@ class Coordinator:
         """
         resting = {task for task in self.tasks if self._rests(task)}
         costs = {task: self.metrics.busy_s(str(task)) for task in self.tasks}
-        moves = relieved(self._slot_of, self.slots.count, costs, resting)
+        moves = self._within_executors(lambda slot_of, slots: relieved(slot_of, slots, costs, resting))
         self._move(moves)
         return sorted(moves)
 
@@ -457,14 +498,44 @@ class Coordinator:
         work_s = {
             id_: self.metrics.work_s(str(id_), total_lag([task], ends), AHEAD_S) for id_, task in self.tasks.items()
         }
-        moves = evened(self._slot_of, self.slots.count, work_s)
+        moves = self._within_executors(lambda slot_of, slots: evened(slot_of, slots, work_s))
         ready = {task: slot for task, slot in moves.items() if self._rests(task)}
         self._move(ready)
         return sorted(ready), sorted(moves.keys() - ready.keys())
 
+    def follow_executors(self) -> Mapping[int, str]:
+        """Have slots whose tasks rest go to executors that have joined, where these are restored; the executor of
+        each."""
+        there = self.slots.executors()
+        if len(there) < 2:
+            return {}
+        busy = {task.slot for task in self.tasks.values() if not self._rests(task.id)}
+        homes = [self.slots.executor_of(slot) for slot in range(self.slots.count)]
+        moves = shared_out(homes, there, set(range(self.slots.count)) - busy)
+        for slot, executor in moves.items():
+            self.slots.go(slot, executor)
+        return moves
+
     @property
     def _slot_of(self) -> dict[TaskId, int]:
         return {task.id: task.slot for task in self.tasks.values()}
+
+    def _within_executors(
+        self, moves: Callable[[Mapping[TaskId, int], int], Mapping[TaskId, int]]
+    ) -> dict[TaskId, int]:
+        """The moves among the slots of each executor, since a task has no store elsewhere; ``moves`` gets the slot of
+        each task, and how many slots there are."""
+        found = dict[TaskId, int]()
+        for slots in self._slots_by_executor():
+            here = {task: slots.index(slot) for task, slot in self._slot_of.items() if slot in slots}
+            found |= {task: slots[number] for task, number in moves(here, len(slots)).items()}
+        return found
+
+    def _slots_by_executor(self) -> list[list[int]]:
+        found: dict[str, list[int]] = {}
+        for slot in range(self.slots.count):
+            found.setdefault(self.slots.executor_of(slot), []).append(slot)
+        return list(found.values())
 
     def _rests(self, task: TaskId) -> bool:
         return self.tasks[task].state is TaskState.RUNNING and self.slots.is_free(task)
@@ -476,9 +547,13 @@ class Coordinator:
 
     @property
     def has_empty_slot(self) -> bool:
-        """Whether a slot has no task although another one has several."""
+        """Whether a slot has no task although another one of its executor has several."""
         held = Counter(task.slot for task in self.tasks.values())
-        return len(held) < self.slots.count and max(held.values(), default=0) > 1
+        return any(
+            min(counts) == 0 and max(counts) > 1
+            for slots in self._slots_by_executor()
+            if (counts := [held[slot] for slot in slots])
+        )
 
     def take_doubted(self) -> dict[TaskId, str]:
         """Take tasks out of the epochs whose stores a check has found to differ since; returns what it has found.
@@ -690,7 +765,10 @@ class Coordinator:
         """A task's restore has built a new instance; the next commit records that it holds the state."""
         task = self.tasks[restored.request.task]
         task.restored(
-            restored.request.instance, from_snapshot=restored.from_snapshot, is_snapshot_gone=restored.is_snapshot_gone
+            restored.request.instance,
+            self.slots.executor_of(task.slot),
+            from_snapshot=restored.from_snapshot,
+            is_snapshot_gone=restored.is_snapshot_gone,
         )
         self.metrics.restored(str(task.id), restored.rows)
         self._has_uncommitted = True
@@ -852,7 +930,8 @@ class Coordinator:
                 )
                 result.took[task.id] = result.took[task.id] + took if task.id in result.took else took
                 result.records_in += took.records
-                result.bad_record = result.bad_record or receipt.bad_record
+                if receipt.bad_record is not None:
+                    result.bad_records[task.id] = receipt.bad_record
                 result.stopped_early |= {(topic, task.id.partition) for topic in receipt.stopped_early}
                 for blob in receipt.blobs:
                     self.tasks[self.application.topology.task_of(blob.target)].pending.append(blob)

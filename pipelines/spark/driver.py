@@ -44,6 +44,7 @@ from weir.pipelines.spark.replays import begin_replay
 from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.signs import Sign
 from weir.pipelines.spark.snapshots import Snapshots
+from weir.pipelines.spark.standbys import Standbys
 from weir.pipelines.spark.task import BEFORE_ALL_MS, Task, TaskState
 from weir.pipelines.spark.task_readings import slot_readings, task_readings
 from weir.pipelines.spark.topic_watch import TopicWatch
@@ -193,6 +194,7 @@ class Driver:
             takes_snapshots=spec.snapshot_rows > 0,
         )
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
+        self._standbys = Standbys(coordinator, executors.standbys, spec.standby_replicas)
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
         self._pace = Pace(
@@ -274,6 +276,7 @@ class Driver:
                         return self._finish(NEW_TOPICS, stop)
             self._restores.take_up()
             self._snapshots.take_up()
+            self._standbys.take_up()
             if self._fills_slots:
                 self._fill_slots()
             if time.monotonic() - self._clock.evened > EVEN_EVERY_S:
@@ -425,11 +428,18 @@ class Driver:
         if result.to_restore:
             self._restores.begin(result.to_restore)
             self._report("running", now=True)
-        if result.bad_record is not None:
-            self._commit("bad record")
-            is_violation = result.bad_record.expectation is not None
-            raise (ExpectationViolatedError if is_violation else BadRecordError)(application, result.bad_record)
+        isolates = self._is_live and self._coordinator.application.on_task_error == "isolate"
+        for task, record in result.bad_records.items():
+            is_violation = record.expectation is not None
+            bad = (ExpectationViolatedError if is_violation else BadRecordError)(application, record)
+            if not isolates:
+                self._commit("bad record")
+                raise bad
+            self._isolate(task, str(bad))
         for receipt in result.failures:
+            if receipt.status is ReceiptStatus.FAILED and isolates:
+                self._isolate(receipt.task, receipt.error)
+                continue
             if receipt.status is ReceiptStatus.FAILED:
                 with suppress(KafkaAdminError):  # the brokers may be away, and the reason another
                     self._topics.require_readable()
@@ -440,6 +450,13 @@ class Driver:
             log.warning(self._message)
             self._report("waiting", now=True)
             stop.wait(DISK_FULL_WAIT_S)
+
+    def _isolate(self, task: TaskId, error: str) -> None:
+        """Have the others go on without a task that fails."""
+        first = (error.splitlines() or ["no reason given"])[0]
+        self._coordinator.tasks[task].isolated(first, time.time_ns() // 1_000_000)
+        log.warning("task %s is isolated: %s", task, error)
+        self._report("running", now=True)
 
     def _commit_if_due(self, *, wants_commit: bool = False) -> None:
         coordinator = self._coordinator
@@ -509,6 +526,7 @@ class Driver:
             self._lag(),
         )
         self._snapshots.begin_due()
+        self._standbys.begin_due()
 
     def _asked_to_confirm(self, apart_from: Collection[str] = ()) -> Callable[[], None]:
         """Ask the brokers what ``TopicWatch.confirm`` asks; what is returned waits for the answer, and raises what that
@@ -578,13 +596,12 @@ class Driver:
                 self._commit(f"request by {request.requested_by}")
                 return f"committed epoch {coordinator.committed_epoch}"
             case "pause":
-                self._is_paused = True
+                what = self._pause(request.arguments.get("tasks", ""))
                 if coordinator.has_uncommitted:
                     self._commit("pause")
-                return f"paused after epoch {coordinator.committed_epoch}"
+                return f"paused {what}after epoch {coordinator.committed_epoch}"
             case "resume":
-                self._is_paused = False
-                return "running"
+                return self._resume(request.arguments.get("tasks", ""))
             case "stop":
                 self._stop_request = request
                 drains = "; first, no row may wait between tasks" if request.arguments.get("drain") else ""
@@ -610,6 +627,25 @@ class Driver:
                 return f"publishing snapshots of {self._snapshots.begin_all()} of {len(coordinator.tasks)} tasks"
             case _:
                 raise RunError(f"cannot answer a request of the kind {request.kind!r}")
+
+    def _pause(self, wanted: str) -> str:
+        """Everything, or the tasks that are ``wanted``; which ones, to begin a sentence."""
+        if not wanted:
+            self._is_paused = True
+            return ""
+        tasks = self._coordinator.named(wanted)
+        if busy := [task for task in tasks if not task.pause()]:
+            raise RunError(f"task {busy[0].id} is {busy[0].state}; pause it once it runs")
+        self._report("running", now=True)
+        return f"{', '.join(str(task.id) for task in tasks)} "
+
+    def _resume(self, wanted: str) -> str:
+        tasks = self._coordinator.named(wanted) if wanted else list(self._coordinator.tasks.values())
+        for task in tasks:
+            task.resume()
+        self._is_paused = self._is_paused and bool(wanted)
+        self._report("running", now=True)
+        return f"running: {', '.join(str(task.id) for task in tasks)}" if wanted else "running"
 
     def _change_interval(self, request: RequestRow) -> str:
         try:
@@ -638,7 +674,11 @@ class Driver:
         return moved
 
     def _even_slots(self) -> None:
-        """Have tasks leave slots that have much more to do than others; those that are at work now will do so later."""
+        """Have slots go to executors that have joined, and tasks leave slots that have much more to do than others;
+        those that are at work now will do so later."""
+        if gone := self._coordinator.follow_executors():
+            told = ", ".join(f"slot {slot} to executor {executor}" for slot, executor in gone.items())
+            log.info("executors have joined: %s", told)
         try:
             moved, left = self._coordinator.even_slots(self._ends)
         except RunError as error:  # whoever waits for its plans finds out what is wrong with it
@@ -723,6 +763,8 @@ class Driver:
         """Commit what there is, let the tasks hear of it, and close their stores cleanly."""
         coordinator = self._coordinator
         coordinator.finish_begun()
+        for task in coordinator.tasks.values():
+            task.resume()  # to be closed with the others
         request, self._stop_request = self._stop_request, None
         self._is_stopping = reason == "stopped"
         if request is not None and request.arguments.get("drain"):
@@ -834,6 +876,8 @@ class Driver:
         self._clock.report = time.monotonic()
         self._publishing.keep_alive()
         coordinator = self._coordinator
+        for task in coordinator.tasks.values():
+            task.executor = coordinator.slots.executor_of(task.slot)
         self._restores.tell_progress()
         commits, sinks = coordinator.metrics.commits, self._publishing.states
         progress = Progress(

@@ -23,6 +23,7 @@ from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest
 from weir.pipelines.spark.snapshot_jobs import Published, SnapshotRequest
 from weir.pipelines.spark.spread import spread
+from weir.pipelines.spark.standby_jobs import Followed, FollowRequest
 from weir.pipelines.spark.task import Task
 from weir.pipelines.spark.topic_logs import TopicLogs
 from weir.pipelines.spark.worker import SettleRequest
@@ -98,6 +99,19 @@ class Slots(Protocol):
         """How many slots there are."""
         ...
 
+    def executor_of(self, slot: int) -> str:
+        """The id of the executor that runs it, or did when it was last heard of; tasks keep their stores only within
+        one."""
+        ...
+
+    def executors(self) -> Sequence[str]:
+        """The ids of those that are there now, by age."""
+        ...
+
+    def go(self, slot: int, executor: str) -> None:
+        """Have a slot that rests go to another executor, where its tasks have no stores."""
+        ...
+
     def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
         """From now on ``task`` runs in ``slot``; its old slot closes what it has open for it.
 
@@ -136,6 +150,17 @@ class SnapshotExecutor(Protocol):
     def start(self, request: SnapshotRequest) -> None: ...
 
     def finished(self) -> list[Published]: ...
+
+
+class StandbyExecutor(Protocol):
+    """Where standbys follow; implemented by ``weir.pipelines.spark.standby_jobs.StandbyJobs``."""
+
+    @property
+    def busy(self) -> set[str]: ...
+
+    def start(self, executor: str, requests: Sequence[FollowRequest]) -> None: ...
+
+    def finished(self) -> list[Followed]: ...
 
 
 class Control(Protocol):
@@ -209,8 +234,12 @@ class RunSpec:
     """Waits for records behind these offsets, as ``weir.infra.kafka.arrivals`` does; None if nobody can."""
     newest: CommitRecord | None = None
     """The newest commit before the run, whose tasks say what they have cost."""
+    placement: Mapping[TaskId, int] | None = None
+    """The slot of each task where executors have stores of some; None on a single host."""
     snapshot_rows: int = 0
     """How many rows a task's changelogs grow by before its next snapshot is due; 0 for never."""
+    standby_replicas: int = 0
+    """How many standbys each task has, on other executors than its own."""
     accept_state_loss: bool = False
     """Whether to start although another topology or partition count leaves stores empty."""
     outbox_max_bytes: int | None = None
@@ -228,10 +257,16 @@ class RunSpec:
     @cached_property
     def slot_of(self) -> Mapping[TaskId, int]:
         """The slot of each task."""
+        if self.placement is not None:
+            return self.placement
+        return spread(self.tasks, self.slots, self.costs)
+
+    @property
+    def costs(self) -> Mapping[TaskId, float]:
+        """How long each task has kept its slot busy so far, in seconds, of those that have a commit."""
         names = {self.application.topology.task_name(task): task for task in self.tasks}
         committed = {} if self.newest is None else self.newest.tasks
-        costs = {task: committed[name].busy_s for name, task in names.items() if name in committed}
-        return spread(self.tasks, self.slots, costs)
+        return {task: committed[name].busy_s for name, task in names.items() if name in committed}
 
     @cached_property
     def priorities(self) -> Mapping[TaskId, int]:
@@ -273,6 +308,7 @@ class Executors:
     slots: Slots
     restores: RestoreExecutor
     snapshots: SnapshotExecutor
+    standbys: StandbyExecutor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 from pyspark import SparkContext
 
+from weir.infra.spark.executors import executor_id
 from weir.pipelines.application import Application
 from weir.pipelines.spark.background import BackgroundJobs, first_line
 from weir.pipelines.spark.slots import SlotPool
@@ -69,6 +70,8 @@ class RestoreRequest:
     reason: str
     take_snapshot: bool
     """Whether the snapshot's own file may become the instance; the driver then has a new one published."""
+    takes_standby: bool = False
+    """Whether the task's standby on the executor, if there is one, may become the instance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +89,8 @@ class Restored:
     error: str = ""
     """Why there is no new instance, in one sentence; empty when there is one."""
     lacks: str = ""
-    """What it waits for, if it can be tried again: a disk that is full, or an object store that does not answer. Then
-    nothing is left of the new instance."""
+    """What it waits for, if it can be tried again: a disk that is full, an object store that does not answer, or an
+    executor that is gone. Then nothing is left of the new instance."""
 
 
 def restore(
@@ -154,6 +157,7 @@ def _restore(
             generation=request.generation,
             task_rows=task_rows(request.commit.positions, request.commit.clocks),
             take_snapshot=request.take_snapshot,
+            standby=folder if request.takes_standby else None,
             rebuilt=rebuilt,
             on_progress=tell,
         )
@@ -250,11 +254,15 @@ def read_progress(folder: Path) -> RestoreProgress | None:
 
 
 def run_restores(
-    settings: WorkerSettings, requests: Sequence[RestoreRequest], rows: Iterable[object] = ()
+    settings: WorkerSettings, requests: Sequence[RestoreRequest], rows: Iterable[object] = (), executor: str = ""
 ) -> Iterator[Restored]:
     """``restore`` one after another, in a slot or a Spark task of its own; a failure is an answer, since a retry would
-    fail too."""
+    fail too. Elsewhere than on ``executor``, if one is given, nothing would find what is restored."""
     list(rows)
+    if executor and executor != executor_id():
+        yield from (_away(request, executor) for request in requests)
+        return
+    settings = settings.here()
     for request in requests:
         try:
             yield restore(settings.application(), settings.tasks, request, worker_for(settings).reader)
@@ -286,7 +294,11 @@ class RestoreJobs:
         self._requests |= {request.task: request for request in requests}
         if beside_epochs:
             for request in requests:
-                self._jobs.start([request.task], partial(run_restores, self._settings, [request]))
+                home, wanted = self._slots.home_of(request.task), ""
+                if self._settings.is_on_cluster:
+                    wanted = self._slots.executor_of(self._slots.slot_of[request.task])
+                work = partial(run_restores, self._settings, [request], executor=wanted)
+                self._jobs.start([request.task], work, home)
             return
         of_slots: dict[int, list[RestoreRequest]] = {}
         for request in requests:
@@ -308,6 +320,11 @@ class RestoreJobs:
 
     def close(self) -> None:
         self._jobs.close()
+
+
+def _away(request: RestoreRequest, executor: str) -> Restored:
+    why = f"executor {executor}, where the task runs, is lost; its slot begins on another one"
+    return Restored(request=request, rows=0, seconds=0.0, error=why, lacks="its executor")
 
 
 def _failed(request: RestoreRequest, error: BaseException) -> Restored:

@@ -135,9 +135,10 @@ class Restores:
                 receipt.status is not ReceiptStatus.NEEDS_RESTORE
             ):  # it wrote too late, which says nothing of its restore
                 continue
-            if task.is_restored and task.is_from_snapshot:
-                task.distrust_snapshot()  # the changelog may know better
-            elif task.is_restored:
+            is_where_restored = task.is_restored and task.restored_on == self._coordinator.slots.executor_of(task.slot)
+            if is_where_restored and task.is_from_snapshot:
+                task.distrust_copies()  # the changelog may know better
+            elif is_where_restored:
                 self._commit("failure")
                 raise RestoreFailedError(
                     self._coordinator.application.id,
@@ -330,11 +331,13 @@ class Restores:
             coordinator.lost(task_id, reason)
             if to_freest:
                 coordinator.move_to_freest(task_id)
+            elif from_snapshots:
+                coordinator.move_to_standby(task_id)
         requests = []
         for task_id, reason in reasons.items():
             task, instance = coordinator.tasks[task_id], new_instance()
             if not from_snapshots:
-                task.distrust_snapshot()
+                task.distrust_copies()
             log.warning(
                 "task %s: %s; it restores into instance %s in slot %s while the other tasks continue",
                 task_id,
@@ -351,6 +354,7 @@ class Restores:
                     generation=coordinator.generation,
                     reason=reason,
                     take_snapshot=self._takes_snapshots,
+                    takes_standby=coordinator.slots.executor_of(task.slot) in task.standbys,
                 )
             )
         self._start(requests)

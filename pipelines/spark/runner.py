@@ -19,9 +19,11 @@ from typing import Any
 from pyspark import SparkContext
 
 from weir.infra.control.guard import DriverControl
+from weir.infra.control.standby import control_once_free
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.arrivals import Arrivals
 from weir.infra.settings import Settings
+from weir.infra.spark.executors import Executor, executors_once_there
 from weir.infra.spark.session import slot_context, stop_context
 from weir.pipelines.application import Application, load_application, load_step_hook
 from weir.pipelines.publishing.checks import check_sinks
@@ -36,12 +38,14 @@ from weir.pipelines.spark.errors import NoMatchingTopicError
 from weir.pipelines.spark.mirror import offset_mirror
 from weir.pipelines.spark.own_stores import feeding, followers
 from weir.pipelines.spark.parts import Control, Executors, Listeners, RunSpec
+from weir.pipelines.spark.placement import placed, slot_homes
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import NEW_TOPICS, ROLLED_BACK, Progress, RunSummary
 from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S, Publishers
 from weir.pipelines.spark.restore_jobs import RestoreJobs
-from weir.pipelines.spark.slots import SlotPool
+from weir.pipelines.spark.slots import LOOPBACK, SlotPool
 from weir.pipelines.spark.snapshot_jobs import SnapshotJobs
+from weir.pipelines.spark.standby_jobs import StandbyJobs
 from weir.pipelines.spark.upserts import refreshing
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.run_metrics import MetricsLevel
@@ -54,6 +58,8 @@ from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
 
+EXECUTORS_LIMIT_S = 60.0
+"""How long a run waits for the executors that it has asked its cluster for; then it begins with what is there."""
 FIRST_ANSWER_LIMIT_S = 120.0
 """How long a run until caught up waits for brokers that have not answered yet; an endless run waits until stopped."""
 
@@ -65,6 +71,7 @@ def run(
     bootstrap_servers: str,
     until_caught_up: bool = False,
     take_over: bool = False,
+    is_standby: bool = False,
     accept_state_loss: bool = False,
     accept_lost_records: bool = False,
     owner: str = "weir run",
@@ -75,12 +82,13 @@ def run(
 ) -> RunSummary:
     """Run the application at ``reference`` (``MODULE:APP``) until ``stop`` is set or it has caught up.
 
-    Blocks. ``stop`` ends it after the current epoch, with a commit. ``take_over`` starts although another driver holds
-    the lease; the other one is fenced at its next commit. ``accept_state_loss`` starts although another topology or
-    partition count leaves stores empty, ``accept_lost_records`` although topics no longer hold what the positions
-    belong to. ``owner`` is the name that the lease shows. ``on_step`` names a
-    ``MODULE:FUNCTION`` that is called with the name of each step of the commit protocol, here and in the workers.
-    ``spark`` lends a context that stays open afterwards; without it one is started and stopped.
+    Blocks. ``stop`` ends it after the current epoch, with a commit. ``take_over`` starts although another driver
+    holds the lease; the other one is fenced at its next commit. ``is_standby`` waits until nobody else drives the
+    application, with Spark started unless it is a cluster's. ``accept_state_loss`` starts although another topology
+    or partition count leaves stores empty, ``accept_lost_records`` although topics no longer hold what the
+    positions belong to. ``owner`` is the name that the lease shows. ``on_step`` names a ``MODULE:FUNCTION`` that is
+    called with the name of each step of the commit protocol, here and in the workers. ``spark`` lends a context
+    that stays open afterwards; without it one is started and stopped.
 
     Raises:
         UnknownTopicError: Topics of the program do not exist.
@@ -99,8 +107,24 @@ def run(
     application = load_application(reference)
     connect_serdes(application.topology.serdes(), settings.schema_registry)  # fails here as it would in the workers
     stop = stop or Event()
-    control = DriverControl(settings.control_database_url, application.id, owner=owner, take_over=take_over)
-    with lease(control, reference), ExitStack() as stack:
+    with ExitStack() as stack:
+        report = _reporting(settings, application, on_progress, stack)
+        control: DriverControl | None
+        if is_standby:
+            if not settings.master:  # whose executors the other driver needs
+                spark = spark or stack.enter_context(spark_context(settings, application))
+            control = control_once_free(
+                settings.control_database_url,
+                application.id,
+                owner=owner,
+                stop=stop,
+                say=lambda message: report(starting_report(application, message)),
+            )
+            if control is None:
+                return _stopped_early(application)
+        else:
+            control = DriverControl(settings.control_database_url, application.id, owner=owner, take_over=take_over)
+        stack.enter_context(lease(control, reference))
         generations = _Generations(
             application=application,
             reference=reference,
@@ -108,7 +132,7 @@ def run(
             bootstrap_servers=bootstrap_servers,
             control=control,
             stop=stop,
-            report=_reporting(settings, application, on_progress, stack),
+            report=report,
             stack=stack,
             until_caught_up=until_caught_up,
             accept_state_loss=accept_state_loss,
@@ -185,6 +209,7 @@ class _Generations:
                 wait_for_records=arrivals.wait,
                 newest=newest,
                 snapshot_rows=settings.snapshot_rows,
+                standby_replicas=settings.standby_replicas if settings.master else 0,
                 accept_state_loss=self.accept_state_loss,
                 accept_lost_records=self.accept_lost_records,
                 outbox_max_bytes=settings.outbox_max_bytes,
@@ -219,7 +244,18 @@ class _Generations:
             tasks=spec.task_settings,
             names=application.topology.names,
             topics=application.topology.read,
+            is_on_cluster=bool(settings.master),
         )
+        homes = list[Executor]()
+        if settings.master:
+            self._say("waiting for executors")
+            there = executors_once_there(
+                self.spark, settings.executors, EXECUTORS_LIMIT_S, lambda: not self.stop.is_set()
+            )
+            if not there:
+                return _stopped_early(application)
+            homes = slot_homes(there, settings.slots)
+            spec = replace(spec, placement=placed(self.spark, worker, spec, homes))
         upserts, publishers = refreshing(application, folder_at(settings.warehouse) / application.id), Publishers()
         panel = ControlPanel(self.control)
         listeners = Listeners(
@@ -230,7 +266,10 @@ class _Generations:
             wait_for_disk=waiting_for_disk(self._wait, self.stop),
             wait_for_brokers=waiting_for_brokers(self._wait, self.stop),
         )
-        with spark_driver(self.spark, worker, spec, listeners) as driver, closing(publishers):
+        with (
+            spark_driver(self.spark, worker, spec, listeners, homes, settings.driver_host) as driver,
+            closing(publishers),
+        ):
             starting.close()
             if application.topology.outside_sinks:
                 publishers.start(
@@ -299,19 +338,26 @@ def _waiting(say: Callable[[str], None], stop: Event, message: str, pause_s: flo
 
 @contextmanager
 def spark_driver(
-    context: SparkContext, worker: WorkerSettings, spec: RunSpec, listeners: Listeners
+    context: SparkContext,
+    worker: WorkerSettings,
+    spec: RunSpec,
+    listeners: Listeners,
+    homes: Sequence[Executor] = (),
+    host: str = LOOPBACK,
 ) -> Iterator[Driver]:
-    """A started driver whose tasks run in slots of ``context``, with its workers ready.
+    """A started driver whose tasks run in slots of ``context``, with its workers ready; on a cluster, ``homes`` are the
+    executors of the slots, and ``host`` is where they reach the driver.
 
     Raises what ``Coordinator.start`` raises.
     """
     with (
-        closing(SlotPool(context, spec.slots, worker, spec.slot_of)) as pool,
+        closing(SlotPool(context, spec.slots, worker, spec.slot_of, homes, host)) as pool,
         closing(RestoreJobs(context, worker, pool, spec.application.topology.task_name)) as restores,
-        closing(SnapshotJobs(context, worker)) as snapshots,
+        closing(SnapshotJobs(context, worker, pool)) as snapshots,
+        closing(StandbyJobs(context, worker, pool)) as standbys,
         closing(spec.committer(_on_step(listeners.control, load_step_hook(worker.on_step)))) as committer,
     ):
-        executors = Executors(slots=pool, restores=restores, snapshots=snapshots)
+        executors = Executors(slots=pool, restores=restores, snapshots=snapshots, standbys=standbys)
         driver = started_driver(spec, committer, executors, listeners)
         pool.while_waiting = driver.while_waiting
         yield driver

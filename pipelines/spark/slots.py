@@ -8,6 +8,7 @@ what was not answered once more.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -24,6 +25,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 
+from weir.infra.spark import DRIVER
+from weir.infra.spark.executors import Executor, executors, row_at
 from weir.pipelines.spark.errors import RunError
 from weir.pipelines.spark.signs import SIGN_EVERY_S, Asks, Sign
 from weir.pipelines.spark.under_way import FRESH_S, Given, PlansUnderWay
@@ -40,6 +43,8 @@ from weir.pipelines.spark.worker import (
 )
 from weir.pipelines.tasks.plan import Renewal
 from weir.state.types import TaskId
+
+log = logging.getLogger("weir.driver")
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -95,13 +100,22 @@ class SlotPool(PlansUnderWay):
     """
 
     def __init__(
-        self, spark_context: SparkContext, slots: int, settings: WorkerSettings, slot_of: Mapping[TaskId, int]
+        self,
+        spark_context: SparkContext,
+        slots: int,
+        settings: WorkerSettings,
+        slot_of: Mapping[TaskId, int],
+        homes: Sequence[Executor] = (),
+        host: str = LOOPBACK,
     ) -> None:
+        """``homes`` are the executors of the slots, one each, and ``host`` is where they reach the driver; none on a
+        single host."""
         super().__init__(slot_of)
         self._context, self._settings, self._key = spark_context, settings, secrets.token_bytes(32)
-        self._most = max(slots, spark_context.defaultParallelism - slots)
+        self._homes = homes
+        self._most = slots if homes else max(slots, spark_context.defaultParallelism - slots)
         """How many slots the context has threads for, beside those of restores and snapshots."""
-        self._listener = Listener((LOOPBACK, 0), backlog=self._most, authkey=self._key)
+        self._listener = Listener((host, 0), backlog=self._most, authkey=self._key)
         self._slots = list[_Slot]()
         for _ in range(slots):
             self._add_slot()
@@ -142,13 +156,17 @@ class SlotPool(PlansUnderWay):
 
     def _add_slot(self) -> None:
         slot = self.count
+        home = self._homes[slot] if self._homes else None
+        self._slots.append(_Slot(slot, self._task_of(slot, home), home.id if home else DRIVER))
+
+    def _task_of(self, slot: int, home: Executor | None) -> RDD[object]:
         # Spark keys its pools of workers by environment: each slot has a worker of its own, also after a restart.
         self._context.environment[SLOT_VARIABLE] = str(slot)
-        task = self._context.parallelize([slot], 1).mapPartitions(
+        task = row_at(self._context, home).mapPartitions(
             partial(serve, self._settings, slot, self._listener.address, self._key)
         )
         task._jrdd  # binds the environment of this moment  # noqa: B018
-        self._slots.append(_Slot(slot, task))
+        return task
 
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
         """Whether each task held its committed state, in which case its undo log is gone now.
@@ -178,6 +196,25 @@ class SlotPool(PlansUnderWay):
     @property
     def count(self) -> int:
         return len(self._slots)
+
+    def executor_of(self, slot: int) -> str:
+        return self._slots[slot].executor
+
+    def executors(self) -> Sequence[str]:
+        return [executor.id for executor in executors(self._context)] if self._homes else [DRIVER]
+
+    def go(self, slot: int, executor: str) -> None:
+        if (home := self.executor_at(executor)) is not None:
+            self._slots[slot].go(self._task_of(slot, home), executor)
+
+    def executor_at(self, wanted: str) -> Executor | None:
+        """The executor with this id; None on a single host, or if it is lost."""
+        there = executors(self._context) if self._homes else []
+        return next((each for each in there if each.id == wanted), None)
+
+    def home_of(self, task: TaskId) -> Executor | None:
+        """The executor that has the state of ``task``; None on a single host, or if it is lost."""
+        return self.executor_at(self.executor_of(self.slot_of[task]))
 
     def close(self) -> None:
         """End the workers' tasks."""
@@ -210,9 +247,9 @@ class SlotPool(PlansUnderWay):
         while True:
             try:
                 connection = self._listener.accept()
-                number = connection.recv()
+                number, executor = connection.recv()
                 if number < len(self._slots):
-                    self._slots[number].connected(connection)
+                    self._slots[number].connected(connection, executor)
                 else:  # of a slot that could not be added
                     connection.close()
             except (AuthenticationError, EOFError, ConnectionError):
@@ -225,8 +262,10 @@ class SlotPool(PlansUnderWay):
 class _Slot:
     """One slot: its Spark task, the connection to its worker, and the thread that asks it one thing after another."""
 
-    def __init__(self, number: int, task: RDD[object]) -> None:
+    def __init__(self, number: int, task: RDD[object], executor: str) -> None:
         self._number, self._task = number, task
+        self.executor = executor
+        """Where its worker is, by id."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"slot-{number}")
         self._jobs = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"job-of-slot-{number}")
         self.job: Future[list[object]] | None = None
@@ -247,10 +286,13 @@ class _Slot:
         """Have the plans carried out that are not answered yet; what is heard meanwhile is told at once."""
         self._thread.submit(self._carry_out, given)
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: Connection, executor: str) -> None:
         """Its worker is there; a former one, which Spark has given up, ends as soon as it looks."""
         send_at_once(connection)
         with self._changed:
+            if executor != self.executor:
+                log.warning("slot %s has gone from executor %s to %s", self._number, self.executor, executor)
+            self.executor = executor
             if self.is_closed:
                 connection.close()
                 return
@@ -258,6 +300,14 @@ class _Slot:
                 self._connection.close()
             self._connection, self._has_connected = connection, True
             self._changed.notify_all()
+
+    def go(self, task: RDD[object], executor: str) -> None:
+        """Have its worker end, which is not at work, and the next one be that of ``task``, on another executor."""
+        with self._changed:
+            self._task, self.executor = task, executor
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
     def close(self) -> None:
         """Have the worker end as soon as it looks."""

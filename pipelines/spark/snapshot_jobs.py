@@ -17,6 +17,7 @@ from pyspark import SparkContext
 
 from weir.pipelines.application import Application, load_step_hook
 from weir.pipelines.spark.background import BackgroundJobs, first_line
+from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.state.changelog.snapshot import publish_snapshot
@@ -71,17 +72,19 @@ def publish(application: Application, settings: TaskSettings, request: SnapshotR
 
 
 def run_publish(settings: WorkerSettings, request: SnapshotRequest, rows: Iterable[object]) -> Iterator[Published]:
-    """``publish`` inside a Spark task."""
+    """``publish`` inside a Spark task; on another executor than that of the task, its instance is not found."""
     list(rows)
+    settings = settings.here()
     published = publish(settings.application(), settings.tasks, request)
     load_step_hook(settings.on_step)("snapshot published")
     return iter([published])
 
 
 class SnapshotJobs:
-    """Snapshots under way, one at a time."""
+    """Snapshots under way, one at a time, each where the slot of its task is."""
 
-    def __init__(self, spark_context: SparkContext, settings: WorkerSettings) -> None:
+    def __init__(self, spark_context: SparkContext, settings: WorkerSettings, slots: SlotPool) -> None:
+        self._slots = slots
         self._settings, self._jobs = settings, BackgroundJobs[Published](spark_context, POOL)
         self._requests: dict[TaskId, SnapshotRequest] = {}
 
@@ -93,7 +96,8 @@ class SnapshotJobs:
     def start(self, request: SnapshotRequest) -> None:
         """Begin; ``finished`` tells when it is done."""
         self._requests[request.task] = request
-        self._jobs.start([request.task], partial(run_publish, self._settings, request))
+        work = partial(run_publish, self._settings, request)
+        self._jobs.start([request.task], work, self._slots.home_of(request.task))
 
     def finished(self) -> list[Published]:
         """Those that ended since the last call."""

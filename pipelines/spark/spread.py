@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from weir.state.types import TaskId
 
@@ -107,4 +108,26 @@ def evened(slot_of: Mapping[TaskId, int], slots: int, work_s: Mapping[TaskId, fl
         loads[busiest] -= work_s[task]
         loads[freest] += work_s[task]
         found[task] = held[task] = freest
+    return found
+
+
+def shared_out(executor_of: Sequence[str], there: Sequence[str], resting: Collection[int]) -> dict[int, str]:
+    """Which of the slots that are ``resting`` go to another one of the executors that are ``there``, so that their
+    numbers of slots differ by one at most, or by as little as that allows.
+
+    ``executor_of`` has the executor of each slot. Slots of an executor that is gone are on their way to another one
+    already.
+
+    >>> shared_out(["0", "0", "0", "1"], ["1", "0", "2"], {1, 2, 3})
+    {2: '2'}
+    """
+    found, held = dict[int, str](), list(executor_of)
+    while len(there) > 1:
+        counts = Counter({executor: held.count(executor) for executor in there})
+        (fewest, least), most = min(counts.items(), key=lambda each: each[1]), max(counts.values())
+        movable = [slot for slot in resting if counts[held[slot]] == most and slot not in found]
+        if most - least < 2 or not movable:
+            break
+        slot = max(movable)
+        found[slot] = held[slot] = fewest
     return found

@@ -69,6 +69,8 @@ def _place(task: Task) -> object:
 
 
 def _what(task: Task) -> str:
+    if task.state is TaskState.ISOLATED:
+        return "has failed"
     if task.state is not TaskState.RUNNING:
         return "is being restored"
     return "waits to try a record again" if task.waiting is not None else task.calling or "has not moved"

@@ -6,6 +6,7 @@ its own fields consistent; deciding what to do about it belongs to ``weir.pipeli
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -44,6 +45,22 @@ class TaskState(StrEnum):
     RESTORING = "restoring"
     IN_DOUBT = "in doubt"
     """A check has found its store to differ from its changelog, and its restore has yet to begin, or failed."""
+    ISOLATED = "isolated"
+    """Its last epoch has failed, and it tries again later."""
+    PAUSED = "paused"
+    """Somebody has asked for that."""
+
+
+FIRST_ISOLATION_MS, LONGEST_ISOLATION_MS = 1_000, 60_000
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a standby is."""
+
+    state: StateId | None
+    at_s: float
+    """When its commit was the newest one, by the monotonic clock."""
 
 
 @dataclass
@@ -56,6 +73,8 @@ class Task:
     """The topics that it reads; of each, the partition with the task's number."""
     slot: int = 0
     """Where it runs."""
+    executor: str = ""
+    """The executor that this slot was last heard of from."""
     state: TaskState = TaskState.RUNNING
     reason: str = ""
     """Why it is not running, or why it was last restored."""
@@ -63,8 +82,15 @@ class Task:
     """The progress of its restore."""
     doubt: str = ""
     """The difference that a check has found in its store; empty if none, or once a restore has succeeded."""
+    failed: str = ""
+    """Why its last epoch has failed, if it is isolated since or tries again."""
+    tries: int = 0
+    """How often in a row it has failed."""
+    isolated_until_ms: int = BEFORE_ALL_MS
     is_restored: bool = False
     """Whether a restore built its store and no epoch has succeeded on it since."""
+    restored_on: str = ""
+    """The executor that it was last restored on."""
     is_from_snapshot: bool = False
     """Whether its last restore began with a snapshot."""
     current: StateId | None = None
@@ -105,6 +131,10 @@ class Task:
     """The newest snapshot, which the next commit lists."""
     listed_snapshot: SnapshotRef | None = None
     """The snapshot that the last commit lists."""
+    standbys: dict[str, Standing] = field(default_factory=dict)
+    """Its standbys that a restore may take over, by executor."""
+    distrusts: int = 0
+    """How often its snapshot and standbys turned out to be no good."""
     busy_s: float = 0.0
     """What its accepted epochs have taken in its slot."""
     rows_since_snapshot: int = 0
@@ -195,10 +225,33 @@ class Task:
         self.state, self.reason, self.current, self.has_undo = TaskState.RESTORING, reason, self.committed, False
         self.waiting, self.waits_until_ms = None, BEFORE_ALL_MS
 
+    def isolated(self, error: str, now_ms: int) -> None:
+        """Its epoch has failed: it takes part in none for a second, then two, and so on up to a minute."""
+        self.state, self.failed, self.tries = TaskState.ISOLATED, error, self.tries + 1
+        wait_ms = min(LONGEST_ISOLATION_MS, FIRST_ISOLATION_MS << min(self.tries - 1, 16))
+        self.isolated_until_ms = now_ms + wait_ms
+        self.progress = f"has failed {self.tries} times, tries again each {wait_ms // 1000} s: {error}"
+
+    def try_again(self, now_ms: int) -> None:
+        """It takes part in epochs again if it has been isolated long enough."""
+        if self.state is TaskState.ISOLATED and now_ms >= self.isolated_until_ms:
+            self.state = TaskState.RUNNING
+
+    def pause(self) -> bool:
+        """It takes part in no epoch until it is resumed; False if it does not already for another reason."""
+        if self.state in (TaskState.RUNNING, TaskState.ISOLATED):
+            self.state = TaskState.PAUSED
+        return self.state is TaskState.PAUSED
+
+    def resume(self) -> None:
+        """It takes part again if it was paused."""
+        if self.state is TaskState.PAUSED:
+            self.state = TaskState.RUNNING
+
     def doubted(self, difference: str) -> None:
         """A check has found its store to differ: it restores from its changelog alone, since its snapshot may too."""
         self.state, self.doubt = TaskState.IN_DOUBT, difference
-        self.distrust_snapshot()
+        self.distrust_copies()
 
     def restoring(self, progress: str = "") -> None:
         """Its restore has begun, or has made this progress."""
@@ -208,8 +261,10 @@ class Task:
         """A restore has failed, and is tried again."""
         self.state, self.progress = TaskState.IN_DOUBT, reason
 
-    def restored(self, instance: str, *, from_snapshot: bool, is_snapshot_gone: bool) -> None:
-        """A new instance holds its committed state; the next epoch visits it."""
+    def restored(self, instance: str, executor: str, *, from_snapshot: bool, is_snapshot_gone: bool) -> None:
+        """A new instance on an executor holds its committed state; the next epoch visits it."""
+        self.restored_on = executor
+        self.standbys.pop(executor, None)
         self.state, self.instance, self.visited, self.is_restored = TaskState.RUNNING, instance, False, True
         self.is_from_snapshot, self.progress, self.doubt = from_snapshot, "", ""
         if is_snapshot_gone and self.snapshot is not None:
@@ -227,9 +282,14 @@ class Task:
         gone = {topic for topic, _ in moved}
         self.beginnings = {name: each for name, each in self.beginnings.items() if each.topic not in gone}
 
-    def distrust_snapshot(self) -> None:
-        """Its next restore reads the changelog alone, and the next commit lists no snapshot."""
-        self.snapshot = None
+    def standby_behind_s(self, executor: str) -> float:
+        """By how many seconds its standby on an executor is behind the newest commit."""
+        standing = self.standbys[executor]
+        return 0.0 if standing.state == self.committed else round(time.monotonic() - standing.at_s, 1)
+
+    def distrust_copies(self) -> None:
+        """Its next restore reads the changelog alone, the next commit lists no snapshot, and standbys begin anew."""
+        self.snapshot, self.standbys, self.distrusts = None, {}, self.distrusts + 1
 
     def reached(self, topic: str, leader_epoch: int) -> None:
         """The log of this leader was seen to reach the position; another thread may write a commit meanwhile."""
@@ -263,6 +323,8 @@ class Task:
             self.source_times_ms[name] = max(time_ms, self.source_times_ms.get(name, BEFORE_ALL_MS))
         self.busy_s += receipt.seconds
         self.calling = ""
+        if self.failed and receipt.bad_record is None:
+            self.failed, self.tries, self.progress = "", 0, ""
         self._wait(receipt, now_ms)
         self.files += receipt.files
         self.unlogged = self.without_log

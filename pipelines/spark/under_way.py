@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
+from weir.infra.spark import DRIVER
 from weir.pipelines.spark.signs import SIGN_EVERY_S, Asks, Sign
 from weir.pipelines.tasks.plan import Receipt, Renewal, TaskPlan
 from weir.state.types import TaskId
@@ -186,6 +187,18 @@ class PlansUnderWay(ABC):
     @abstractmethod
     def count(self) -> int:
         """How many slots there are."""
+
+    def executor_of(self, slot: int) -> str:
+        """As ``parts.Slots`` has it."""
+        return DRIVER
+
+    def executors(self) -> Sequence[str]:
+        """As ``parts.Slots`` has it."""
+        return [DRIVER]
+
+    def go(self, slot: int, executor: str) -> None:
+        """As ``parts.Slots`` has it."""
+        raise NotImplementedError
 
     @abstractmethod
     def _begin(self, slot: int, given: Given) -> None:

@@ -12,11 +12,15 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
+from typing import Self
 
+from weir.infra.environment import state_dir_here
 from weir.infra.kafka.reader import PartitionReader
+from weir.infra.spark.executors import executor_id
 from weir.pipelines.application import Application, load_application, load_step_hook
 from weir.pipelines.backfill.files import SliceReader
 from weir.pipelines.backfill.shadow import shadow_application
@@ -25,6 +29,25 @@ from weir.pipelines.spark.signs import Asks, Signs
 from weir.pipelines.tasks.epoch import DriverGoneError, EpochRunner, NotWantedError, TaskSettings
 from weir.pipelines.tasks.plan import Receipt, Renewal, TaskPlan
 from weir.state.types import StateId, TaskId
+
+
+def weir_version() -> str:
+    """Of the Weir that is installed here."""
+    return version("weir-streams")
+
+
+class OtherVersionError(Exception):
+    """An executor has another Weir than the driver."""
+
+    def __init__(self, wanted: str, installed: str) -> None:
+        super().__init__(wanted, installed)
+        self.wanted, self.installed = wanted, installed
+
+    def __str__(self) -> str:
+        return (
+            f"the driver is of Weir {self.wanted}, but {self.installed} is installed on {socket.gethostname()}, where "
+            "an executor runs; install the same version on all hosts"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +71,28 @@ class WorkerSettings:
     """What the program's patterns stand for (``Topology.read``)."""
     backfill: str = ""
     """The backfill that runs it; "" for the application itself."""
+    is_on_cluster: bool = False
+    """Whether it may run on another host than the driver, with local state in a folder of its own."""
+    version: str = weir_version()
+    """Of the driver's Weir."""
 
     def application(self) -> Application:
         """The application, imported here."""
         application = load_application(self.reference).under(self.names, self.topics)
         return shadow_application(application, self.backfill) if self.backfill else application
+
+    def here(self) -> Self:
+        """The same with the state folder of this host, which its ``WEIR_DIR`` names.
+
+        Raises:
+            OtherVersionError: Another Weir is installed here than where the driver runs.
+        """
+        if not self.is_on_cluster:
+            return self
+        if (installed := weir_version()) != self.version:
+            raise OtherVersionError(self.version, installed)
+        state_folder = state_dir_here() / Path(self.tasks.state_folder).name
+        return replace(self, tasks=replace(self.tasks, state_folder=str(state_folder)), is_on_cluster=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,16 +202,17 @@ GC_ALLOCATIONS = 50_000
 """Allocations between garbage collections. With Python's 700 the objects of an epoch are walked hundreds of times; that
 cost 30 % of reading when each record was an object (1.43 against 1.02 µs); reference counting frees them anyway."""
 
-_workers: list[Worker] = []
+_workers: list[tuple[WorkerSettings, Worker]] = []
+"""At most one, with the settings that it was asked for with."""
 
 
 def worker_for(settings: WorkerSettings) -> Worker:
     """This process's worker; a new one when the settings differ, including those of the brokers."""
-    if not _workers or _workers[0].settings != settings:
-        for worker in _workers:
+    if not _workers or _workers[0][0] != settings:
+        for _, worker in _workers:
             worker.close()
-        _workers[:] = [Worker(settings)]
-    return _workers[0]
+        _workers[:] = [(settings, Worker(settings.here()))]
+    return _workers[0][1]
 
 
 def run_warm_up(settings: WorkerSettings, tasks: Sequence[TaskId]) -> Iterator[TaskId]:
@@ -217,7 +258,7 @@ def serve(
             with sending:
                 driver.send(message)
 
-        send(slot)
+        send((slot, executor_id()))
         with closing(Signs(send, worker.epochs.spare)) as signs:
 
             def renewal(plan: TaskPlan) -> Renewal | None:

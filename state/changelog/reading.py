@@ -65,6 +65,10 @@ class TaskChangelog:
             horizon=int(properties.get(TOMBSTONE_HORIZON) or 0),
         )
 
+    def has_deletions_since(self, epoch: int) -> bool:
+        """Whether no deletion of a later epoch has been dropped."""
+        return self.horizon <= epoch
+
     def newest_rows(self) -> pl.DataFrame:
         """The newest row of each key, in the order of key bytes, including deleted ones.
 

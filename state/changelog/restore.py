@@ -1,4 +1,4 @@
-"""Rebuild a task's local store: from its snapshot and the changelogs' rows since, or from the changelogs alone.
+"""Rebuild a task's local store: from a standby or its snapshot and the changelogs' rows since, or from these alone.
 
 The newest row of each key is loaded in bulk, in key order (PROTOCOL 20, 21); the steps are those of "A restore" in
 docs/protocol.md. Choosing the instance and pausing the task belong to the driver, reading changelogs to
@@ -24,11 +24,15 @@ from weir.state.changelog.snapshot import SnapshotError, fetch_snapshot, has_sna
 from weir.state.commit.record import SnapshotRef, TaskCommit
 from weir.state.engine.backing import suppliers_of
 from weir.state.engine.contract import StateView
+from weir.state.engine.standby import StandbyError, standby_of
 from weir.state.engine.task_store import EXPIRIES, LONG_KEYS, TASK_STORE, Batch, Changes, TaskStore
 from weir.state.storage.places import Place
 from weir.state.stores.expiry import ExpiryIndex, expiry_times, has_index, index_rows
 from weir.state.stores.long_keys import long_key_hashes
 from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
+
+_STANDBY_WAIT_S = 5.0
+"""How long a restore waits for whoever is at a standby; without it, it takes longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +104,7 @@ def restore_task(
     generation: int,
     task_rows: Sequence[tuple[bytes, bytes]],
     take_snapshot: bool = False,
+    standby: Path | None = None,
     rebuilt: Mapping[str, StateView] | None = None,
     on_progress: OnProgress = lambda progress: None,
 ) -> TaskStore:
@@ -110,7 +115,8 @@ def restore_task(
     there is no snapshot, or it is missing, damaged or too old. Stores whose rows are not in their changelogs
     (``TaskCommit.unlogged``) begin empty, unless ``rebuilt`` has a view with nothing but their rows. ``task_rows`` are
     the positions and stream times for the ``_task`` store, sorted by key. With ``take_snapshot`` the snapshot's file
-    itself becomes the instance if possible, and is then gone.
+    itself becomes the instance if possible, and is then gone. ``standby`` is a task's folder that may have a standby of
+    ``generation``: if so, it becomes the instance.
 
     The changelogs must already have all of the commit, which they do once a driver has claimed the application.
 
@@ -126,7 +132,7 @@ def restore_task(
         ]
 
     finish = partial(
-        _finish,
+        caught_up,
         task_id=task_id,
         state=commit.state,
         generation=generation,
@@ -135,6 +141,14 @@ def restore_task(
         on_progress=on_progress,
     )
     # 3. The source chosen
+    if standby is not None and (found := _promoted(standby, folder, task_id, specs, through, generation)) is not None:
+        base = found.base
+        assert base is not None
+        tails = changelogs(above=base.epoch)
+        if all(tail.has_deletions_since(base.epoch) for tail in tails):
+            return finish(found, tails, is_begun=True, source=f"standby of {base} and the changelog since")
+        found.close()
+        shutil.rmtree(folder)
     unused = ""
     if commit.snapshot is not None and has_snapshots(specs):
         try:
@@ -148,18 +162,35 @@ def restore_task(
             return finish(
                 store,
                 tails,
-                snapshot=commit.snapshot,
+                is_begun=True,
                 source=f"snapshot of {commit.snapshot.state} and the changelog since",
             )
     store = TaskStore.create(folder, task_id, [spec.name for spec in specs], suppliers_of(specs))
-    return finish(store, changelogs(), snapshot=None, source=f"changelog{unused}")
+    return finish(store, changelogs(), is_begun=False, source=f"changelog{unused}")
 
 
-def _finish(
+def _promoted(
+    task: Path, folder: Path, task_id: str, specs: Sequence[StoreSpec], through: StateId, generation: int
+) -> TaskStore | None:
+    """The standby in a task's folder as the instance in ``folder``; None if there is none to be used."""
+    names = [spec.name for spec in specs]
+    try:
+        with standby_of(task, _STANDBY_WAIT_S) as standby:
+            store = standby.opened(task_id, names, generation, through)
+            if store is None:
+                return None
+            store.close()
+            standby.take(folder)
+    except StandbyError:
+        return None
+    return TaskStore.open(folder, task_id, names)
+
+
+def caught_up(
     store: TaskStore,
     changelogs: Sequence[TaskChangelog],
     *,
-    snapshot: SnapshotRef | None,
+    is_begun: bool,
     task_id: str,
     state: StateId | None,
     generation: int,
@@ -168,15 +199,16 @@ def _finish(
     source: str,
     on_progress: OnProgress,
 ) -> TaskStore:
-    """Load what the changelogs have beyond ``snapshot`` into ``store``."""
+    """Load what the changelogs have into ``store``, which is then returned, or closed if that fails; ``is_begun`` is
+    whether it has an older state already."""
     size_bytes = sum(changelog.size_bytes for changelog in changelogs)
-    report = _Report(task_id, source, snapshot is not None, size_bytes, on_progress)
+    report = _Report(task_id, source, is_begun, size_bytes, on_progress)
     long_keys: dict[bytes, bytes | None] = {}
     expiries: dict[bytes, bytes | None] = {}
 
     def load(changelog: TaskChangelog) -> Iterator[Changes]:
         rows, spec = changelog.newest_rows(), changelog.spec
-        if snapshot is None:
+        if not is_begun:
             rows = rows.filter(~pl.col("_deleted"))
             expires = expiry_times(spec, rows)
         else:
@@ -210,7 +242,7 @@ def _finish(
     }
     # 4. Rows loaded
     try:
-        if snapshot is None:
+        if not is_begun:
             store.bulk_load(cast(dict[str, Iterable[Batch]], batches), state=state, generation=generation)
         else:
             store.catch_up(batches, state=state, generation=generation)
@@ -241,7 +273,7 @@ def _require_indexes(store: TaskStore, specs: Iterable[StoreSpec], snapshot: Sna
 def _require_deletions_since(changelogs: Iterable[TaskChangelog], snapshot: SnapshotRef) -> None:
     """Raise ``SnapshotError`` if a changelog has dropped deletions that the snapshot still needs."""
     for changelog in changelogs:
-        if changelog.horizon > snapshot.state.epoch:
+        if not changelog.has_deletions_since(snapshot.state.epoch):
             raise SnapshotError(
                 snapshot.path,
                 f"is of epoch {snapshot.state.epoch}, and the changelog of "

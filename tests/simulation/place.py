@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.pipelines.spark.inline import Place
+from tests.pipelines.spark.inline import InlineStandbys, Place
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.stores import Cache, Stores, none_open
 from weir.pipelines.application import Application
@@ -232,6 +232,7 @@ class SimulatedPlace(Place):
                 scheduler, lambda request: restore(application, settings, request, self.topics.reader)
             ),
             snapshots=SimulatedSnapshots(scheduler, lambda request: publish(application, settings, request)),
+            standbys=InlineStandbys(application, settings),
         )
         listeners = Listeners(control=self.desk, publishing=publishing, wait_for_disk=self._waits)
         return started_driver(spec, spec.committer(on_step), executors, listeners)

@@ -89,6 +89,8 @@ def test_each_task_has_its_partitions_its_pace_and_its_stores(place, database, b
         "name": place.name_of("0_0"),
         "sub_topology": "sales",
         "slot": 0,
+        "executor": None,
+        "standbys": {},
         "status": "running",
         "partitions": [{"topic": "sales", "partition": 0, "committed_offset": 100, "end_offset": 106, "lag": 6}],
         "lag": 6,

@@ -20,7 +20,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from tests.pipelines.spark.inline import InlineRestores, InlineSlots, InlineSnapshots, Topics
+from tests.pipelines.spark.inline import InlineRestores, InlineSlots, InlineSnapshots, InlineStandbys, Topics
 from tests.waiting import wait_for
 from weir.infra.control import ControlDatabase
 from weir.infra.kafka import admin, broker
@@ -197,7 +197,9 @@ class Terminal:
         return self.weir(way_out, *more)
 
     @contextmanager
-    def driver(self, context: None, worker: WorkerSettings, spec: RunSpec, listeners: Listeners) -> Iterator[Driver]:
+    def driver(
+        self, context: None, worker: WorkerSettings, spec: RunSpec, listeners: Listeners, *place: object
+    ) -> Iterator[Driver]:
         """Replaces ``spark_driver``: tasks run in this process."""
         if worker.slices is None:
             reader = self.clusters[worker.kafka["bootstrap.servers"]].reader
@@ -212,6 +214,7 @@ class Terminal:
             slots=InlineSlots(tasks),
             restores=restores,
             snapshots=InlineSnapshots(spec.application, spec.task_settings),
+            standbys=InlineStandbys(spec.application, spec.task_settings),
         )
         with closing(spec.committer(lambda step: None)) as committer:
             yield started_driver(spec, committer, executors, listeners)

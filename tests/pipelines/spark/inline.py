@@ -17,6 +17,7 @@ from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.admin import UnknownTopicError
 from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.kafka.reader import PartitionReader
+from weir.infra.spark import DRIVER
 from weir.pipelines.application import Application
 from weir.pipelines.spark import pace
 from weir.pipelines.spark.driver import Driver, started_driver
@@ -25,6 +26,7 @@ from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import Progress, RunSummary
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest, restore
 from weir.pipelines.spark.snapshot_jobs import Published, SnapshotRequest, publish
+from weir.pipelines.spark.standby_jobs import Followed, FollowRequest, bring
 from weir.pipelines.spark.task import Task
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
@@ -150,6 +152,15 @@ class InlineSlots:
     def grow(self, count: int) -> None:
         self.count = count
 
+    def executor_of(self, slot: int) -> str:
+        return DRIVER
+
+    def executors(self) -> Sequence[str]:
+        return [DRIVER]
+
+    def go(self, slot: int, executor: str) -> None:
+        raise NotImplementedError
+
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
         begun, self.begun = self.begun, []
         self.runner._renewal = lambda plan: self.renewal(plan.task) if plan.asks else None
@@ -220,6 +231,29 @@ class InlineSnapshots:
 
 
 @dataclass
+class InlineStandbys:
+    """Follows immediately when asked what has finished, in the folder of the task's own state."""
+
+    application: Application
+    settings: TaskSettings
+    waiting: list[FollowRequest] = field(default_factory=list)
+    done: list[Followed] = field(default_factory=list)
+
+    @property
+    def busy(self) -> set[str]:
+        return {request.executor for request in self.waiting}
+
+    def start(self, executor: str, requests: Sequence[FollowRequest]) -> None:
+        self.waiting += requests
+
+    def finished(self) -> list[Followed]:
+        found = [bring(self.application, self.settings, request) for request in self.waiting]
+        self.waiting.clear()
+        self.done += found
+        return found
+
+
+@dataclass
 class Desk:
     """Replaces the control database; ``asked`` are all requests, ``answers`` those that were answered."""
 
@@ -267,6 +301,7 @@ class Place:
     max_records: int = 50
     """Per epoch and task that reads, if all are behind."""
     snapshot_rows: int = 0
+    standby_replicas: int = 0
     metrics_level: MetricsLevel = MetricsLevel.INFO
     desk: Desk = field(default_factory=Desk)
     publishing: Publishing = NOTHING_TO_PUBLISH
@@ -303,6 +338,7 @@ class Place:
             state_folder=self.state_folder,
             limits=Limits.of(application, max_records=self.max_records * readers, max_bytes=readers << 20),
             snapshot_rows=self.snapshot_rows,
+            standby_replicas=self.standby_replicas,
             outbox_max_bytes=self.outbox_max_bytes,
             metrics_level=self.metrics_level,
             accept_state_loss=accept_state_loss,
@@ -348,7 +384,13 @@ class Place:
         spec = self.spec(**accepts)
         self.restores = InlineRestores(spec.application, spec.task_settings, self.topics.reader)
         self.snapshots = InlineSnapshots(spec.application, spec.task_settings)
-        executors = Executors(slots=self.slots(spec, on_step), restores=self.restores, snapshots=self.snapshots)
+        self.standbys = InlineStandbys(spec.application, spec.task_settings)
+        executors = Executors(
+            slots=self.slots(spec, on_step),
+            restores=self.restores,
+            snapshots=self.snapshots,
+            standbys=self.standbys,
+        )
         listeners = Listeners(
             control=self.desk,
             on_progress=on_progress,

@@ -16,6 +16,7 @@ from weir import Application, Json, StreamsBuilder, String
 from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.spark import driver as module
 from weir.pipelines.spark.errors import BadRecordError, PartitionCountError, TaskFailedError, TopologyChangedError
+from weir.pipelines.tasks.plan import ReceiptStatus
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
 
@@ -352,6 +353,30 @@ def test_a_task_that_has_just_been_restored_and_writes_too_late_is_restored_once
     driver = place.driver()
     coordinator = driver._coordinator
     monkeypatch.setattr(InlineSlots, "run", one_too_late)
+    driver.run(Event(), until_caught_up=True)
+    assert [str(done.request.task) for done in place.restores.done] == ["0_0", "0_0"]
+    assert totals(place) == expected(place)
+
+
+def test_a_task_whose_slot_is_on_another_executor_since_its_restore_is_restored_there(place, monkeypatch):
+    """Its store is not there. On the same executor, that would count as a restore that is no good, and end the run."""
+    run, gone = InlineSlots.run, []
+
+    def elsewhere(slots, plans):
+        receipts = run(slots, plans)
+        for number, receipt in enumerate(receipts):
+            if str(receipt.task) == "0_0" and driver._coordinator.tasks[receipt.task].is_restored and not gone:
+                gone.append(receipt)
+                receipts[number] = replace(receipt, status=ReceiptStatus.NEEDS_RESTORE, error="it has no instance")
+        return receipts
+
+    place.run()
+    for partition in (0, 1):
+        place.topics.rows["sales", partition] += sales(100, partition)
+    place.desk.ask("restore", task="0_0")
+    driver = place.driver()
+    monkeypatch.setattr(InlineSlots, "run", elsewhere)
+    monkeypatch.setattr(InlineSlots, "executor_of", lambda slots, slot: "2" if gone else "1")
     driver.run(Event(), until_caught_up=True)
     assert [str(done.request.task) for done in place.restores.done] == ["0_0", "0_0"]
     assert totals(place) == expected(place)

@@ -153,6 +153,20 @@ def test_tasks_move_with_their_stores_into_slots_that_are_added(place, gate):
     assert totals(place) == EXPECTED | more
 
 
+def test_tasks_do_not_move_to_slots_of_other_executors_which_lack_their_stores(place, gate, monkeypatch):
+    gate.opened.set()
+    place.slot_count = 1
+    run, stop = place.begin(until_caught_up=False)
+    wait_for(lambda: place.positions("clicks") == [RECORDS] * 2, "all is committed")
+    monkeypatch.setattr(place.used[-1], "executor_of", str)
+    asked = place.desk.ask("slots", slots="2")
+    wait_for(lambda: asked in place.desk.answers, "it is answered")
+    assert place.desk.answers[asked] == ("2 slots instead of 1; moved: no task", False)
+    stop.set()
+    run.result(60)
+    assert totals(place) == EXPECTED
+
+
 def _moved(slots) -> list[TaskId]:
     return [task for task, slot in slots.slot_of.items() if slot == 1]
 

@@ -1,0 +1,84 @@
+"""Which executor of a cluster each task runs on as a run begins: where its stores are, as far as balance allows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from weir.infra.spark.executors import Executor, row_at
+from weir.pipelines.assignment import ApplicationState, ExecutorState, StickyAssignor, TaskInfo
+from weir.pipelines.spark.parts import RunSpec
+from weir.pipelines.spark.spread import spread
+from weir.pipelines.spark.worker import WorkerSettings
+from weir.state.engine.instances import instance_folder
+from weir.state.types import TaskId
+
+log = logging.getLogger("weir.driver")
+
+
+def slot_homes(there: Sequence[Executor], slots: int) -> list[Executor]:
+    """The executor of each slot."""
+    return [there[slot % len(there)] for slot in range(slots)]
+
+
+def placed(
+    context: SparkContext, worker: WorkerSettings, spec: RunSpec, homes: Sequence[Executor]
+) -> dict[TaskId, int]:
+    """The slot of each task: tasks are divided among executors by what they have cost so far, each stays where its
+    store is if it can, and so are those of an executor among its slots."""
+    held = _held(context, worker, spec, dict.fromkeys(homes))
+    topology = spec.application.topology
+    state = ApplicationState(
+        executors={
+            executor.id: ExecutorState(id=executor.id, slots=homes.count(executor), active=frozenset(tasks))
+            for executor, tasks in held.items()
+        },
+        tasks={
+            task: TaskInfo(
+                id=task,
+                is_stateful=bool(topology.sub_topology(task.sub_topology).stores),
+                cost=spec.costs.get(task),
+            )
+            for task in spec.tasks
+        },
+    )
+    assignment = StickyAssignor().assign(state)
+    log.info("%s", _said(held, assignment.moves))
+    found: dict[TaskId, int] = {}
+    for executor in held:
+        slots = [slot for slot, home in enumerate(homes) if home == executor]
+        here = spread(assignment.executors[executor.id].active, len(slots), spec.costs)
+        found |= {task: slots[number] for task, number in here.items()}
+    return found
+
+
+def _said(held: Mapping[Executor, set[TaskId]], moves: Sequence[object]) -> str:
+    stores = ", ".join(f"{executor.id} on {executor.host} has {len(tasks)}" for executor, tasks in held.items())
+    return f"executors and stores: {stores}; new there: {'; '.join(map(str, moves)) or 'no task'}"
+
+
+def _held(
+    context: SparkContext, worker: WorkerSettings, spec: RunSpec, there: Iterable[Executor]
+) -> dict[Executor, set[TaskId]]:
+    """The tasks whose newest committed instance an executor has on its disk."""
+    committed = {} if spec.newest is None else spec.newest.tasks
+    names = {spec.application.topology.task_name(task): task for task in spec.tasks}
+    instances = {name: task.instance for name, task in committed.items() if name in names and task.instance}
+    jobs = {executor: row_at(context, executor).mapPartitions(partial(_look, worker, instances)) for executor in there}
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        found = zip(jobs, threads.map(lambda job: job.collect(), jobs.values()), strict=True)
+        return {executor: {names[name] for name in answer} for executor, answer in found}
+
+
+def _look(worker: WorkerSettings, instances: Mapping[str, str], rows: Iterable[object]) -> Iterator[str]:
+    """Inside a Spark task: the names of the tasks whose instance is here."""
+    list(rows)
+    state_folder = Path(worker.here().tasks.state_folder)
+    for name, instance in instances.items():
+        if instance_folder(state_folder / name, instance).is_dir():
+            yield name

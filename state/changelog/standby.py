@@ -1,0 +1,87 @@
+"""A standby follows the commits of its task, beside the epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from weir.state.changelog.reading import TaskChangelog
+from weir.state.changelog.restore import RestoreProgress, caught_up, restore_task
+from weir.state.commit.record import TaskCommit
+from weir.state.engine.standby import standby_of
+from weir.state.storage.places import Place
+from weir.state.types import StateId, StoreSpec
+
+
+def follow(
+    app_folder: Place,
+    task: Path,
+    task_id: str,
+    specs: Sequence[StoreSpec],
+    commit: TaskCommit,
+    through: StateId,
+    *,
+    generation: int,
+    task_rows: Sequence[tuple[bytes, bytes]],
+    anew: bool = False,
+) -> int:
+    """Bring the standby in a task's folder to the task's part of the commit ``through``; returns how many rows were
+    loaded. One that is not there, cannot follow or is to begin ``anew`` is built as a restore does.
+
+    Killed at any point, it leaves a standby at an older commit, or none.
+
+    Raises:
+        StandbyError: Another process is at it.
+    """
+    names, loaded = [spec.name for spec in specs], 0
+
+    def on_progress(progress: RestoreProgress) -> None:
+        nonlocal loaded
+        loaded = progress.rows
+
+    with standby_of(task) as standby:
+        if anew:
+            standby.remove()
+        store = standby.opened(task_id, names, generation, through)
+        tails = list[TaskChangelog]()
+        if store is not None:
+            base = store.base
+            assert base is not None
+            tails = [
+                TaskChangelog.of(app_folder, spec, task_id, through=through.epoch, above=base.epoch) for spec in specs
+            ]
+            if not all(tail.has_deletions_since(base.epoch) for tail in tails):
+                store.close()
+                standby.remove()
+                store = None
+            elif base == commit.state:
+                store.close()
+                return 0
+        if store is None:
+            restore_task(
+                app_folder,
+                standby.new,
+                task_id,
+                specs,
+                commit,
+                through,
+                generation=generation,
+                task_rows=task_rows,
+                on_progress=on_progress,
+            ).close()
+            standby.built()
+            return loaded
+        with standby.following():
+            caught_up(
+                store,
+                tails,
+                is_begun=True,
+                task_id=task_id,
+                state=commit.state,
+                generation=generation,
+                task_rows=dict(task_rows),
+                rebuilt={},
+                source="standby",
+                on_progress=on_progress,
+            ).close()
+    return loaded

@@ -1,0 +1,104 @@
+"""Standbys: a task's stores once more, on another executor, which follow its commits so that a restore there is short.
+
+A standby is the folder ``.standby`` below the task's, which is no instance: nobody runs epochs on it or queries it. It
+begins as a restore does, from a snapshot or from the changelogs, and goes on by the changelogs' rows since. A restore
+takes it over where it is (``weir.state.changelog.restore``). It is trusted only in the generation that made it: a later
+one may have other columns, or rows that a backfill has put in. Choosing its executor belongs to the driver.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from weir.state.engine.task_store import TaskStore
+from weir.state.errors import StateError, TaskCorruptedError
+from weir.state.types import StateId
+
+_FOLDER, _NEW, _LOCK = ".standby", ".standby-new", ".standby.lock"
+_FOLLOWS = "follows"
+"""A file in its folder while rows are loaded: of a standby that has it, nobody knows what it holds."""
+_LOOK_S = 0.05
+
+
+class StandbyError(StateError):
+    """There is no standby that could be used."""
+
+
+@contextmanager
+def standby_of(task: Path, wait_s: float = 0.0) -> Iterator[Standby]:
+    """The standby in a task's folder, which nobody else changes meanwhile.
+
+    Raises:
+        StandbyError: Another process is still at it after ``wait_s``, perhaps one that hangs.
+    """
+    task.mkdir(parents=True, exist_ok=True)
+    until_s = time.monotonic() + wait_s
+    with (task / _LOCK).open("ab") as lock:
+        while not _is_locked(lock):
+            if time.monotonic() > until_s:
+                raise StandbyError(f"another process is at the standby in {task}")
+            time.sleep(_LOOK_S)
+        yield Standby(task)
+
+
+def _is_locked(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class Standby:
+    """What ``standby_of`` gives."""
+
+    def __init__(self, task: Path) -> None:
+        self._folder, self.new = task / _FOLDER, task / _NEW
+        """``new`` is where one is built."""
+
+    def opened(self, task_id: str, stores: Sequence[str], generation: int, through: StateId) -> TaskStore | None:
+        """Its store, or None, and no standby any more, if there is none that ``generation`` can trust and that can
+        follow to the commit ``through``."""
+        shutil.rmtree(self.new, ignore_errors=True)  # of a process that died
+        if not self._folder.is_dir():
+            return None
+        try:
+            if not (self._folder / _FOLLOWS).exists():
+                store = TaskStore.open(self._folder, task_id, stores)
+                base = store.base
+                is_older = base is not None and base == store.current and base.epoch <= through.epoch
+                if is_older and store.generation == generation:
+                    return store
+                store.close()
+        except TaskCorruptedError:
+            pass
+        self.remove()
+        return None
+
+    def built(self) -> None:
+        """What is in ``new``, and closed, is the standby from now on."""
+        self.new.rename(self._folder)
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Rows are loaded into it; if that fails, it is removed."""
+        (self._folder / _FOLLOWS).touch()
+        try:
+            yield
+        except BaseException:
+            self.remove()
+            raise
+        (self._folder / _FOLLOWS).unlink()
+
+    def take(self, instance: Path) -> None:
+        """Its folder becomes that of an instance, which must not exist; its store must be closed."""
+        self._folder.rename(instance)
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)

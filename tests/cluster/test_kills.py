@@ -1,0 +1,177 @@
+"""The bank on a Spark cluster whose parts are killed: its outputs equal the truth, and tasks keep their stores."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from tests.faults.bank_run import BankRun, bank
+from tests.faults.traffic import Traffic
+from tests.waiting import wait_for
+from weir.infra.control import ControlDatabase
+from weir.infra.settings import Settings
+from weir.infra.spark.standalone import StandaloneCluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults, pytest.mark.slow]
+EXECUTORS, SLOTS, TASKS, WITH_STORES = 2, 4, 9, 6
+RUNS_LIMIT_S, JOINED_LIMIT_S, STANDBYS_LIMIT_S, FROZEN_LIMIT_S = 120.0, 60.0, 60.0, 90.0
+MORE_KILLS = int(os.environ.get("FAULT_KILLS", 0)) // 20
+"""How many more at random, after one of each."""
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch) -> Iterator[StandaloneCluster]:
+    with StandaloneCluster(tmp_path / "cluster", Settings(dir=tmp_path / "driver", slots=SLOTS), EXECUTORS) as cluster:
+        given = cluster.settings
+        spark = "".join(f'"{name}" = "{value}"\n' for name, value in given.spark.items())
+        (tmp_path / "weir.toml").write_text(
+            f'master = "{given.master}"\nexecutors = {EXECUTORS}\nstandby_replicas = 1\n[spark]\n{spark}'
+        )
+        monkeypatch.chdir(tmp_path)
+        yield cluster
+
+
+@pytest.fixture
+def running(cluster, tmp_path) -> Iterator[tuple[BankRun, Traffic]]:
+    """A bank whose driver runs, with traffic."""
+    with bank(Settings(dir=tmp_path / "driver", slots=SLOTS), tmp_path / "driver.log", seed=7, per_second=100) as (
+        run,
+        traffic,
+    ):
+        run.start()
+        wait_for(lambda: is_running(run), "the driver runs", RUNS_LIMIT_S)
+        traffic.start()
+        wait_for(lambda: run.difference(traffic.truth) != "there are no outputs yet", "outputs", RUNS_LIMIT_S)
+        yield run, traffic
+
+
+def executors(cluster: StandaloneCluster, worker: int) -> list[psutil.Process]:
+    """The Java processes of a worker's executors."""
+    below = psutil.Process(cluster.workers[worker].pid).children()
+    return [each for each in below if "--executor-id" in each.cmdline()]
+
+
+def kill_executor(cluster: StandaloneCluster, run: BankRun) -> None:
+    executors(cluster, 0)[0].kill()
+
+
+def freeze_executor(cluster: StandaloneCluster, run: BankRun) -> None:
+    """Until its slots are elsewhere; then it goes on, as far as it is still there."""
+    frozen, seen = [executors(cluster, 1)[0], *executors(cluster, 1)[0].children(recursive=True)], len(log_of(run))
+    for each in frozen:
+        each.suspend()
+    try:
+        wait_for(lambda: "has gone from executor" in log_of(run)[seen:], "its slots are elsewhere", FROZEN_LIMIT_S)
+    finally:
+        for each in frozen:
+            with suppress(psutil.NoSuchProcess):
+                each.resume()
+
+
+def kill_host(cluster: StandaloneCluster, run: BankRun) -> None:
+    """A worker with its executors, as a host goes; the host comes back."""
+    process = cluster.workers.pop(0)
+    doomed = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for each in doomed:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    process.wait()
+    cluster.start_worker(0)
+
+
+def kill_master(cluster: StandaloneCluster, run: BankRun) -> None:
+    cluster.master.kill()
+    cluster.master.wait()
+    cluster.start_master()
+
+
+def kill_driver(cluster: StandaloneCluster, run: BankRun) -> None:
+    assert run.driver is not None
+    run.driver.kill()
+    run.driver.wait()
+    run.start()
+    wait_for(lambda: is_running(run), "the next driver runs", RUNS_LIMIT_S)
+
+
+VICTIMS = {
+    "executor": kill_executor,
+    "frozen executor": freeze_executor,
+    "worker": kill_host,
+    "master": kill_master,
+    "driver": kill_driver,
+}
+LOSE_EXECUTORS = ("executor", "frozen executor", "worker")
+
+
+def is_running(run: BankRun) -> bool:
+    assert run.driver is not None
+    assert run.driver.poll() is None, run.output()[-3000:]
+    status = ControlDatabase(run.settings.control_database_url).application_status("bank")
+    return status is not None and status.state == "running" and len(status.tasks) == TASKS
+
+
+def executors_of(run: BankRun) -> dict[str, str]:
+    """The executor of each task."""
+    status = ControlDatabase(run.settings.control_database_url).application_status("bank")
+    return {task.task: task.executor or "" for task in status.tasks}
+
+
+def log_of(run: BankRun) -> str:
+    return (run.settings.logs / "bank.log").read_text()
+
+
+def standbys_of(run: BankRun) -> set[str]:
+    """The tasks with a standby on another executor than their own."""
+    status = ControlDatabase(run.settings.control_database_url).application_status("bank")
+    assert status is not None
+    return {task.task for task in status.tasks if set(task.standbys or {}) - {task.executor}}
+
+
+def stores(cluster: StandaloneCluster) -> Counter[int]:
+    """How many tasks have a store where, by worker."""
+    return Counter(
+        number for number in range(EXECUTORS) for _ in (cluster.dir_of(number) / "state" / "bank").glob("*/CURRENT")
+    )
+
+
+def test_nothing_is_lost_or_doubled_whatever_is_killed(cluster, running):
+    """The executor of a worker, one that is frozen, a worker with its executor, the master, the driver."""
+    run, traffic = running
+    assert sorted(stores(cluster).values()) == [4, 5]
+    assert not (run.settings.state_dir / "bank").exists(), "the driver's host has no state"
+    start_again(cluster, run)
+    rng = random.Random(MORE_KILLS)
+    for victim in [*VICTIMS, *rng.choices(list(VICTIMS), k=MORE_KILLS)]:
+        survive(victim, cluster, run, traffic)
+        run.check_under_way(traffic.truth, traffic.given)
+    traffic.stop()
+    run.wait_until_equal(traffic.truth)
+    run.stop()
+
+
+def start_again(cluster: StandaloneCluster, run: BankRun) -> None:
+    """Each task is where its store is, and nothing is restored."""
+    before, seen = stores(cluster), len(log_of(run))
+    run.stop()
+    run.start()
+    wait_for(lambda: is_running(run), "the driver runs again", RUNS_LIMIT_S)
+    assert stores(cluster) == before
+    assert "new there: no task" in log_of(run)[seen:]
+    assert "restor" not in log_of(run)[seen:]
+
+
+def survive(victim: str, cluster: StandaloneCluster, run: BankRun, traffic: Traffic) -> None:
+    wait_for(lambda: len(standbys_of(run)) == WITH_STORES, "tasks with stores have standbys", STANDBYS_LIMIT_S)
+    given, seen = traffic.given, len(log_of(run))
+    VICTIMS[victim](cluster, run)
+    wait_for(lambda: traffic.given > given + 500, "there is traffic")
+    if victim in LOSE_EXECUTORS:
+        for told in ("from its standby of", "executors have joined"):
+            wait_for(lambda told=told: told in log_of(run)[seen:], f"{victim}: {told!r}", JOINED_LIMIT_S)
+        wait_for(lambda: len(set(executors_of(run).values())) == EXECUTORS, "both have tasks", JOINED_LIMIT_S)

@@ -1,0 +1,99 @@
+"""Tasks with standbys on another executor go on there when theirs is lost; results equal a plain loop over the records.
+
+Both executors are this process, and have one folder; which of them a slot is on is up to the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Event
+
+import pytest
+
+from tests.pipelines.spark.inline import InlineSlots, Place, Topics
+from tests.pipelines.spark.sales import application, expected, sales, totals
+from weir.pipelines.spark import standbys
+from weir.pipelines.tasks.plan import Receipt, ReceiptStatus, TaskPlan
+
+EPOCHS = 5
+
+
+@dataclass
+class Cluster:
+    """Two executors, of which the first is lost before an epoch of which the test says so."""
+
+    loses: Callable[[], bool] = lambda: False
+    is_lost: bool = False
+    epochs: int = 0
+    asked: list[str] = field(default_factory=list)
+    """The tasks that have asked for a restore since."""
+
+    def executors(self) -> list[str]:
+        return ["2"] if self.is_lost else ["1", "2"]
+
+    def run(self, slots: InlineSlots, plans: Sequence[TaskPlan]) -> list[Receipt]:
+        self.epochs += 1
+        self.is_lost = self.is_lost or self.loses()
+        receipts = RUN(slots, plans)
+        for number, receipt in enumerate(receipts):
+            if self.is_lost and str(receipt.task) not in self.asked:
+                self.asked.append(str(receipt.task))
+                receipts[number] = replace(receipt, status=ReceiptStatus.NEEDS_RESTORE, error="it has no instance")
+        return receipts
+
+
+RUN = InlineSlots.run
+
+
+@pytest.fixture
+def cluster(monkeypatch) -> Cluster:
+    cluster = Cluster()
+    monkeypatch.setattr(InlineSlots, "run", lambda slots, plans: cluster.run(slots, plans))
+    monkeypatch.setattr(InlineSlots, "executors", lambda slots: cluster.executors())
+    monkeypatch.setattr(InlineSlots, "executor_of", lambda slots, slot: "2" if cluster.is_lost else "1")
+    monkeypatch.setattr(standbys, "FOLLOW_EVERY_S", 0.0)
+    return cluster
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    topics = Topics({("sales", partition): sales(200, partition) for partition in (0, 1)})
+    return Place(application(), topics, tmp_path, max_records=20, standby_replicas=1)
+
+
+def test_a_lost_task_goes_on_from_its_standby(place, cluster):
+    driver = place.driver()
+    tasks = driver._coordinator.tasks.values()
+    cluster.loses = lambda: cluster.epochs > EPOCHS and all(task.standbys for task in tasks)
+    driver.run(Event(), until_caught_up=True)
+    assert sorted(cluster.asked) == ["0_0", "0_1"]
+    sources = [restored.source for restored in place.restores.done]
+    assert len(sources) == 2
+    assert all(source.startswith("standby of 1.") for source in sources), sources
+    assert totals(place) == expected(place)
+    assert not any(task.standbys for task in tasks)
+
+
+def test_standbys_follow_commits_with_what_is_new(place, cluster):
+    summary = place.run()
+    first, *later = [followed for followed in place.standbys.done if str(followed.request.task) == "0_0"]
+    assert (first.request.anew, first.error, {each.request.anew for each in later}) == (True, "", {False})
+    assert {each.request.executor for each in place.standbys.done} == {"2"}
+    assert len(later) > 2
+    assert summary.records_in == 400
+
+
+def test_a_task_in_doubt_is_not_restored_from_a_standby_which_begins_anew(place, cluster):
+    place.run()
+    for partition in (0, 1):
+        place.topics.rows["sales", partition] += sales(100, partition)
+    place.desk.ask("restore", task="0_0", source="changelog")
+    place.run()
+    assert [restored.source for restored in place.restores.done] == ["changelog"]
+    assert totals(place) == expected(place)
+
+
+def test_on_a_single_host_there_are_none(place):
+    place.run()
+    assert place.standbys.done == []

@@ -1,0 +1,229 @@
+"""A standby follows the commits of its task; promoted, it equals the lost store (by the content of the epochs)."""
+
+from __future__ import annotations
+
+import fcntl
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.state.changelog.epochs import SPECS, TOTALS, content, run_epoch
+from weir.state.changelog import restore
+from weir.state.changelog.restore import RestoreProgress, restore_task
+from weir.state.changelog.rows import changelog_spec
+from weir.state.changelog.snapshot import publish_snapshot
+from weir.state.changelog.standby import follow
+from weir.state.commit.evolution import TOMBSTONE_HORIZON
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord, SnapshotRef, TaskCommit
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.standby import StandbyError, standby_of
+from weir.state.engine.task_store import TASK_STORE, TaskStore
+from weir.state.types import StateId
+
+TASK = "0_0"
+
+
+@dataclass
+class Life:
+    """A task whose epochs are committed, and the folder of its standby on another executor."""
+
+    folder: Path
+    rng: random.Random
+    epoch: int = 0
+    contents: dict[int, dict[str, list]] = field(default_factory=dict)
+    snapshot: SnapshotRef | None = None
+
+    def __post_init__(self) -> None:
+        self.app, self.task = self.folder / "warehouse" / "app", self.folder / "elsewhere" / TASK
+        self._driver = Committer(self.app.parent, "app", [changelog_spec(spec) for spec in SPECS], fingerprint="f")
+        self._driver.claim()
+        instance = self.folder / "state" / TASK / "one"
+        TaskStore.create(instance, TASK, ["totals", "windows"]).close()
+        self.store = TaskStoreCache.get(instance, TASK, ["totals", "windows"])
+
+    def run(self, epochs: int) -> None:
+        for _ in range(epochs):
+            expected = StateId(1, self.epoch) if self.epoch else None
+            self.epoch += 1
+            files, state = run_epoch(self.store, self.app, self.epoch, expected, self.rng), StateId(1, self.epoch)
+            self._driver.commit(
+                CommitRecord(
+                    kind="commit", generation=1, epoch=self.epoch, at_ms=0, fingerprint="f", files=tuple(files)
+                )
+            )
+            self.store.settle(generation=1, expected=state, committed=state)
+            self.contents[self.epoch] = content(self.store)
+
+    def publish(self) -> None:
+        self.snapshot = publish_snapshot(self.app, self.store.folder, TASK)
+
+    @property
+    def commit(self) -> TaskCommit:
+        return TaskCommit(state=StateId(1, self.epoch), instance="one", snapshot=self.snapshot)
+
+    def arguments(self, generation: int) -> dict[str, Any]:
+        """Those of ``follow``."""
+        return {
+            "app_folder": self.app,
+            "task": self.task,
+            "task_id": TASK,
+            "specs": SPECS,
+            "commit": self.commit,
+            "through": StateId(1, self.epoch),
+            "generation": generation,
+            "task_rows": self.contents[self.epoch][TASK_STORE],
+        }
+
+    def follow(self, generation: int = 1) -> int:
+        return follow(**self.arguments(generation))
+
+    def promoted(self, generation: int = 1) -> tuple[dict[str, list], str]:
+        """The content that a restore gives where the standby is, and the source that it reports."""
+        state, seen = StateId(1, self.epoch), list[RestoreProgress]()
+        store = restore_task(
+            self.app,
+            self.task / f"instance-{generation}",
+            TASK,
+            SPECS,
+            self.commit,
+            state,
+            generation=generation,
+            task_rows=self.contents[self.epoch][TASK_STORE],
+            standby=self.task,
+            on_progress=seen.append,
+        )
+        try:
+            assert (store.current, store.base, store.generation) == (state, state, generation)
+            return content(store), seen[-1].source
+        finally:
+            store.close()
+
+
+@pytest.fixture
+def life(tmp_path) -> Iterator[Life]:
+    yield Life(tmp_path, random.Random(5))
+    TaskStoreCache.close_all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_standby_that_follows_some_commits_and_is_promoted_equals_the_lost_store(tmp_path, seed):
+    life = Life(tmp_path, random.Random(seed))
+    followed = 0
+    for _ in range(5):
+        life.run(life.rng.randrange(1, 5))
+        if life.rng.random() < 0.3:
+            life.publish()
+        if life.rng.random() < 0.7:
+            life.follow()
+            followed = life.epoch
+    TaskStoreCache.close_all()
+    found, source = life.promoted()
+    assert found == life.contents[life.epoch]
+    assert source.startswith(f"standby of 1.{followed} " if followed else ("snapshot", "changelog"))
+    assert sorted(entry.name for entry in life.task.iterdir()) == [".standby.lock", "instance-1"]
+
+
+def test_it_loads_only_what_it_lacks(life):
+    life.run(6)
+    first = life.follow()
+    life.run(1)
+    assert 0 < life.follow() < first
+    assert life.follow() == 0
+
+
+DIES = """
+import os, pickle, sys
+from pathlib import Path
+from weir.state.changelog.standby import follow
+from weir.state.engine.standby import Standby
+from weir.state.engine.task_store import TaskStore
+
+given, owner, name, when = pickle.loads(Path(sys.argv[1]).read_bytes())
+owner = {"Standby": Standby, "TaskStore": TaskStore}[owner]
+original = getattr(owner, name)
+
+
+def last(*arguments, **options):
+    if when == "after":
+        original(*arguments, **options)
+    os._exit(9)
+
+
+setattr(owner, name, last)
+follow(**given)
+"""
+STEPS = [("TaskStore", "_stand_at"), ("Standby", "built"), ("TaskStore", "close")]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("owner", "step"), STEPS)
+def test_killed_at_each_step_it_goes_on_or_begins_anew(life, owner, step, when, is_first):
+    life.run(4)
+    if not is_first:
+        life.follow()
+        life.run(3)
+    TaskStoreCache.close_all()
+    given = life.folder / "given"
+    given.write_bytes(pickle.dumps((life.arguments(1), owner, step, when)))
+    done = subprocess.run([sys.executable, "-c", DIES, str(given)], check=False)
+    assert done.returncode == (0 if (step, is_first) == ("built", False) else 9)
+    if life.rng.random() < 0.5:
+        life.follow()
+    found, _ = life.promoted()
+    assert found == life.contents[life.epoch]
+
+
+def test_one_of_another_generation_is_not_used(life):
+    life.run(3)
+    life.follow(generation=1)
+    found, source = life.promoted(generation=2)
+    assert (found, source) == (life.contents[3], "changelog")
+    assert life.follow(generation=2) > 0, "it is built anew"
+
+
+def test_one_that_lacks_forgotten_deletions_is_not_used_but_built_anew(life):
+    life.run(3)
+    life.follow()
+    life.run(3)
+    table = DeltaTable(life.app / changelog_spec(TOTALS).name)
+    table.alter.set_table_properties({TOMBSTONE_HORIZON: "4"}, raise_if_not_exists=False)
+    found, source = life.promoted()
+    assert (found, source) == (life.contents[6], "changelog")
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_a_damaged_one_is_not_used(life, damage):
+    life.run(3)
+    life.follow()
+    data = life.task / ".standby" / "data.mdb"
+    if damage == "cut":
+        data.write_bytes(data.read_bytes()[:4096])
+    else:
+        data.unlink()
+    found, source = life.promoted()
+    assert (found, source) == (life.contents[3], "changelog")
+
+
+def test_whoever_hangs_at_it_holds_up_no_restore(life, monkeypatch):
+    life.run(3)
+    life.follow()
+    monkeypatch.setattr(restore, "_STANDBY_WAIT_S", 0.1)
+    with (life.task / ".standby.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(StandbyError, match="another process is at the standby"):
+            life.follow()
+        found, source = life.promoted()
+    assert (found, source) == (life.contents[3], "changelog")
+    with standby_of(life.task) as standby:
+        assert standby.opened(TASK, [], 1, StateId(1, 3)) is not None
