@@ -34,8 +34,8 @@ from weir.state.errors import DiskFullError, TaskCorruptedError
 from weir.state.full_disk import require_room
 from weir.state.storage.places import disks, folder_at
 
-UNWATCHED_S = 25.0
-"""Dagster's sensors look every ten seconds, and a tick may take as long."""
+UNWATCHED_S = 20.0
+"""Dagster's sensors look every ten seconds, and a tick may take some of them."""
 
 
 def application_status(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
