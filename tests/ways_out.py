@@ -611,6 +611,9 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "infra/java.py MissingJavaError": {
         "apt-get install openjdk-17-jdk-headless": "installs a package of the system, as its administrator",
     },
+    "pipelines/spark/worker.py OtherVersionError": {
+        "install the same version on all hosts": "is done on the hosts of a cluster",
+    },
 }
 """What messages of refusals offer and no test runs from there, with the reason."""
 
@@ -625,6 +628,8 @@ NO_WAYS_OUT = {
     "state/errors.py TableReplacedError",
     "infra/jars.py JarsError",
     "infra/spark/session.py SparkStartError",
+    "infra/spark/standalone.py ClusterStartError",
+    "infra/spark/executors.py NoExecutorError",
     "infra/kafka/broker.py BrokerStartError",
     "pipelines/backfill/errors.py NoCutError",
     "pipelines/errors.py TopologyError",
