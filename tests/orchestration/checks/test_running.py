@@ -56,10 +56,10 @@ def test_a_driver_that_starts_and_runs_is_well(database, drive, look):
 
 def test_a_driver_without_heartbeats_is_silent_while_its_process_lives(database, drive, look):
     drive()
-    assert look(11.0)[0]
-    passed, severity, state, sentence = look(13.0)
+    assert look(9.0)[0]
+    passed, severity, state, sentence = look(11.0)
     assert (passed, severity, state) == (False, "ERROR", "silent")
-    assert "no sign of life for 13 s" in sentence
+    assert "no sign of life for 11 s" in sentence
     assert "weir_stalled ends it after 180 s" in sentence
 
 
