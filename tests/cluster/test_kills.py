@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +20,7 @@ from weir.infra.settings import Settings
 from weir.infra.spark.standalone import StandaloneCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults, pytest.mark.slow]
+ROOT = Path(__file__).resolve().parents[2]
 EXECUTORS, SLOTS, TASKS, WITH_STORES = 2, 4, 9, 6
 RUNS_LIMIT_S, JOINED_LIMIT_S, STANDBYS_LIMIT_S, FROZEN_LIMIT_S = 120.0, 60.0, 60.0, 90.0
 MORE_KILLS = int(os.environ.get("FAULT_KILLS", 0)) // 20
@@ -34,6 +36,7 @@ def cluster(tmp_path, monkeypatch) -> Iterator[StandaloneCluster]:
             f'master = "{given.master}"\nexecutors = {EXECUTORS}\nstandby_replicas = 1\n[spark]\n{spark}'
         )
         monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the bank is
         yield cluster
 
 
