@@ -15,6 +15,7 @@ import dagster as dg
 from weir.orchestration.assets.backfill import backfill_assets
 from weir.orchestration.assets.ingest import ingest_assets
 from weir.orchestration.assets.maintenance import maintenance_assets
+from weir.orchestration.assets.program import about_topic
 from weir.orchestration.checks.commits import commit_checks
 from weir.orchestration.checks.files import file_checks
 from weir.orchestration.checks.lag import lag_check
@@ -31,6 +32,7 @@ from weir.orchestration.jobs.migration import migration_jobs
 from weir.orchestration.jobs.rebuild import rebuild_job
 from weir.orchestration.jobs.requests import request_jobs
 from weir.orchestration.jobs.restore import restore_job
+from weir.orchestration.jobs.sinks import sink_jobs
 from weir.orchestration.jobs.snapshot import snapshot_job
 from weir.orchestration.on_lag import OnLag
 from weir.orchestration.resources import WeirResource, driver_pipes
@@ -94,7 +96,7 @@ def supervise(
         on_lag: What the sensor ``weir_lag`` may do when the application lags, and at which measures.
         first_day: No earlier day of event time is offered for backfills, whatever the topics hold.
         end_day: Nor this one or a later one; today if not given.
-        owners: Shown with the assets: e-mail addresses, or ``team:name``.
+        owners: Shown with the assets, jobs, sensors and schedules: e-mail addresses, or ``team:name``.
         unwatched: Sensors and schedules that leave the application alone, such as ``succession``.
 
     Raises:
@@ -151,7 +153,11 @@ def shared_definitions(
     if twice := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"two applications are called {min(twice)} here; give each an id of its own")
     external = {
-        _external_key(topic): _external_topic(topic, is_pattern=topic in each.application.topology.open_patterns)
+        _external_key(topic): _external_topic(
+            topic,
+            about_topic(each.application.topology.source(topic)),
+            is_pattern=topic in each.application.topology.open_patterns,
+        )
         for each in supervised
         for topic, key in each.topics.items()
         if key == _external_key(topic)
@@ -174,6 +180,7 @@ def shared_definitions(
             dead_letters_job(supervised),
             replay_job(supervised),
             discard_job(supervised),
+            *sink_jobs(supervised),
             rebuild_job(supervised),
             backfills_job(supervised),
             swap_backfill_job(supervised),
@@ -193,7 +200,7 @@ def shared_definitions(
             stalled_sensor(supervised),
             repair_sensor(supervised, restore, verify, audit),
             alerts_sensor(supervised, checks),
-            workers_sensor(),
+            workers_sensor(supervised),
         ],
         resources={"weir": weir or WeirResource(), "pipes": driver_pipes()},
     )
@@ -259,9 +266,12 @@ def _external_key(topic: str) -> dg.AssetKey:
 
 
 @cache
-def _external_topic(topic: str, *, is_pattern: bool) -> dg.AssetSpec:
+def _external_topic(topic: str, about: str, *, is_pattern: bool) -> dg.AssetSpec:
     """One object per topic, so that applications can share it; a pattern is one object, whatever it matches."""
     what = f"Kafka topics that match {topic}" if is_pattern else f"Kafka topic {topic}"
     return dg.AssetSpec(
-        _external_key(topic), kinds={"kafka"}, group_name="kafka", description=f"The {what}, filled elsewhere."
+        _external_key(topic),
+        kinds={"kafka"},
+        group_name="kafka",
+        description=f"{about} The {what}, filled elsewhere.".strip(),
     )

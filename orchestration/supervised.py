@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -10,6 +9,7 @@ from functools import cached_property
 
 import dagster as dg
 
+from weir.orchestration.advice import dagster_name, ingest_job_name
 from weir.orchestration.on_lag import OnLag
 from weir.orchestration.thresholds import Thresholds
 from weir.pipelines.application import Application
@@ -53,7 +53,7 @@ class Supervised:
     unwatched: Collection[str] = ()
     """Sensors and schedules that leave the application alone, by name without ``weir_``."""
     owners: Sequence[str] = ()
-    """Of its assets: e-mail addresses, or ``team:name``."""
+    """Of its assets, and of the jobs and sensors that are for it: e-mail addresses, or ``team:name``."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     on_lag: OnLag = field(default_factory=OnLag)
 
@@ -64,7 +64,7 @@ class Supervised:
     @cached_property
     def name(self) -> str:
         """The id as it appears in the names of ops, jobs and the asset group, which may not contain a dash."""
-        return re.sub(r"\W", "_", self.id)
+        return dagster_name(self.id)
 
     @property
     def tags(self) -> dict[str, str]:
@@ -79,7 +79,7 @@ class Supervised:
     @property
     def ingest_job(self) -> str:
         """The name of the job that runs the ingest."""
-        return f"{self.name}_run"
+        return ingest_job_name(self.id)
 
     @cached_property
     def ingest(self) -> dg.AssetKey:
@@ -128,6 +128,11 @@ class Supervised:
         return (self.ingest, *self.tables.values())
 
     @cached_property
+    def assets(self) -> frozenset[dg.AssetKey]:
+        """All of its own, not the topics."""
+        return frozenset((*self.produced, self.backfill, self.compaction, self.checkpoints, self.positions))
+
+    @cached_property
     def outputs(self) -> Mapping[str, dg.AssetKey]:
         """The assets of the output tables only."""
         return {spec.name: self.tables[spec.name] for spec in self.application.topology.table_specs()}
@@ -150,6 +155,11 @@ class Supervised:
     def partition(self, part: str) -> str:
         """How ``TASKS`` and ``BACKFILLS`` name a task or a backfill of the application."""
         return f"{self.id}:{part}"
+
+
+def owners_of(applications: Sequence[Supervised]) -> list[str] | None:
+    """The owners of what is for all of them; None if there are none, since Dagster warns of an empty list."""
+    return sorted({owner for each in applications for owner in each.owners}) or None
 
 
 def application_tags(id_: str) -> dict[str, str]:

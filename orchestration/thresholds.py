@@ -60,7 +60,8 @@ class Thresholds(dg.Resolvable):
     stale_fail_s: float = 86_400.0
     """The same, for a freshness failure."""
     cooldown_s: float = 600.0
-    """Minimum time between two requests of a sensor, and between two warnings about the same thing."""
+    """Minimum time between two requests of a sensor, and between two warnings about the same thing; those of
+    ``weir_lag`` are in ``OnLag``."""
 
     def __post_init__(self) -> None:
         """Raises ``ValueError`` for a span longer than ``LOOK_BACK_MAX_S``, which no reading could ever show, or for a

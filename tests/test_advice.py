@@ -2,7 +2,6 @@
 Every way out that a refusal offers has a test that takes it (``tests/ways_out.py``)."""
 
 import ast
-import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
@@ -11,42 +10,15 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from tests.messages import COMMAND, ROOT, commands, modules, texts
 from tests.ways_out import NO_REFUSALS, NO_WAYS_OUT, NOT_RUN, WAYS_OUT
 from weir.pipelines.cli.app import app
-
-ROOT = Path(__file__).resolve().parent.parent
-COMMAND = re.compile(r"`(weir [^`]+)`")
 
 
 @cache
 def definitions(path: Path) -> set[str]:
     """The functions of a file."""
     return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
-
-
-def texts(tree: ast.AST):
-    """The line and text of each string outside of docstrings; what is put in becomes ``x``, a number (``:d``)
-    ``1``."""
-    skipped = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            skipped.update(map(id, node.values))
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            skipped.add(id(node.value))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            parts = (str(each.value) if isinstance(each, ast.Constant) else put_in(each) for each in node.values)
-            yield node.lineno, "".join(parts)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            yield node.lineno, node.value
-
-
-def put_in(value: ast.expr) -> str:
-    return "1" if ast.unparse(getattr(value, "format_spec", None) or ast.Constant("")) == "f'd'" else "x"
-
-
-def commands(tree: ast.AST) -> list[tuple[int, str]]:
-    return [(line, found) for line, text in texts(tree) for found in COMMAND.findall(text)]
 
 
 @cache
@@ -70,14 +42,6 @@ def fault(command: str) -> str | None:
     except Exception as error:
         return getattr(error, "message", "") or f"{type(error).__name__} {error}"
     return None
-
-
-@cache
-def modules() -> dict[str, ast.Module]:
-    paths = [
-        path for package in ("infra", "orchestration", "pipelines", "state") for path in (ROOT / package).rglob("*.py")
-    ]
-    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sorted(paths)}
 
 
 def test_commands_in_messages_are_complete():

@@ -60,6 +60,7 @@ SASL = "tests/integration/test_sasl.py::test_"
 UNKNOWN_TOPIC = f"{CLI}/test_kafka.py::test_an_unknown_topic_is_named_with_a_way_out_that_works"
 WHEEL = "tests/integration/test_wheel.py::test_a_project_with_folders_of_our_names_runs_from_the_wheel"
 SINK_REFUSED = f"{CLI}/test_sink.py::test_a_refused_record_waits_goes_aside_and_is_sent_again_or_deleted"
+SINK_JOBS = "tests/orchestration/jobs/test_sinks.py::test_"
 SINK_ANEW = f"{CLI}/test_sink.py::test_a_target_made_anew_gets_the_rows_that_wait_once_somebody_says_so"
 SQL = "tests/pipelines/publishing/test_sql_tables.py::test_"
 SQL_MISFIT = SQL + "a_table_that_does_not_fit_is_refused_with_statements_that_make_it_fit"
@@ -103,9 +104,13 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "test_two_components_that_say_where_weir_works_are_refused_and_one_will_do",
     },
     "orchestration/checks/sinks.py sink_trouble": {
-        "sink skip x x": SINK_REFUSED,
-        "sink retry x x": SINK_REFUSED,
-        "sink discard x x": SINK_REFUSED,
+        "launch weir_sink_skip": SINK_JOBS + "a_row_that_is_refused_is_put_aside_by_the_job_that_the_check_names",
+        "weir_sink_retry": SINK_JOBS + "rows_that_are_aside_are_sent_again_by_the_job_that_the_check_names",
+        "weir_sink_discard": SINK_JOBS + "rows_that_are_aside_are_deleted_while_no_driver_runs",
+    },
+    "orchestration/jobs/sinks.py _retry_job.ask": {
+        "launch weir_sink_retry again": SINK_JOBS + "a_row_that_is_refused_once_more_fails_the_run_which_says_why",
+        "weir_sink_discard to delete what is left": SINK_JOBS + "rows_that_are_aside_are_deleted_while_no_driver_runs",
     },
     "pipelines/cli/sink.py skipping": {"sink skip x x": SINK_REFUSED},
     "pipelines/operations/sinks.py retry": {

@@ -63,6 +63,7 @@ class TaskStatus(Base):
     slot: Mapped[int]
     executor: Mapped[str | None]
     standbys: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    restored_per_cent: Mapped[float | None]
     status: Mapped[str]
     state: Mapped[str | None]
     positions: Mapped[dict[str, Any]] = mapped_column(JSON)

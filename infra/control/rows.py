@@ -39,6 +39,8 @@ class TaskStatusRow:
     """The id of the executor that the slot is on; ``driver`` on a single host."""
     standbys: Mapping[str, float] | None = None
     """By how many seconds each standby is behind the commits, by executor."""
+    restored_per_cent: float | None = None
+    """How much of its restore is done; None if it is not restoring, or nobody knows yet."""
     state: str | None = None
     """The state id, ``generation.epoch``."""
     positions: Mapping[str, Any] = field(default_factory=dict)

@@ -13,6 +13,7 @@ import dagster as dg
 from pydantic import Field
 
 from weir.infra.settings import Settings
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.assets.partitions import has_days
 from weir.orchestration.partitions import make_changes, own_partition_changes
 from weir.orchestration.resources import WeirResource, run_driver
@@ -21,7 +22,6 @@ from weir.pipelines.backfill.differences import MAX_CHANGE
 from weir.pipelines.backfill.files import TIME_COLUMN
 from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
 from weir.pipelines.backfill.shadow import Days
-from weir.pipelines.operations.advice import addressed
 from weir.pipelines.operations.backfills import BackfillRow, backfills
 from weir.pipelines.operations.errors import OperationError
 from weir.state.commit.upserts import shown_name
@@ -168,7 +168,7 @@ def run_backfill(
         )
     finished, closing = driven
     if "error" in closing:
-        raise dg.Failure(addressed(closing["error"], weir.settings(), supervised.reference), allow_retries=False)
+        raise dg.Failure(in_dagster(closing["error"], supervised.id), allow_retries=False)
     return finished, closing
 
 

@@ -1,5 +1,6 @@
 """An application's ingest and the tables that come out of it: assets that one supervised driver produces."""
 
+import base64
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -10,19 +11,22 @@ from pydantic import Field
 
 from weir.infra.control import ControlDatabase, ControlDatabaseError
 from weir.infra.settings import Settings
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.assets.columns import column_schema, with_lineage
 from weir.orchestration.assets.materializations import commit_materializations, dagster_values
 from weir.orchestration.assets.partitions import update_partitions
+from weir.orchestration.assets.program import about, about_output, code_of
 from weir.orchestration.checks.commits import commit_results
 from weir.orchestration.checks.evaluations import evaluation_of
 from weir.orchestration.checks.files import PRESENT_CHECK, READABLE_CHECK, file_results
 from weir.orchestration.checks.sinks import sink_results
 from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.drivers.metadata import health_metadata
+from weir.orchestration.guide import guide
 from weir.orchestration.resources import WeirResource, run_driver
 from weir.orchestration.supervised import NO_RETRIES, Supervised
-from weir.pipelines.operations.advice import addressed
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
+from weir.pipelines.topology.picture import picture
 from weir.state.commit.outbox import outbox_name
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.upserts import shown_name
@@ -32,8 +36,12 @@ from weir.state.types import CHANGELOG_FOLDER
 DRIVER = "weir.orchestration.drivers.ingest"
 
 
+ACCEPTED = ("accept_state_loss", "accept_lost_records")
+"""Fields that are about one start: what is lost later is refused again."""
+
+
 class IngestConfig(dg.Config):
-    """How long the driver runs."""
+    """How long the driver runs, and what it starts in spite of."""
 
     until_caught_up: bool = Field(
         default=True,
@@ -42,6 +50,15 @@ class IngestConfig(dg.Config):
     take_over: bool = Field(
         default=False,
         description="Start even if another driver holds the application's lease; that driver is fenced and stops.",
+    )
+    accept_state_loss: bool = Field(
+        default=False,
+        description="Start even if a new topology or partition count leaves stores empty; the refusal says which.",
+    )
+    accept_lost_records: bool = Field(
+        default=False,
+        description="Start even if a topic was recreated, or has lost records before they were read: keep all state, "
+        "and read it from its start, or continue where it can still be read.",
     )
 
 
@@ -77,6 +94,7 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
                     "tables": {name: key.to_user_string() for name, key in supervised.tables.items()},
                     "until_caught_up": config.until_caught_up,
                     "take_over": config.take_over,
+                    **{name: getattr(config, name) for name in ACCEPTED},
                 },
             )
         except dg.DagsterExecutionInterruptedError:
@@ -89,10 +107,11 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
                 raise  # otherwise the run would continue with its other steps
             return
         if driven is None:
-            raise dg.Failure(why_it_ended(settings, supervised.id, owner_of(context.run.run_id)))
+            why = why_it_ended(settings, supervised.id, owner_of(context.run.run_id))
+            raise dg.Failure(in_dagster(why, supervised.id))
         _, closing = driven
         if "error" in closing:
-            raise dg.Failure(addressed(closing["error"], settings, supervised.reference))
+            raise dg.Failure(in_dagster(closing["error"], supervised.id))
         update_partitions(supervised, settings, context.instance)
         yield from _recorded(context, with_lineage(supervised, map(_event, closing["materializations"])))
         if others := set(supervised.produced) - context.selected_asset_keys:
@@ -199,11 +218,21 @@ def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
             fail_window=timedelta(seconds=thresholds.stale_fail_s),
             warn_window=timedelta(seconds=thresholds.stale_warn_s),
         ),
-        metadata={"topology": dg.MetadataValue.md(f"```\n{supervised.application.topology.describe()}\n```")},
-        description=f"The application {supervised.id}: one supervised driver that reads the topics and commits "
-        "exactly once. Terminating the run finishes the epoch and commits.",
+        metadata={
+            "topology": _topology(supervised.application.topology.describe()),
+            "what to launch": dg.MetadataValue.md(guide(supervised)),
+            **code_of(supervised),
+        },
+        description=" ".join(
+            (
+                about(supervised),
+                f"The application {supervised.id}: one supervised driver that reads the topics and commits exactly "
+                "once. Terminating the run finishes the epoch and commits.",
+            )
+        ).strip(),
     )
     outside = {outbox_name(sink.name): sink for sink in supervised.application.topology.outside_sinks}
+    said = {sink.table: about_output(sink) for sink in supervised.application.topology.sinks}
     for name, key in supervised.tables.items():
         kinds = {"deltalake", "changelog"} if name.startswith(CHANGELOG_FOLDER) else {"deltalake"}  # shown in the graph
         if name in outside:
@@ -216,9 +245,17 @@ def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
             skippable=True,
             owners=supervised.owners,
             tags=supervised.tags,
-            description=f"What leaves for {outside[name]}, once committed." if name in outside else _description(name),
+            description=f"What leaves for {outside[name]}, once committed."
+            if name in outside
+            else " ".join((said.get(name, ""), _description(name))).strip(),
             metadata={"dagster/column_schema": column_schema(supervised.table_specs[name])},
         )
+
+
+def _topology(description: str) -> dg.MarkdownMetadataValue:
+    """What ``Topology.describe`` gives, as a picture and in words."""
+    drawn = base64.b64encode(picture(description).encode()).decode()
+    return dg.MetadataValue.md(f"![topology](data:image/svg+xml;base64,{drawn})\n\n```\n{description}\n```")
 
 
 def _description(table: str) -> str:

@@ -10,6 +10,7 @@ import dagster as dg
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.checks.expectations import expectation_results, expectation_specs
 from weir.orchestration.checks.selection import selected
 from weir.orchestration.resources import WeirResource
@@ -99,7 +100,7 @@ def _rows(
     try:
         rows = row_count(folder_at(settings.warehouse), application, table, window) if window else None
     except DamagedFileError as error:
-        rows, trouble = None, str(error)
+        rows, trouble = None, in_dagster(str(error), application)
     metadata = (
         {}
         if rows is None

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 import dagster as dg
 
 from weir.infra.settings import Settings
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.tables import output_tables
@@ -56,7 +57,7 @@ def file_results(
             try:
                 found = check_table(folder, supervised.id, table, reads=reads)
             except (TableFileError, DamagedFileError) as error:
-                trouble = str(error)
+                trouble = in_dagster(str(error), supervised.id)
         yield dg.AssetCheckResult(
             asset_key=key,
             check_name=name,

@@ -11,14 +11,16 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from weir.infra.control import ApplicationStatus, ControlDatabase
+from weir.infra.control.rows import MinuteRow
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.actions import ActionTaken, actions_of
 from weir.pipelines.operations.positions import committed_lag, committed_positions
-from weir.pipelines.operations.text import utc_text
+from weir.pipelines.operations.text import duration, utc_text
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.storage.places import folder_at
@@ -27,6 +29,8 @@ from weir.state.types import Positions
 LAG_CHECK = "lag"
 SHOWN_PARTITIONS = 50
 SHOWN_ACTIONS = 20
+LEAST_PACE = 1.0
+"""Records per second: an hour whose best minute had fewer was idle and does not show how fast lag is worked off."""
 ACTION_COLUMNS = ("at", "sensor", "measured", "did", "brought")
 
 
@@ -71,14 +75,17 @@ def lag_result(
     except BrokerUnreachableError as error:
         return unknown_lag(supervised, error)
     records = sum(lags.values())
+    minutes = ControlDatabase(settings.control_database_url).last_hour(supervised.id) if records else []
+    behind_s = work_s(records, minutes) if records else 0.0
     return dg.AssetCheckResult(
         asset_key=supervised.ingest,
         check_name=LAG_CHECK,
         passed=newest is not None and records <= max_records,
         severity=dg.AssetCheckSeverity.WARN,
-        description=_sentence(records, newest, status),
+        description=_sentence(records, behind_s, newest, status),
         metadata={
             "lag_records": records,
+            **({} if behind_s is None else {"behind_s": round(behind_s, 1)}),
             "max_records": max_records,
             "committed_epoch": newest.epoch if newest else 0,
             "lag_by_partition": _greatest(lags),
@@ -106,6 +113,20 @@ def action_table(actions: Sequence[ActionTaken]) -> dg.TableMetadataValue:
     )
 
 
+def nothing_arrives(supervised: Supervised, settings: Settings) -> dg.AssetCheckResult:
+    """While the folder's own broker is down: what waits is as it was, and nobody can add to it."""
+    newest = newest_commit(folder_at(settings.warehouse), supervised.id)
+    return dg.AssetCheckResult(
+        asset_key=supervised.ingest,
+        check_name=LAG_CHECK,
+        passed=newest is not None,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="the folder's own broker does not run, so nothing arrives; the next run starts it"
+        + ("" if newest else "; nothing was committed yet"),
+        metadata={"max_records": supervised.thresholds.lag_max_records},
+    )
+
+
 def unknown_lag(supervised: Supervised, error: Exception) -> dg.AssetCheckResult:
     """A warning that says why nobody knows."""
     return dg.AssetCheckResult(
@@ -113,7 +134,7 @@ def unknown_lag(supervised: Supervised, error: Exception) -> dg.AssetCheckResult
         check_name=LAG_CHECK,
         passed=False,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"the lag is unknown: {error}",
+        description=in_dagster(f"the lag is unknown: {error}", supervised.id),
         metadata={"max_records": supervised.thresholds.lag_max_records},
     )
 
@@ -129,9 +150,19 @@ def _read(supervised: Supervised, newest: CommitRecord | None, status: Applicati
     return positions
 
 
-def _sentence(records: int, newest: CommitRecord | None, status: ApplicationStatus | None) -> str:
+def work_s(records: int, minutes: Sequence[MinuteRow]) -> float | None:
+    """How many seconds of work wait, at the pace of the best of those minutes; None if they do not show it."""
+    pace = max((minute.records_per_s for minute in minutes), default=0.0)
+    return records / pace if pace >= LEAST_PACE else None
+
+
+def _sentence(
+    records: int, behind_s: float | None, newest: CommitRecord | None, status: ApplicationStatus | None
+) -> str:
     who = "nobody reads them" if status is None or not status.is_running else f"the driver is {status.state}"
     waiting = f"{records:,} records wait" if records != 1 else "1 record waits"
+    if records and behind_s is not None:
+        waiting += f", {duration(1_000 * behind_s)} of work"
     return f"{waiting}, and {who}" + ("" if newest else "; nothing was committed yet")
 
 

@@ -3,6 +3,7 @@
 import dagster as dg
 
 from weir.infra.settings import Settings
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.assets.materializations import dagster_values
 from weir.orchestration.drivers.metadata import quarantine_metadata
 from weir.orchestration.resources import WeirResource
@@ -37,7 +38,7 @@ def quarantine_result(supervised: Supervised, settings: Settings) -> dg.AssetChe
         check_name=CHECK,
         passed=not found.over_limit,
         severity=dg.AssetCheckSeverity.WARN,
-        description=found.over_limit or f"{size_text(found.size_bytes)} in quarantine",
+        description=in_dagster(found.over_limit, supervised.id) or f"{size_text(found.size_bytes)} in quarantine",
         metadata={
             **dagster_values(quarantine_metadata(found)),
             "max_days": settings.quarantine_max_days,

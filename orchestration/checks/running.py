@@ -4,24 +4,27 @@ A sensor reports it within seconds (``weir.orchestration.sensors.reports``); the
 """
 
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import dagster as dg
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME  # has no public name
 
 from weir.infra.control import ApplicationStatus, ControlDatabase
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.checks.killed import was_cut_short
 from weir.orchestration.checks.tasks import task_table
 from weir.orchestration.drivers.dagster_run import run_of
 from weir.orchestration.jobs.requests import RESUME
 from weir.orchestration.resources import WeirResource
+from weir.orchestration.runs import NEWEST_RUNS, newest_asset_runs
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.log_files import log_file
 
 RUNNING_CHECK = "running"
 SILENT_MAX_S = 10.0
 """A driver gives a heartbeat each two seconds, whatever it is at. A sensor looks each ten, so that a page shows within
 half a minute that there is none."""
-NEWEST_RUNS = 25
-"""How many runs of selected assets are looked through for the newest of the ingest."""
 SHOWN_TASKS = 5
 
 
@@ -35,21 +38,53 @@ def running_check(supervised: Supervised) -> dg.AssetChecksDefinition:
     )
     def running(context: dg.AssetCheckExecutionContext, weir: WeirResource) -> dg.AssetCheckResult:
         """Look at what the driver has left, and at the newest run."""
-        database = ControlDatabase(weir.settings().control_database_url)
+        settings = weir.settings()
+        database = ControlDatabase(settings.control_database_url)
         driver = database.application_status(supervised.id, of_driver=True)
-        return running_result(supervised, driver, context.instance, time.time())
+        log = log_file(settings.logs, supervised.id)
+        return running_result(supervised, driver, context.instance, time.time(), log)
 
     return running
 
 
 def running_result(
-    supervised: Supervised, driver: ApplicationStatus | None, instance: dg.DagsterInstance, now_s: float
+    supervised: Supervised,
+    driver: ApplicationStatus | None,
+    instance: dg.DagsterInstance,
+    now_s: float,
+    log: Path,
+    asset_runs: Callable[[], Sequence[dg.RunRecord]] | None = None,
 ) -> dg.AssetCheckResult:
-    """``driver`` is the newest that there was. The state is in the metadata as one word: the driver's own, or ``never
+    """``driver`` is the newest that there was, ``log`` the file that drivers write to. ``asset_runs`` is called for
+    ``newest_asset_runs`` if no driver runs. The state is in the metadata as one word: the driver's own, or ``never
     started``, ``silent``, ``dead``, ``not started``, ``in doubt``."""
+    found = _judged(supervised, driver, instance, now_s, asset_runs)
+    shown = dict[str, dg.MetadataValue]()
+    if driver is not None and not driver.has_ended and driver.tasks:
+        shown["tasks"] = task_table(driver)
+    if driver is not None and (run_id := run_of(driver.owner)) is not None:
+        shown["run"] = dg.MetadataValue.dagster_run(run_id)
+    shown["log"] = dg.MetadataValue.path(log)
+    return _result(
+        supervised,
+        str(found.metadata["state"].value),
+        found.description or "",
+        None if found.passed else found.severity,
+        **{**shown, **{name: value for name, value in found.metadata.items() if name != "state"}},
+    )
+
+
+def _judged(
+    supervised: Supervised,
+    driver: ApplicationStatus | None,
+    instance: dg.DagsterInstance,
+    now_s: float,
+    asset_runs: Callable[[], Sequence[dg.RunRecord]] | None,
+) -> dg.AssetCheckResult:
     if driver is not None and not driver.has_ended:
         return _living(supervised, driver, now_s)
-    if (run := _run_without_driver(supervised, instance, driver)) is not None:
+    runs = asset_runs() if asset_runs is not None else newest_asset_runs(instance)
+    if (run := _run_without_driver(supervised, instance, driver, runs)) is not None:
         return _result(
             supervised,
             "not started",
@@ -113,28 +148,25 @@ def _living(supervised: Supervised, driver: ApplicationStatus, now_s: float) -> 
         if tasks := [task for task in driver.tasks if task.status == state]:
             first = "; ".join(f"{task.task}: {task.reason}" for task in tasks[:SHOWN_TASKS])
             sentence = f"{len(tasks)} of {len(driver.tasks)} tasks are {what} ({first})"
-            return _result(supervised, state, sentence, severity, tasks=task_table(driver))
+            return _result(supervised, state, sentence, severity)
     return _result(
-        supervised,
-        driver.state,
-        f"{driver.state}: process {driver.pid} on {driver.host}, by {driver.owner}",
-        tasks=task_table(driver),
+        supervised, driver.state, f"{driver.state}: process {driver.pid} on {driver.host}, by {driver.owner}"
     )
 
 
 def _run_without_driver(
-    supervised: Supervised, instance: dg.DagsterInstance, driver: ApplicationStatus | None
+    supervised: Supervised,
+    instance: dg.DagsterInstance,
+    driver: ApplicationStatus | None,
+    asset_runs: Sequence[dg.RunRecord],
 ) -> dg.DagsterRun | None:
     """The newest run of the ingest, if it has failed and its driver had not begun."""
-    records = [
-        record
-        for name in (supervised.ingest_job, IMPLICIT_ASSET_JOB_NAME)
-        for record in instance.get_run_records(
-            dg.RunsFilter(tags=supervised.tags, job_name=name),
-            limit=NEWEST_RUNS if name == IMPLICIT_ASSET_JOB_NAME else 1,  # some of its runs are of other assets
-        )
-        if not (record.dagster_run.asset_selection or set(supervised.produced)).isdisjoint(supervised.produced)
-    ]
+    selecting = _of_ingest(supervised, asset_runs)
+    if not selecting and len(asset_runs) == NEWEST_RUNS:  # its own are older, and tagged since
+        older = dg.RunsFilter(tags=supervised.tags, job_name=IMPLICIT_ASSET_JOB_NAME)
+        selecting = _of_ingest(supervised, instance.get_run_records(older, limit=NEWEST_RUNS))
+    of_job = dg.RunsFilter(tags=supervised.tags, job_name=supervised.ingest_job)
+    records = [*selecting, *instance.get_run_records(of_job, limit=1)]
     if not records:
         return None
     newest = max(records, key=lambda record: record.create_timestamp)
@@ -145,6 +177,14 @@ def _run_without_driver(
         or (driver.ended_at_ms or 0) / 1000 > made_s  # another held the lease, and the run was refused
     )
     return run if run.status == dg.DagsterRunStatus.FAILURE and not is_passed else None
+
+
+def _of_ingest(supervised: Supervised, asset_runs: Sequence[dg.RunRecord]) -> list[dg.RunRecord]:
+    return [
+        record
+        for record in asset_runs
+        if not (record.dagster_run.asset_selection or frozenset()).isdisjoint(supervised.produced)
+    ]
 
 
 def _killed_run(
@@ -173,6 +213,6 @@ def _result(
         check_name=RUNNING_CHECK,
         passed=severity is None,
         severity=severity or dg.AssetCheckSeverity.ERROR,
-        description=sentence,
+        description=in_dagster(sentence, supervised.id),
         metadata={"state": state, **metadata},
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from weir.infra.settings import Settings
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.assets.materializations import dagster_values
 from weir.orchestration.checks.selection import selected
 from weir.orchestration.drivers.metadata import sink_metadata
@@ -56,7 +57,7 @@ def sink_results(supervised: Supervised, settings: Settings) -> Iterator[dg.Asse
             check_name=CHECK,
             passed=trouble is None,
             severity=dg.AssetCheckSeverity.WARN,
-            description=trouble or (state.summary if state else "nothing was sent yet"),
+            description=trouble or (in_dagster(state.summary, supervised.id) if state else "nothing was sent yet"),
             metadata=dagster_values(
                 {**(sink_metadata(settings, supervised.id, sink) if state else {}), "max_wait_s": max_wait_s}
             ),
@@ -65,17 +66,17 @@ def sink_results(supervised: Supervised, settings: Settings) -> Iterator[dg.Asse
 
 def sink_trouble(sink: SinkState, application: str, max_wait_s: float, now_s: float) -> str | None:
     """What is wrong with a sink, in a sentence; None if it has all that it should have."""
+    error, partition = in_dagster(sink.error, application), f"with the partition {application}:{sink.sink}"
     if sink.awaits == "skip":
-        return f"a row is refused: {sink.error}; put it aside with `weir sink skip {application} {sink.sink}`"
+        return f"a row is refused: {error}; to put it aside, launch weir_sink_skip {partition}"
     if sink.awaits is not None:
-        return sink.error
+        return error
     if sink.lag_s(now_s) > max_wait_s:
-        why = f": {sink.error}" if sink.error else ""
+        why = f": {error}" if error else ""
         return f"{sink.waiting_rows:,} rows wait, the oldest for {sink.lag_s(now_s):,.0f} s{why}"
     if sink.refused_rows:
         return (
-            f"{sink.refused_rows:,} refused rows are aside: {sink.first_refusal}; send them again with "
-            f"`weir sink retry {application} {sink.sink}`, or delete them with "
-            f"`weir sink discard {application} {sink.sink}`"
+            f"{sink.refused_rows:,} refused rows are aside: {sink.first_refusal}; to send them again, launch "
+            f"weir_sink_retry {partition}, or weir_sink_discard to delete them"
         )
     return None

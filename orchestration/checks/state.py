@@ -7,6 +7,7 @@ failed until the task has been restored, whatever its rows say meanwhile.
 import dagster as dg
 
 from weir.infra.settings import Settings
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.doubts import InDoubtError
@@ -58,7 +59,7 @@ def state_result(supervised: Supervised, settings: Settings, name: str) -> dg.As
         asset_key=supervised.ingest,
         check_name=name,
         passed=failure is None,
-        description=None if failure is None else str(failure),
+        description=None if failure is None else in_dagster(str(failure), supervised.id),
         metadata={"tasks_that_agree": len(agreements), **_found(failure)}
         if failure is not None
         else {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dagster as dg
 
 from weir.infra.control import ApplicationStatus, TaskStatusRow
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.thresholds import size_text
 from weir.pipelines.operations.tasks import NOTHING, Measured, measured, seconds_behind
 from weir.pipelines.operations.text import duration
@@ -20,7 +21,7 @@ def task_table(driver: ApplicationStatus) -> dg.TableMetadataValue:
     """
     tasks = sorted(driver.tasks, key=lambda task: (-task.lag, tuple(map(int, task.task.split("_")))))
     figures = measured(driver)
-    rows = [_row(task, figures.get(task.task, NOTHING)) for task in tasks[:SHOWN]]
+    rows = [_row(driver.application, task, figures.get(task.task, NOTHING)) for task in tasks[:SHOWN]]
     columns = rows[0] if rows else {}
     return dg.MetadataValue.table(
         [dg.TableRecord(row) for row in rows],
@@ -28,7 +29,7 @@ def task_table(driver: ApplicationStatus) -> dg.TableMetadataValue:
     )
 
 
-def _row(task: TaskStatusRow, figures: Measured) -> dict[str, str]:
+def _row(application: str, task: TaskStatusRow, figures: Measured) -> dict[str, str]:
     reads = ", ".join(
         f"{topic}-{partition} at {offset:,}"
         for topic, offsets in task.positions.items()
@@ -39,6 +40,7 @@ def _row(task: TaskStatusRow, figures: Measured) -> dict[str, str]:
         "task": task.task,
         "slot": str(task.slot),
         "state": task.status,
+        "restored": UNKNOWN if task.restored_per_cent is None else f"{task.restored_per_cent:.0f} %",
         "reads": reads or "rows of other tasks",
         "lag": f"{task.lag:,}",
         "behind": UNKNOWN if behind_s is None else duration(1_000 * behind_s),
@@ -49,5 +51,5 @@ def _row(task: TaskStatusRow, figures: Measured) -> dict[str, str]:
         "uncommitted": size_text(task.uncommitted_bytes),
         "open windows": f"{task.open_windows:,}",
         "late": f"{task.late_records:,}",
-        "note": task.reason,
+        "note": in_dagster(task.reason, application),
     }

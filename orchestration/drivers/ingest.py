@@ -78,6 +78,8 @@ def main() -> int:
                 on_progress=progress_logger(pipes.log.info),
                 until_caught_up=pipes.get_extra("until_caught_up"),
                 take_over=pipes.get_extra("take_over"),
+                accept_state_loss=pipes.get_extra("accept_state_loss"),
+                accept_lost_records=pipes.get_extra("accept_lost_records"),
                 owner=owner_of(pipes.run_id),
                 console=logging.StreamHandler(),
             )

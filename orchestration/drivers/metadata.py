@@ -13,6 +13,7 @@ from typing import Any
 
 from weir.infra.control import ApplicationStatus, ControlDatabase, ControlDatabaseError, MinuteRow
 from weir.infra.settings import Settings
+from weir.orchestration.advice import in_dagster
 from weir.pipelines.expectations import expectation_counts, other_counts
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.positions import committed_positions, committed_totals
@@ -142,7 +143,7 @@ def sink_metadata(settings: Settings, application: str, sink: str) -> dict[str, 
         "waiting_s": round(found.lag_s(time.time()), 1),
         "refused_rows": found.refused_rows,
         **({"refused": "\n".join(map(str, found.refused))} if found.refused else {}),
-        "state": found.summary,
+        "state": in_dagster(found.summary, application),
     }
 
 

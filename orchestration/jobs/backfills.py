@@ -11,7 +11,7 @@ from weir.orchestration.assets.backfill import (
     run_backfill,
     update_backfill_partitions,
 )
-from weir.orchestration.jobs.shared import by_application, chosen, chosen_part, job_of
+from weir.orchestration.jobs.shared import by_application, chosen, chosen_part, job_of, refused
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import BACKFILLS, Supervised
 from weir.pipelines.backfill.errors import UnknownBackfillError
@@ -48,6 +48,7 @@ def backfills_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         )
 
     return job_of(
+        applications,
         "weir_backfills",
         list_backfills,
         by_application(applications),
@@ -78,6 +79,7 @@ def swap_backfill_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         context.add_output_metadata(closing["metadata"])
 
     return job_of(
+        applications,
         "weir_swap_backfill",
         swap,
         BACKFILLS,
@@ -96,12 +98,18 @@ def discard_backfill_job(applications: Sequence[Supervised]) -> dg.JobDefinition
         try:
             discard(settings, supervised.id, backfill)
         except (OperationError, UnknownBackfillError) as error:
-            raise dg.Failure(str(error), allow_retries=False) from None
+            raise refused(error, supervised) from None
         finally:
             update_backfill_partitions(supervised, settings, context.instance)
         context.add_output_metadata({"discarded": backfill})
 
-    return job_of("weir_discard_backfill", delete, BACKFILLS, "Discard a backfill that is complete or was interrupted.")
+    return job_of(
+        applications,
+        "weir_discard_backfill",
+        delete,
+        BACKFILLS,
+        "Discard a backfill that is complete or was interrupted.",
+    )
 
 
 def _cells(row: BackfillRow) -> tuple[str, ...]:

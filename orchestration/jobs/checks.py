@@ -7,6 +7,7 @@ import dagster as dg
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.checks.commits import commit_results
 from weir.orchestration.checks.evaluations import evaluation_of
 from weir.orchestration.checks.files import PRESENT_CHECK, READABLE_CHECK, file_results
@@ -20,6 +21,7 @@ from weir.orchestration.checks.state import FULL_CHECK, SAMPLED_CHECK, state_res
 from weir.orchestration.jobs.shared import by_application, chosen, job_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.log_files import log_file
 
 VERIFY, AUDIT = "weir_verify", "weir_audit"
 COMMIT_CHECKS = "the checks of commits"
@@ -43,7 +45,7 @@ def verify_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
             FULL_CHECK: lambda: [state_result(supervised, settings, FULL_CHECK)],
             READABLE_CHECK: lambda: file_results(supervised, settings, READABLE_CHECK, reads=True),
         }
-        for evaluation in _evaluations(context, checks, failed):
+        for evaluation in _evaluations(context, supervised.id, checks, failed):
             yield evaluation
             if not evaluation.passed:
                 where = f"{evaluation.asset_key.to_user_string()} {evaluation.check_name}"
@@ -53,6 +55,7 @@ def verify_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         yield dg.Output(None)
 
     return job_of(
+        applications,
         VERIFY,
         verify,
         by_application(applications),
@@ -72,12 +75,15 @@ def audit_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         context: dg.OpExecutionContext, weir: WeirResource
     ) -> Iterator[dg.AssetCheckEvaluation | dg.Output[None]]:
         supervised, failed = chosen(context, applications), list[str]()
-        yield from _evaluations(context, _cheap_checks(supervised, weir.settings(), context.instance), failed)
+        yield from _evaluations(
+            context, supervised.id, _cheap_checks(supervised, weir.settings(), context.instance), failed
+        )
         if failed:
             raise dg.Failure("; ".join(failed))
         yield dg.Output(None)
 
     return job_of(
+        applications,
         AUDIT,
         audit,
         by_application(applications),
@@ -90,7 +96,11 @@ def _cheap_checks(supervised: Supervised, settings: Settings, instance: dg.Dagst
     return {
         RUNNING_CHECK: lambda: [
             running_result(
-                supervised, database.application_status(supervised.id, of_driver=True), instance, time.time()
+                supervised,
+                database.application_status(supervised.id, of_driver=True),
+                instance,
+                time.time(),
+                log_file(settings.logs, supervised.id),
             )
         ],
         LAG_CHECK: lambda: [current_lag(supervised, settings)],
@@ -103,7 +113,7 @@ def _cheap_checks(supervised: Supervised, settings: Settings, instance: dg.Dagst
 
 
 def _evaluations(
-    context: dg.OpExecutionContext, checks: Mapping[str, Check], failed: list[str]
+    context: dg.OpExecutionContext, application: str, checks: Mapping[str, Check], failed: list[str]
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Make every check; those that raise are added to ``failed``, with their errors."""
     for name, make in checks.items():
@@ -111,4 +121,4 @@ def _evaluations(
             yield from map(evaluation_of, make())
         except Exception as error:  # whatever is wrong with one, the others are made
             context.log.exception(f"{name} could not be made")
-            failed.append(f"{name} could not be made: {error}")
+            failed.append(in_dagster(f"{name} could not be made: {error}", application))

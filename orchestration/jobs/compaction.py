@@ -9,13 +9,13 @@ from pydantic import Field
 
 from weir.infra.settings import Settings
 from weir.orchestration.assets.materializations import table_materializations
-from weir.orchestration.jobs.shared import by_application, chosen, job_of
+from weir.orchestration.jobs.shared import by_application, chosen, job_of, refused
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import size_text
 from weir.pipelines.operations.compaction import append_only_sentence, compact_application
 from weir.pipelines.operations.engines import Engine
-from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.errors import says_what_to_do
 from weir.pipelines.operations.quarantine import cleaned_sentence
 from weir.pipelines.topology.naming import names_over, stored_table
 from weir.state.changelog.compaction import TableReport
@@ -69,8 +69,10 @@ def compaction_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
                 on_progress=on_progress,
                 on_spark=lambda table, keys: context.log.info("%s: about %d keys, merged by Spark", table, keys),
             )
-        except OperationError as error:
-            raise dg.Failure(str(error), allow_retries=False) from None
+        except Exception as error:
+            if not says_what_to_do(error):
+                raise
+            raise refused(error, supervised) from None
         removed, kept = compacted.quarantine.removed, compacted.quarantine.kept
         if config.store is None:
             context.log.info(cleaned_sentence(compacted.quarantine, is_dry_run=config.dry_run))
@@ -94,6 +96,7 @@ def compaction_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
                 context.log_event(event)
 
     return job_of(
+        applications,
         COMPACTION,
         compact,
         by_application(applications),

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import dagster as dg
 from pydantic import Field
 
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.drivers.dagster_run import owner_of
-from weir.orchestration.jobs.shared import by_application, chosen, job_of
+from weir.orchestration.jobs.shared import by_application, chosen, job_of, refused
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.dead_letters import discard, replay
@@ -46,7 +47,7 @@ def dead_letters_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         try:
             rows = newest_rows(settings, supervised.id, DEAD_LETTERS.name)
         except OperationError as error:
-            raise dg.Failure(str(error), allow_retries=False) from None
+            raise refused(error, supervised) from None
         columns = [name for name in rows.columns if name not in ("key", "value")]
         records = [
             dg.TableRecord(
@@ -59,7 +60,7 @@ def dead_letters_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         ]
         schema = dg.TableSchema(columns=[dg.TableColumn(name, "string") for name in (*columns, "key", "value")])
         aside = undelivered(settings, supervised.id).drop("number")
-        refused = [
+        rows_of_sinks = [
             dg.TableRecord({name: _cell(value) for name, value in row.items()}) for row in as_dictionaries(aside)
         ]
         of_sinks = dg.TableSchema(columns=[dg.TableColumn(name, "string") for name in aside.columns])
@@ -67,11 +68,12 @@ def dead_letters_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
             {
                 "dagster/row_count": rows.height,
                 "newest": dg.MetadataValue.table(records, schema),
-                "refused_by_sinks": dg.MetadataValue.table(refused[-config.limit :], of_sinks),
+                "refused_by_sinks": dg.MetadataValue.table(rows_of_sinks[-config.limit :], of_sinks),
             }
         )
 
     return job_of(
+        applications,
         "weir_dead_letters",
         list_dead_letters,
         by_application(applications),
@@ -86,9 +88,10 @@ def replay_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
     def ask_replay(context: dg.OpExecutionContext, config: ReplayConfig, weir: WeirResource) -> None:
         supervised = chosen(context, applications)
         try:
-            outcome = str(replay(weir.settings(), supervised.id, config.ids, by=owner_of(context.run_id)))
+            replayed = replay(weir.settings(), supervised.id, config.ids, by=owner_of(context.run_id))
         except OperationError as error:
-            raise dg.Failure(str(error), allow_retries=False) from None
+            raise refused(error, supervised) from None
+        outcome = in_dagster(str(replayed), supervised.id)
         context.log.info("%s: %s", supervised.id, outcome)
         context.add_output_metadata({"outcome": outcome})
         context.log_event(
@@ -98,6 +101,7 @@ def replay_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         )
 
     return job_of(
+        applications,
         "weir_replay_dead_letters",
         ask_replay,
         by_application(applications),
@@ -116,11 +120,12 @@ def discard_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         try:
             deleted = discard(weir.settings(), supervised.id, config.ids or None)
         except OperationError as error:
-            raise dg.Failure(str(error), allow_retries=False) from None
+            raise refused(error, supervised) from None
         context.log.info("%s: %d dead letters were deleted", supervised.id, deleted)
         context.add_output_metadata({"deleted": deleted})
 
     return job_of(
+        applications,
         "weir_discard_dead_letters",
         delete,
         by_application(applications),

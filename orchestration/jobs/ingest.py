@@ -6,7 +6,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import (  # has n
     UnresolvedAssetJobDefinition as AssetJob,
 )
 
-from weir.orchestration.supervised import NO_RETRIES, Supervised
+from weir.orchestration.supervised import NO_RETRIES, Supervised, owners_of
 
 
 def ingest_job(supervised: Supervised) -> AssetJob:
@@ -15,6 +15,7 @@ def ingest_job(supervised: Supervised) -> AssetJob:
     return dg.define_asset_job(
         supervised.ingest_job,
         tags={**supervised.tags, **NO_RETRIES},
+        owners=owners_of([supervised]),
         description="Run the ingest until it is stopped or terminated, or with until_caught_up: true until it has "
         "caught up with its topics; the hourly audit runs its checks.",
         selection=dg.AssetSelection.assets(*supervised.produced).without_checks(),

@@ -15,9 +15,9 @@ from weir.infra.control import LeaseHeldError
 from weir.infra.settings import Settings
 from weir.orchestration.assets.materializations import dagster_values
 from weir.orchestration.drivers.metadata import offsets_metadata
-from weir.orchestration.jobs.shared import by_application, chosen, partitioned
+from weir.orchestration.jobs.shared import by_application, chosen, partitioned, refused
 from weir.orchestration.resources import WeirResource
-from weir.orchestration.supervised import Supervised
+from weir.orchestration.supervised import Supervised, owners_of
 from weir.pipelines.migrate import MigrationError
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.migration import (
@@ -164,6 +164,7 @@ def _migration_job(applications: Sequence[Supervised], name: str, kind: type[Mig
         name=name,
         config=partitioned(show, by_application(applications)),
         executor_def=dg.in_process_executor,
+        owners=owners_of(applications),
         description=f"{kind.__doc__} Shows what would change, and carries it out with dry_run: false.",
     )
     def job() -> None:
@@ -217,7 +218,7 @@ def _move(supervised: Supervised, settings: Settings, move: MigrationConfig, *, 
                 case _:
                     raise TypeError(type(move))
     except (OperationError, MigrationError, LeaseHeldError) as error:
-        raise dg.Failure(str(error), allow_retries=False) from None
+        raise refused(error, supervised) from None
 
 
 def _metadata(context: dg.OpExecutionContext, moved: Moved) -> dict[str, dg.MetadataValue]:

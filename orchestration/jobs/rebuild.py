@@ -56,6 +56,7 @@ def rebuild_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
         context.add_output_metadata({name: value for name, value in closing["metadata"].items() if name != "left_out"})
 
     return job_of(
+        applications,
         "weir_rebuild",
         compute,
         by_application(applications),

@@ -11,7 +11,7 @@ from pydantic import Field
 from weir.infra.control.rows import RequestKind
 from weir.infra.settings import Settings
 from weir.orchestration.drivers.dagster_run import owner_of
-from weir.orchestration.jobs.shared import by_application, chosen, job_of
+from weir.orchestration.jobs.shared import by_application, chosen, job_of, refused
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.control import ask
@@ -43,7 +43,7 @@ def _request_job(
     def request(context: dg.OpExecutionContext, config: RequestConfig, weir: WeirResource) -> None:
         ask_driver(context, chosen(context, applications), weir.settings(), kind, config.reason)
 
-    return job_of(f"weir_{name}", request, by_application(applications), description)
+    return job_of(applications, f"weir_{name}", request, by_application(applications), description)
 
 
 def ask_driver(
@@ -57,12 +57,12 @@ def ask_driver(
     """Send the request, wait for the answer, and record it in the run and as an observation of the ingest.
 
     Raises:
-        dagster.Failure: No driver could be asked, or it refused; with the message of the command and no stack trace.
+        dagster.Failure: No driver could be asked, or it refused; with the message and no stack trace.
     """
     try:
         answer = ask(settings, supervised.id, kind, arguments, by=owner_of(context.run_id), reason=reason)
     except OperationError as error:
-        raise dg.Failure(str(error), allow_retries=False) from None
+        raise refused(error, supervised) from None
     context.log.info("%s: %s", supervised.id, answer)
     context.add_output_metadata({"answer": answer})
     context.log_event(

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.assets.partitions import tasks_of
 from weir.orchestration.jobs.requests import RequestConfig, ask_driver
 from weir.orchestration.jobs.shared import chosen, chosen_part, job_of
@@ -58,6 +59,7 @@ def restore_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
             )
 
     return job_of(
+        applications,
         RESTORE,
         restore,
         TASKS,
@@ -104,7 +106,7 @@ def _follow(context: dg.OpExecutionContext, application: str, settings: Settings
     while (status := database.application_status(application)) is not None and not status.has_ended:
         row = next((row for row in status.tasks if row.task == task), None)
         if row is not None and row.status == "in doubt":
-            raise dg.Failure(f"task {task} is in doubt: {row.reason}", allow_retries=False)
+            raise dg.Failure(in_dagster(f"task {task} is in doubt: {row.reason}", application), allow_retries=False)
         if row is None or row.status != "restoring":
             return
         if row.reason != logged and time.monotonic() - logged_s >= LOG_EVERY_S:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from weir.orchestration.supervised import Supervised, application_tags
+from weir.orchestration.advice import in_dagster
+from weir.orchestration.supervised import Supervised, application_tags, owners_of
 
 
 def partitioned(
@@ -33,20 +34,30 @@ def by_application(applications: Sequence[Supervised]) -> dg.StaticPartitionsDef
 
 
 def job_of(
-    name: str, op: dg.OpDefinition, partitions: dg.PartitionsDefinition[str], description: str
+    applications: Sequence[Supervised],
+    name: str,
+    op: dg.OpDefinition,
+    partitions: dg.PartitionsDefinition[str],
+    description: str,
 ) -> dg.JobDefinition:
-    """The job ``name`` of that one op."""
+    """The job ``name`` of that one op, for all ``applications``."""
 
     @dg.job(
         name=name,
         description=description,
         config=partitioned(op, partitions),
         executor_def=dg.in_process_executor,
+        owners=owners_of(applications),
     )
     def job() -> None:
         op()
 
     return job
+
+
+def refused(error: Exception, supervised: Supervised) -> dg.Failure:
+    """For a run whose job was refused: what the error says, for Dagster, without its stack trace; not tried again."""
+    return dg.Failure(in_dagster(str(error), supervised.id), allow_retries=False)
 
 
 def chosen(context: dg.OpExecutionContext, applications: Sequence[Supervised]) -> Supervised:

@@ -50,6 +50,7 @@ def snapshot_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
             context.log_event(event)
 
     return job_of(
+        applications,
         SNAPSHOT,
         snapshot,
         by_application(applications),

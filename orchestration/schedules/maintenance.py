@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from weir.orchestration.resources import WeirResource
-from weir.orchestration.supervised import Supervised
+from weir.orchestration.supervised import Supervised, owners_of
 from weir.state.commit.protocol import newest_commit
 from weir.state.storage.places import folder_at
 
@@ -34,7 +34,14 @@ def _schedule(
     """``weir_<name>``: a run for each application that has committed something."""
     watched = [each for each in applications if name not in each.unwatched]
 
-    @dg.schedule(name=f"weir_{name}", cron_schedule=cron, job=job, execution_timezone="UTC", description=description)
+    @dg.schedule(
+        name=f"weir_{name}",
+        cron_schedule=cron,
+        job=job,
+        execution_timezone="UTC",
+        description=description,
+        owners=owners_of(applications),
+    )
     def requests(context: dg.ScheduleEvaluationContext, weir: WeirResource) -> Iterator[dg.RunRequest | dg.SkipReason]:
         warehouse = folder_at(weir.settings().warehouse)
         due = [each for each in watched if newest_commit(warehouse, each.id) is not None]

@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 
 import dagster as dg
@@ -18,13 +17,12 @@ import dagster as dg
 from weir.infra.alerts import AlertError, send
 from weir.infra.settings import Settings
 from weir.orchestration.checks.evaluations import newest_evaluations
+from weir.orchestration.runs import is_of
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
 
 LOOK_EVERY_S = 10
 WORDS = {dg.AssetCheckSeverity.ERROR: "error", dg.AssetCheckSeverity.WARN: "warning"}
-NEWEST_RUNS = 50
-"""How many failed runs are told at most at a time."""
 
 
 def alerts_sensor(
@@ -51,6 +49,9 @@ class Told:
     """When a check was last told to fail, also of those that are well again."""
     run_s: float = 0.0
     """When the newest run that was told of, or that was there at the first look, had ended."""
+    since_s: float = 0.0
+    """When the newest failed run of any job had ended that was seen; 0 before there was one. It is the same for all
+    applications, so that a tick asks once for all of them."""
 
 
 def alerts(checks: Mapping[str, Sequence[dg.AssetCheckKey]], look: Look) -> Found:
@@ -60,9 +61,9 @@ def alerts(checks: Mapping[str, Sequence[dg.AssetCheckKey]], look: Look) -> Foun
     now_s = time.time()
     told = Told(**json.loads(look.cursor)) if look.cursor else Told(run_s=now_s)
     lines, next_told = _of_checks(look, checks[look.id], told, now_s)
-    of_runs, run_s = _of_runs(look, told)
+    of_runs, run_s, since_s = _of_runs(look, told, now_s)
     lines += of_runs
-    cursor = json.dumps(asdict(Told(next_told.failing, next_told.at_s, run_s)))
+    cursor = json.dumps(asdict(Told(next_told.failing, next_told.at_s, run_s, since_s)))
     if not lines:
         return Found(said="nothing to tell", cursor=cursor if cursor != look.cursor else None)
     title = f"Weir: {look.id}: {lines[0]}" if len(lines) == 1 else f"Weir: {look.id}: {len(lines)} alerts"
@@ -105,23 +106,21 @@ def _matters(settings: Settings, severity: dg.AssetCheckSeverity) -> bool:
     return settings.alert_level == "warning" or severity is dg.AssetCheckSeverity.ERROR
 
 
-def _of_runs(look: Look, told: Told) -> tuple[list[str], float]:
-    failed = dg.RunsFilter(
-        tags=look.supervised.tags,
-        statuses=[dg.DagsterRunStatus.FAILURE],
-        updated_after=datetime.fromtimestamp(told.run_s, UTC),
-    )
-    records = [
-        record
-        for record in look.instance.get_run_records(failed, limit=NEWEST_RUNS)
-        if (record.end_time or record.update_timestamp.timestamp()) > told.run_s
-    ]
+def _of_runs(look: Look, told: Told, now_s: float) -> tuple[list[str], float, float]:
+    """What to tell, and the next ``run_s`` and ``since_s``."""
+    failed = look.tick.failed_runs(told.since_s or told.run_s)
+    records = [each for each in failed if _end_s(each) > told.run_s and is_of(look.supervised, each.dagster_run)]
     lines = [
         f"run {each.dagster_run.run_id} of {each.dagster_run.job_name} failed{_why(look.instance, each.dagster_run)}"
         for each in reversed(records)
     ]
-    ends = (each.end_time or each.update_timestamp.timestamp() for each in records)
-    return lines, max(ends, default=told.run_s)
+    run_s = max(map(_end_s, records), default=told.run_s)
+    since_s = max((told.since_s, *map(_end_s, failed)))
+    return lines, run_s, min(since_s, now_s)  # one from a host whose clock is ahead hides none of the others
+
+
+def _end_s(record: dg.RunRecord) -> float:
+    return record.end_time or record.update_timestamp.timestamp()
 
 
 def _why(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:

@@ -15,6 +15,8 @@ import dagster as dg
 import msgspec
 
 from weir.infra.control import ApplicationStatus, ControlDatabase, MinuteRow
+from weir.orchestration.advice import in_dagster
+from weir.orchestration.checks.lag import work_s
 from weir.orchestration.checks.sinks import sink_trouble
 from weir.orchestration.sensors.observations import report_changes
 from weir.orchestration.sensors.watching import Found, Look, watch
@@ -26,8 +28,6 @@ from weir.pipelines.publishing.state import SinkState
 LOOK_EVERY_S = 10
 LAG_STEPS = 5
 """Lag counts as growing when it grows in each fifth of ``Thresholds.lag_grows_max_s``."""
-LEAST_PACE = 1.0
-"""Records per second: an hour whose best minute had fewer was idle and does not show how fast lag is worked off."""
 
 
 def health_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
@@ -54,6 +54,7 @@ def health(look: Look) -> Found:
                 found[f"sink {sink.sink}"] = f"sink {sink.sink}: {trouble}"
     if over_limit := quarantine_status(look.settings, look.id).over_limit:
         found["quarantine"] = over_limit
+    found = {name: in_dagster(sentence, look.id) for name, sentence in found.items()}
     return report_changes(look.supervised.ingest, found, look.cursor, at_ms=at_ms, cooldown_s=thresholds.cooldown_s)
 
 
@@ -96,10 +97,10 @@ def too_much_lag(lag: int, minutes: Sequence[MinuteRow], lags: Sequence[int], th
     found = dict[str, str]()
     if lag > thresholds.lag_max_records:
         found["lag in records"] = f"{lag:,} records are waiting, more than {thresholds.lag_max_records:,}"
-    pace = max((minute.records_per_s for minute in minutes), default=0.0)
-    if pace >= LEAST_PACE and lag / pace > thresholds.lag_max_s:
+    needed_s = work_s(lag, minutes)
+    if needed_s is not None and needed_s > thresholds.lag_max_s:
         found["lag in seconds"] = (
-            f"{lag:,} records are waiting, which takes {lag / pace:,.0f} s at {pace:,.0f} records/s, "
+            f"{lag:,} records are waiting, which takes {needed_s:,.0f} s at {lag / needed_s:,.0f} records/s, "
             f"more than {thresholds.lag_max_s:,.0f} s"
         )
     if len(lags) > LAG_STEPS and all(one < two for one, two in pairwise(lags)):

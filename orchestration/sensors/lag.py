@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from weir.infra.control import ApplicationStatus
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.on_lag import Action, Measured, cause_of
 from weir.orchestration.sensors.health import lag_conditions
 from weir.orchestration.sensors.observations import observation, report_changes
@@ -86,7 +87,7 @@ def _act(look: Look, status: ApplicationStatus, taken: Sequence[ActionTaken], re
     measured = Measured.of(status, supervised.application.commit_interval.total_seconds())
     cause = cause_of(measured, on_lag, supervised.id)
     if cause.action is None:
-        sentence = f"{cause.sentence}; {cause.advice}"
+        sentence = in_dagster(f"{cause.sentence}; {cause.advice}", supervised.id)
         return _warn(look, {CONDITION: sentence}, remembered, at_ms=at_ms, said=sentence)
     if waits := _waits(cause.action, taken, on_lag.pause_s, on_lag.repeat_s):
         return Found(said=f"{cause.sentence}; {waits}")

@@ -1,5 +1,6 @@
 """Reports whether each ingest runs and how far it is behind, although no run makes those checks: at once when an
-outcome changes or a run has materialized the ingest, and otherwise every few minutes.
+outcome changes or a run has materialized the ingest, and otherwise every few minutes. Puts the application's tag on
+runs that were not launched with it (``weir.orchestration.runs``).
 
 Dagster judges an asset by the newest evaluation of its checks, if it is not older than the newest materialization;
 observations would not change what it shows.
@@ -10,21 +11,24 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from functools import cache, partial
 
 import dagster as dg
 from dagster._core.instance.utils import RUNLESS_RUN_ID  # has no public name
 
 from weir.orchestration.checks.evaluations import evaluation_of
-from weir.orchestration.checks.lag import LAG_CHECK, lag_result, unknown_lag
+from weir.orchestration.checks.lag import LAG_CHECK, lag_result, nothing_arrives, unknown_lag
 from weir.orchestration.checks.running import RUNNING_CHECK, running_result
+from weir.orchestration.runs import tag_runs
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.actions import actions_of
+from weir.pipelines.operations.log_files import log_file
 
 LOOK_EVERY_S = 10
 REPEAT_S = 300.0
 """An outcome that stays is reported this often."""
+MOST_CHANGES = 10
+"""What changes to and fro is reported so often in that time, unless something is wrong; event rows stay in bounds."""
 MATERIALIZED_WITHIN_S = 120.0
 """After its driver has ended, which is reported, a run has materialized the ingest by then."""
 AT_WORK = ("running", "working")
@@ -47,37 +51,44 @@ def reports_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
 def reports(look: Look) -> Found:
     """Evaluations of those checks that are due."""
     now_s = time.time()
-    results = {RUNNING_CHECK: running_result(look.supervised, look.driver, look.instance, now_s)}
-    if (lag := _lag(look)) is not None:
-        results[LAG_CHECK] = lag
-    reported: dict[str, list[object]] = json.loads(look.cursor or "{}")
-    materialized_s = cache(partial(_materialized_s, look))
+    log = log_file(look.settings.logs, look.id)
+    results = {
+        RUNNING_CHECK: running_result(
+            look.supervised, look.driver, look.instance, now_s, log, lambda: look.tick.asset_runs
+        ),
+        LAG_CHECK: _lag(look),
+    }
+    reported = json.loads(look.cursor or "{}")
+    at_s, changed_s = reported.get("at_s", 0.0), [at for at in reported.get("changed_s", ()) if now_s - at < REPEAT_S]
     life = look.driver.started_at_ms if look.driver is not None else None
     is_at_work = results[RUNNING_CHECK].metadata["state"].value in AT_WORK
     state = "running" if is_at_work else results[RUNNING_CHECK].metadata["state"].value
-    due = {}
-    for name, result in results.items():
-        waiting = None if is_at_work or "lag_records" not in result.metadata else result.metadata["lag_records"].value
-        outcome = [result.passed, result.severity.value, state, life, _magnitude(waiting)]
-        known, at_s = reported.get(name, [None, 0.0])
-        reported_s = float(str(at_s))
-        is_outdated = now_s - reported_s <= MATERIALIZED_WITHIN_S and materialized_s() > reported_s
-        if outcome != known or now_s - reported_s >= REPEAT_S or is_outdated:
-            due[name] = result
-            reported[name] = [outcome, now_s]
+    outcomes = {
+        name: [result.passed, result.severity.value, state, life, None if is_at_work else _magnitude(result)]
+        for name, result in results.items()
+    }
+    is_change = outcomes != reported.get("outcomes")
+    is_wrong = any(not each.passed and each.severity == dg.AssetCheckSeverity.ERROR for each in results.values())
+    is_told = is_change and (is_wrong or len(changed_s) < MOST_CHANGES)
+    is_outdated = now_s - at_s <= MATERIALIZED_WITHIN_S and _materialized_s(look) > at_s
     said = "; ".join(result.description or name for name, result in results.items())
-    if not due:
+    is_due = is_told or is_outdated or now_s - at_s >= REPEAT_S
+    if is_due or look.driver is None or look.driver.has_ended:  # Dagster is asked for those runs anyway, or not often
+        tag_runs(look.supervised, look.tick.asset_runs, look.instance)
+    if not is_due:
         return Found(said=said)
+    changed_s += [now_s] * is_change
     return Found(
         said=said,
-        cursor=json.dumps(reported),
-        events=[evaluation_of(result) for result in due.values()],
+        cursor=json.dumps({"outcomes": outcomes, "at_s": now_s, "changed_s": changed_s}),
+        events=[evaluation_of(result) for result in results.values()],  # both, so that their figures are of one moment
     )
 
 
-def _magnitude(records: object) -> int | None:
-    """The number of digits: what nobody reads is reported when it has grown tenfold."""
-    return len(str(records)) if isinstance(records, int) and records else None
+def _magnitude(result: dg.AssetCheckResult) -> int | None:
+    """The number of digits of a lag: what nobody reads is reported when it has grown tenfold."""
+    records = result.metadata["lag_records"].value if "lag_records" in result.metadata else 0
+    return len(str(records)) if records else None
 
 
 def _materialized_s(look: Look) -> float:
@@ -87,11 +98,11 @@ def _materialized_s(look: Look) -> float:
     return 0.0 if newest is None or newest.run_id == RUNLESS_RUN_ID else newest.timestamp
 
 
-def _lag(look: Look) -> dg.AssetCheckResult | None:
-    """None while the embedded broker is down: nothing arrives, and a look must not start it."""
+def _lag(look: Look) -> dg.AssetCheckResult:
+    """While the embedded broker is down, nothing arrives, and a look must not start it."""
     try:
         if (admin := look.tick.kafka) is None:
-            return None
+            return nothing_arrives(look.supervised, look.settings)
         return lag_result(look.supervised, look.settings, look.driver, admin, actions_of(look.database, look.id))
     except Exception as error:  # whatever it is, the other check is to be reported
         return unknown_lag(look.supervised, error)

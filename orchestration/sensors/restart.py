@@ -17,11 +17,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME  # has no public name
 from dagster._core.definitions.unresolved_asset_job_definition import (  # has no public name
     UnresolvedAssetJobDefinition as AssetJob,
 )
 
 from weir.infra.control import ApplicationStatus, this_host
+from weir.orchestration.assets.ingest import ACCEPTED
 from weir.orchestration.checks.killed import was_cut_short
 from weir.orchestration.drivers.dagster_run import run_of
 from weir.orchestration.sensors.watching import Found, Look, watch
@@ -51,7 +53,8 @@ def restart_sensor(applications: Sequence[Supervised], jobs: Sequence[AssetJob])
         applications,
         jobs=jobs,
         every_s=LOOK_EVERY_S,
-        description="Restarts an ingest with the same configuration when its driver or run worker was killed.",
+        description="Restarts an ingest with the same configuration and selection when its driver or run worker was "
+        "killed.",
     )
 
 
@@ -110,21 +113,33 @@ def _is_no_case_of_ours(look: Look, driver: ApplicationStatus, run: dg.DagsterRu
 
 
 def _next_run(supervised: Supervised, run: dg.DagsterRun, backoff: Backoff) -> dg.RunRequest:
-    """A run of the ingest with the same configuration; where the run that ended had other assets too, without them."""
+    """A run of the ingest's job with the same configuration, but for losses that were accepted for that start, and the
+    same selection of what the ingest produces.
+
+    A sensor can request runs of Dagster's implicit job only if it can request no others, so what was launched there
+    goes on in the ingest's job. Other assets that the run had are left out, and so are checks: the audit makes them.
+    """
     of_run: Mapping[str, Any] = run.run_config
     ops = of_run.get("ops", {})
-    # Dagster takes a job's own configuration whole, or not at all: where the run has one for the op, the op's default
-    # of until_caught_up held, which is True
-    is_endless = supervised.ingest_op not in ops and run.job_name in (
-        supervised.ingest_job,
-        f"{supervised.name}_continuously",  # as the job was called
-    )
-    config = {"until_caught_up": not is_endless, **ops.get(supervised.ingest_op, {}).get("config", {})}
+    own = (supervised.ingest_job, f"{supervised.name}_continuously")  # the second as the job was called
+    # Dagster takes a job's own configuration of ops whole, or not at all: where the run has one for the op, the op's
+    # default of until_caught_up held, which is True
+    is_endless = supervised.ingest_op not in ops and run.job_name in own
+    of_ingest = ops.get(supervised.ingest_op, {}).get("config", {})
+    taken = {name: value for name, value in of_ingest.items() if name not in ACCEPTED}
+    config = {"until_caught_up": not is_endless, **taken}
+    # all jobs here share resources; that of somebody else's may have an executor of its own
+    sections = ("resources", "execution") if run.job_name in (*own, IMPLICIT_ASSET_JOB_NAME) else ("resources",)
+    kept = {section: of_run[section] for section in sections if of_run.get(section)}
+    selected = [key for key in supervised.produced if key in (run.asset_selection or ())]
+    is_part = 0 < len(selected) < len(supervised.produced)
     return dg.RunRequest(
         run_key=backoff.run_key(supervised.id),
         job_name=supervised.ingest_job,
         tags=supervised.tags,
-        run_config={"ops": {supervised.ingest_op: {"config": config}}},
+        run_config={**kept, "ops": {supervised.ingest_op: {"config": config}}},
+        asset_selection=selected if is_part else None,
+        asset_check_keys=[] if is_part else None,  # None would add those of the selected assets to the job's run
     )
 
 

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 
 import dagster as dg
@@ -21,14 +22,20 @@ from weir.infra.control import ApplicationStatus, ControlDatabase, ControlDataba
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
 from weir.infra.kafka.broker import broker_of
 from weir.infra.settings import Settings
+from weir.orchestration.advice import in_dagster
 from weir.orchestration.partitions import PartitionsChange
 from weir.orchestration.resources import WeirResource
-from weir.orchestration.supervised import Supervised
+from weir.orchestration.runs import newest_asset_runs
+from weir.orchestration.supervised import Supervised, owners_of
 
 LIMIT_S = 40.0
 """Dagster ends a tick after a minute, and drops what it has found. The next tick begins with those that were left."""
 ANSWER_LIMIT_S = 2.0
 """How long a look waits for a broker."""
+FAILED_RUNS = 50
+"""How many failed runs are looked through at most, for each application that is looked at; the newest."""
+LATE_S = 60.0
+"""A failure is stored this long after it at most: clocks of hosts differ, and storing takes time."""
 NAMED = 3
 """A skipped tick names the applications of which it says the same thing up to this many, and counts more."""
 
@@ -47,6 +54,7 @@ class Tick:
     ) -> None:
         self.instance, self.settings, self.database = instance, settings, database
         self._watched = watched
+        self._failed_runs: tuple[float, Sequence[dg.RunRecord]] | None = None
 
     @cached_property
     def statuses(self) -> Mapping[str, ApplicationStatus]:
@@ -63,6 +71,23 @@ class Tick:
         """The newest materialization of each ingest."""
         storage = self.instance.event_log_storage
         return storage.get_latest_materialization_events([each.ingest for each in self._watched])
+
+    @cached_property
+    def asset_runs(self) -> Sequence[dg.RunRecord]:
+        """``newest_asset_runs``."""
+        return newest_asset_runs(self.instance)
+
+    def failed_runs(self, since_s: float) -> Sequence[dg.RunRecord]:
+        """Runs of any job that have failed since then, in seconds since 1970, or shortly before; the newest first."""
+        if self._failed_runs is None or since_s < self._failed_runs[0]:
+            from_s = since_s - LATE_S
+            failed = dg.RunsFilter(
+                statuses=[dg.DagsterRunStatus.FAILURE],
+                updated_after=datetime.fromtimestamp(max(from_s, 0.0), UTC),
+            )
+            limit = FAILED_RUNS * len(self._watched)
+            self._failed_runs = from_s, self.instance.get_run_records(failed, limit=limit)
+        return self._failed_runs[1]
 
     @property
     def kafka(self) -> KafkaAdmin | None:
@@ -169,6 +194,7 @@ def watch(
         minimum_interval_seconds=every_s,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=description,
+        owners=owners_of(applications),
     )
     def look_at_all(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         settings = weir.settings()
@@ -200,7 +226,7 @@ def _answer(found: Mapping[str, Found], cursors: Mapping[str, str]) -> dg.Sensor
     events = [event for each in found.values() for event in each.events]
     requests = [request for each in found.values() for request in each.run_requests]
     partitions = [request for each in found.values() for request in each.partitions]
-    said = _said({id_: each.said for id_, each in found.items() if not each.run_requests})
+    said = _said({id_: in_dagster(each.said, id_) for id_, each in found.items() if not each.run_requests})
     if now == cursors and not (events or requests or partitions):
         return dg.SkipReason(said)
     return dg.SensorResult(

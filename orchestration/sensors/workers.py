@@ -5,12 +5,14 @@ nobody would: such runs would show as started until somebody terminates them.
 """
 
 import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import dagster as dg
 from dagster._core.launcher import DefaultRunLauncher
 
 from weir.infra.process import start_ticks
+from weir.orchestration.supervised import Supervised, owners_of
 
 LOOK_EVERY_S = 10
 STARTED = "Started process for run"
@@ -27,7 +29,7 @@ class Worker(NamedTuple):
     """In clock ticks since boot; ``GONE`` if it was at the last look."""
 
 
-def workers_sensor() -> dg.SensorDefinition:
+def workers_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
     """Looks at all runs of the code location, those of other jobs than Weir's too.
 
     The cursor keeps the process id of each run's worker, and when it started or that it was gone at the last look: the
@@ -39,6 +41,7 @@ def workers_sensor() -> dg.SensorDefinition:
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Marks a run failed whose worker was killed together with the code server.",
+        owners=owners_of(applications),
     )
     def look(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         if not isinstance(context.instance.run_launcher, DefaultRunLauncher):

@@ -53,26 +53,26 @@ def known_sinks(settings: Settings, application: str) -> list[SinkState]:
     return [*told, *(SinkState(sink=sink.name, target=str(sink), has_begun=False) for sink in untold)]
 
 
-def decide(settings: Settings, application: str, sink: str, action: Action) -> str:
-    """Tell the publisher of a running application what to do; returns what it does.
+def decide(settings: Settings, application: str, sink: str, action: Action, *, by: str | None = None) -> str:
+    """Tell the publisher of a running application what to do; returns what it does. ``by`` is as for ``ask``.
 
     Raises:
         OperationError: There is no such sink, it does not wait for that, or the application is not running.
     """
     _require_sink(settings, application, sink)
-    return ask(settings, application, "sink", {"sink": sink, "action": action}, reason=f"sink {action}")
+    return ask(settings, application, "sink", {"sink": sink, "action": action}, by=by, reason=f"sink {action}")
 
 
-def retry(settings: Settings, application: str, sink: str) -> tuple[str, bool]:
+def retry(settings: Settings, application: str, sink: str, *, by: str | None = None) -> tuple[str, bool]:
     """Have the publisher of a running application send the refused rows again; returns what became of them, as far as
-    that is known within ``OUTCOME_LIMIT_S``, and whether some are refused once more.
+    that is known within ``OUTCOME_LIMIT_S``, and whether some are refused once more. ``by`` is as for ``ask``.
 
     Raises:
         OperationError: There is no such sink, none of its rows is aside, or the application is not running.
     """
     _require_sink(settings, application, sink)
     decision = {"sink": sink, "action": "retry", "id": uuid4().hex}
-    answer = ask(settings, application, "sink", decision, reason="sink retry")
+    answer = ask(settings, application, "sink", decision, by=by, reason="sink retry")
     state = _state_after(settings, application, decision)
     if state is None or state.resent is None:
         return f"{answer}; `weir sink list {application}` shows whether any is left", False

@@ -185,6 +185,7 @@ class ControlPanel:
             open_windows=task.gauges.get("open_windows", 0),
             late_records=task.totals.get("late_records", 0),
             records_in=task.totals.get("records_in", 0),
+            restored_per_cent=task.restored_per_cent if task.state is TaskState.RESTORING else None,
             reason="; ".join(filter(None, (task.progress, task.reason, task.retrying, task.calling, task.waits))),
         )
 

@@ -758,7 +758,7 @@ class Coordinator:
 
     def restoring(self, task_id: TaskId, progress: RestoreProgress) -> None:
         """A task's restore has made this progress."""
-        self.tasks[task_id].restoring(str(progress))
+        self.tasks[task_id].restoring(str(progress), progress.per_cent)
         self.metrics.restoring(str(task_id), progress.rows, progress.rows_left)
 
     def restored(self, restored: Restored) -> None:

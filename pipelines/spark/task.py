@@ -80,6 +80,8 @@ class Task:
     """Why it is not running, or why it was last restored."""
     progress: str = ""
     """The progress of its restore."""
+    restored_per_cent: float | None = None
+    """The same as a number, while it is known."""
     doubt: str = ""
     """The difference that a check has found in its store; empty if none, or once a restore has succeeded."""
     failed: str = ""
@@ -253,9 +255,9 @@ class Task:
         self.state, self.doubt = TaskState.IN_DOUBT, difference
         self.distrust_copies()
 
-    def restoring(self, progress: str = "") -> None:
+    def restoring(self, progress: str = "", per_cent: float | None = None) -> None:
         """Its restore has begun, or has made this progress."""
-        self.state, self.progress = TaskState.RESTORING, progress
+        self.state, self.progress, self.restored_per_cent = TaskState.RESTORING, progress, per_cent
 
     def not_restored(self, reason: str) -> None:
         """A restore has failed, and is tried again."""

@@ -55,6 +55,12 @@ def test_the_ui_supports_an_operators_day(story, settings):
         story.text("last_hour").wait_for()
         story.text("records/s").wait_for()
 
+    with story.step("topology"):
+        story.text("[Show Markdown]").click()
+        drawn = story.page.get_by_role("img", name="topology")
+        drawn.wait_for()
+        assert drawn.evaluate("image => image.naturalWidth") > 300
+
     with story.step("checks"):
         story.open("/assets/weather/ingest?view=checks")
         story.text("state_equals_changelog").click()

@@ -22,3 +22,15 @@ def clicks(application: str) -> Application:
     builder = StreamsBuilder()
     builder.stream("clicks", key=String("user"), value=String("page")).group_by_key().agg("counts", clicks=Count())
     return Application(application, builder)
+
+
+def checked_orders() -> Application:
+    """Sends orders to a topic: it has a sink and no output."""
+    builder = StreamsBuilder()
+    builder.stream("orders", key=String("user"), value=String("order")).to("checked", name="orders")
+    return Application("shop", builder)
+
+
+SHOP = Supervised(
+    application=checked_orders(), reference="shop:app", topics={"orders": dg.AssetKey(["kafka", "orders"])}
+)

@@ -6,6 +6,8 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -15,11 +17,36 @@ from dagster._core.remote_representation.external_data import RepositorySnap  # 
 from dagster._serdes import serialize_value  # has no public name
 
 from tests.orchestration.applications import clicks
-from weir import Application, StreamsBuilder, String
+from weir import Application, Json, StreamsBuilder, String
 from weir.orchestration.application import definitions, supervise
-from weir.orchestration.assets.ingest import IngestConfig
+from weir.orchestration.assets.ingest import ACCEPTED, IngestConfig
 from weir.orchestration.definitions import defs
 
+
+@dataclass(frozen=True)
+class Visit:
+    """Somebody has opened a page."""
+
+    page: str
+
+
+def plain(visit: Visit) -> Visit:
+    """The page without what follows the question mark.
+
+    Visits are counted by it.
+    """
+    return Visit(visit.page.partition("?")[0])
+
+
+def described_by_docstrings() -> Application:
+    builder = StreamsBuilder()
+    visits = builder.stream("visits", key=String("user"), value=Json(Visit))
+    visits.map_values(plain).to_delta("pages")
+    visits.to_delta("raw")
+    return Application("described", builder)
+
+
+DESCRIBED = described_by_docstrings()
 MOST_TIMES_DAGSTER = 3.3
 """Of the CPU time that importing Dagster alone takes: 0.9 s on an idle machine, so 3 s there."""
 
@@ -118,6 +145,27 @@ def test_assets_show_their_owners_and_application():
     }
     assert all(list(spec.owners) == ["team:clicks"] for spec in specs)
     assert all(each.tags["weir/application"] == "clicking" for each in specs)
+    found = clicking.get_repository_def()
+    shown = [*found.get_all_jobs(), *found.sensor_defs, *found.schedule_defs]
+    assert {each.name: list(each.owners or ()) for each in shown if each.name != "__ASSET_JOB"} == {
+        each.name: ["team:clicks"] for each in shown if each.name != "__ASSET_JOB"
+    }
+
+
+def test_an_ingest_links_to_its_program_and_says_what_to_launch():
+    [spec] = [spec for spec in defs.resolve_all_asset_specs() if spec.key.path == ["flights", "ingest"]]
+    [code] = spec.metadata["dagster/code_references"].code_references
+    assert Path(code.file_path).read_text().splitlines()[code.line_number - 1].startswith("app = ")
+    assert "| nothing runs, or a check names it | `flights_run` |" in spec.metadata["what to launch"].value
+    assert spec.description.startswith("Departures from New York in 2013: lateness by route and hour")
+
+
+def test_topics_and_outputs_are_described_by_docstrings_of_the_program():
+    described = definitions(supervise(DESCRIBED, "tests.orchestration.test_definitions:DESCRIBED"))
+    texts = {"/".join(spec.key.path): spec.description for spec in described.resolve_all_asset_specs()}
+    assert texts["kafka/visits"] == "Somebody has opened a page. The Kafka topic visits, filled elsewhere."
+    assert texts["described/pages"].startswith("The page without what follows the question mark. The Delta table pages")
+    assert texts["described/raw"].startswith("The Delta table raw")
 
 
 def test_definitions_of_a_second_call_are_refused_since_one_call_takes_all_applications():
@@ -179,6 +227,10 @@ def test_a_topic_that_nothing_here_fills_is_one_external_asset_for_all_its_reade
 def test_an_ingest_without_configuration_ends_when_it_has_caught_up():
     assert IngestConfig().until_caught_up is True
     assert IngestConfig().take_over is False
+
+
+def test_an_ingest_accepts_no_loss_unless_it_is_told_to():
+    assert not any(getattr(IngestConfig(), name) for name in ACCEPTED)
 
 
 def test_the_workspace_names_the_definitions(pytestconfig):

@@ -17,12 +17,15 @@ MADE_IN = {
     "SensorDefinition": "sensors",
 }
 ROOT_FILES = {
+    "advice.py",
     "application.py",
     "component.py",
     "definitions.py",
+    "guide.py",
     "on_lag.py",
     "partitions.py",
     "resources.py",
+    "runs.py",
     "supervised.py",
     "thresholds.py",
 }

@@ -1,5 +1,8 @@
 """Types of columns in words that an operator knows, and the columns that they come from."""
 
+import base64
+import re
+
 import dagster as dg
 import polars as pl
 import pytest
@@ -36,9 +39,12 @@ def test_types_are_in_words(dtype, words):
     assert type_words(dtype) == words
 
 
-def test_the_ingest_shows_its_topology():
+def test_the_ingest_shows_its_topology_as_a_picture_and_in_words():
     [spec] = [spec for spec in defs.resolve_all_asset_specs() if spec.key.path == ["flights", "ingest"]]
-    assert "Source: KSTREAM-SOURCE-0000000000 (topics: [flights])" in spec.metadata["topology"].value
+    shown = spec.metadata["topology"].value
+    assert "Source: KSTREAM-SOURCE-0000000000 (topics: [flights])" in shown
+    (drawn,) = re.findall(r"!\[topology\]\(data:image/svg\+xml;base64,([^)]+)\)", shown)
+    assert base64.b64decode(drawn).startswith(b"<svg xmlns=")
 
 
 def test_an_output_shows_the_columns_of_topics_that_its_own_come_from():

@@ -8,6 +8,7 @@ from confluent_kafka import Producer
 
 from tests.orchestration.applications import START_S, clicks
 from tests.orchestration.readings import task
+from weir.infra.control.rows import MetricRow
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.settings import Settings
 from weir.orchestration.application import supervise
@@ -73,6 +74,15 @@ def test_it_counts_what_no_commit_covers_and_no_running_driver_has_read(clicking
     assert lag() == (True, 5, "5 records wait, and the driver is paused")
     database.release(lease)
     assert lag() == (True, 20, "20 records wait, and nobody reads them"), "what it had read is to be read again"
+
+
+def test_it_says_how_long_the_work_takes_at_the_pace_of_the_last_hour(clicking, lag, settings, database):
+    commit(settings, clicking.application, {0: 0, 1: 0})
+    lease = database.acquire_lease("clicking", owner="weir run", pid=1, host="elsewhere", ttl_s=60)
+    row = MetricRow(epoch=1, committed_epoch=1, records_in=9, records_per_s=4.0, lag=60, commit_ms=1.0)
+    database.add_metric("clicking", row)
+    database.release(lease)
+    assert lag() == (True, 60, "60 records wait, 15.0 s of work, and nobody reads them")
 
 
 def test_the_sensor_reports_it_although_nothing_runs(clicking, instance, tick):

@@ -13,7 +13,8 @@ from weir.orchestration.resources import WeirResource
 from weir.orchestration.sensors.commits import commits_sensor
 from weir.orchestration.sensors.health import health_sensor
 
-BEYOND = "the quarantine takes 4.2 MB, more than 1.0 MB: `weir compact flights` deletes 1 folder"
+COMPACTS = "the job weir_compaction with the partition flights deletes 1 folder"
+BEYOND = f"the quarantine takes 4.2 MB, more than 1.0 MB: {COMPACTS}"
 
 
 @pytest.fixture

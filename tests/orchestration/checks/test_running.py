@@ -4,21 +4,29 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 
-from tests.orchestration.applications import FLIGHTS
+from tests.orchestration.applications import FLIGHTS, clicks
 from tests.orchestration.readings import task
 from weir.infra.control import this_host
+from weir.orchestration import runs
+from weir.orchestration.checks import running as check
 from weir.orchestration.checks.running import running_result
 from weir.orchestration.definitions import defs
 from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.examples.report import REPORT
 from weir.orchestration.sensors import reports
 from weir.orchestration.sensors.reports import reports_sensor
+from weir.orchestration.supervised import Supervised
 
 HERE = f"process {os.getpid()} on {this_host()}"
+
+
+LOG = Path("/weir/logs/flights.log")
 
 
 @pytest.fixture
@@ -30,11 +38,23 @@ def look(database, instance):
         status = database.application_status("flights")
         now_s = time.time() if status is None else status.heartbeat_at_ms / 1000
         driver = database.application_status("flights", of_driver=True)
-        found = running_result(FLIGHTS, driver, instance, now_s + after_s)
+        found = running_result(FLIGHTS, driver, instance, now_s + after_s, LOG)
+        assert found.metadata["log"].value == str(LOG)
+        is_living = driver is not None and not driver.has_ended and driver.tasks
+        assert ("tasks" in found.metadata) == bool(is_living)
         severity = "" if found.passed else found.severity.value
         return found.passed, severity, found.metadata["state"].value, found.description
 
     return result
+
+
+def failed_run_of(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dg.DagsterRun:
+    """A run as *Materialize* on the asset's page makes it, failed before its op began."""
+    return instance.create_run_for_job(
+        defs.resolve_implicit_global_asset_job_def(),
+        status=dg.DagsterRunStatus.FAILURE,
+        asset_selection=frozenset({asset}),
+    )
 
 
 def ended_pid() -> int:
@@ -158,13 +178,58 @@ def test_a_run_that_was_refused_since_another_driver_held_the_lease_is_no_failur
     [(FLIGHTS.ingest, "not started"), (FLIGHTS.tables["late_departures"], "not started"), (REPORT, "never started")],
 )
 def test_a_run_of_any_asset_that_the_driver_produces_is_one_of_the_ingest(instance, look, asset, state):
-    instance.create_run_for_job(
-        defs.resolve_implicit_global_asset_job_def(),
-        status=dg.DagsterRunStatus.FAILURE,
-        tags=FLIGHTS.tags,
-        asset_selection=frozenset({asset}),
-    )
+    """It has no tag of the application: its op, which puts it there, did not begin."""
+    failed_run_of(instance, asset)
     assert look()[2] == state
+
+
+def test_a_run_of_the_ingest_that_failed_long_ago_is_found_by_the_tag_that_the_sensor_has_put_on_it(
+    instance, look, tick, monkeypatch
+):
+    run = failed_run_of(instance, FLIGHTS.ingest)
+    tick(reports_sensor([FLIGHTS]))
+    for each in (runs, check):
+        monkeypatch.setattr(each, "NEWEST_RUNS", 1)
+    failed_run_of(instance, REPORT)
+    assert f"run {run.run_id} failed before its driver began" in look()[3]
+
+
+@pytest.mark.parametrize("asset", [FLIGHTS.tables["late_departures"], FLIGHTS.backfill])
+def test_the_sensor_tags_a_run_that_ended_before_its_op_began_at_its_next_look(instance, tick, asset):
+    sensor = reports_sensor([FLIGHTS])
+    cursor = tick(sensor).cursor
+    own, other = failed_run_of(instance, asset), failed_run_of(instance, REPORT)
+    tick(sensor, cursor)
+    assert [each.run_id for each in instance.get_runs(dg.RunsFilter(tags=FLIGHTS.tags))] == [own.run_id]
+    assert instance.get_run_by_id(other.run_id).tags == other.tags
+
+
+def test_runs_are_tagged_while_a_driver_runs_too(database, drive, instance, tick):
+    database.heartbeat(drive(), state="running")
+    run = failed_run_of(instance, FLIGHTS.backfill)
+    tick(reports_sensor([FLIGHTS]))
+    assert instance.get_run_by_id(run.run_id).tags.items() >= FLIGHTS.tags.items()
+
+
+def test_dagster_is_asked_for_no_runs_while_a_driver_does_well_and_once_for_all_applications_without(
+    database, drive, instance, tick, monkeypatch
+):
+    asked, get_run_records = [], instance.get_run_records
+
+    def counted(filters=None, *args, **kwargs):
+        asked.append(filters.job_name)
+        return get_run_records(filters, *args, **kwargs)
+
+    monkeypatch.setattr(instance, "get_run_records", counted)
+    other = Supervised(application=clicks("clicks"), reference="elsewhere:app", topics={})
+    tick(reports_sensor([FLIGHTS, other]))
+    assert sorted(asked) == [IMPLICIT_ASSET_JOB_NAME, "clicks_run", "flights_run"]
+    database.heartbeat(drive(), state="running")
+    sensor = reports_sensor([FLIGHTS])
+    cursor = tick(sensor).cursor
+    asked.clear()
+    assert isinstance(tick(sensor, cursor), dg.SkipReason)
+    assert asked == []
 
 
 def test_failed_runs_of_other_jobs_say_nothing_about_the_ingest(instance, look):
@@ -236,6 +301,41 @@ def test_what_nobody_reads_is_reported_at_once_and_when_it_has_grown_tenfold(
     assert reported == [("running", 0), ("paused", 2_000), ("paused", 10_000), ("running", 80_000)]
 
 
+def test_both_checks_are_reported_together_and_what_changes_to_and_fro_only_so_often(
+    database, drive, instance, tick, monkeypatch
+):
+    sensor, cursor, is_much = reports_sensor([FLIGHTS]), None, False
+
+    def lag(look):
+        return dg.AssetCheckResult(
+            asset_key=FLIGHTS.ingest, check_name="lag", passed=not is_much, severity=dg.AssetCheckSeverity.WARN
+        )
+
+    monkeypatch.setattr(reports, "_lag", lag)
+    lease = drive()
+    database.heartbeat(lease, state="running")
+    reported = 0
+    for look in range(40):
+        is_much = look % 2 == 1
+        answer = tick(sensor, cursor)
+        cursor = getattr(answer, "cursor", None) or cursor
+        if isinstance(answer, dg.SensorResult):
+            reported += 1
+            assert {event.check_name for event in answer.asset_events} == {"running", "lag"}
+    assert reported == reports.MOST_CHANGES
+    database.release(lease, state="failed", error="it has failed")
+    assert isinstance(tick(sensor, cursor), dg.SensorResult), "what is wrong is always reported"
+
+
+def test_while_the_folders_own_broker_is_down_nothing_waits_for_anybody(database, drive, instance, tick):
+    tick(reports_sensor([FLIGHTS]))
+    key = dg.AssetCheckKey(FLIGHTS.ingest, "lag")
+    [record] = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
+    assert record.evaluation.description == (
+        "the folder's own broker does not run, so nothing arrives; the next run starts it; nothing was committed yet"
+    )
+
+
 def test_the_next_driver_is_reported_although_it_runs_as_the_one_before_did(database, drive, instance, tick):
     """Otherwise the page would name a process that was killed, for minutes."""
     sensor, first = reports_sensor([FLIGHTS]), drive()
@@ -293,7 +393,7 @@ def test_the_tasks_are_a_table_with_those_furthest_behind_first(database, drive,
         ],
     )
     driver = database.application_status("flights")
-    records = running_result(FLIGHTS, driver, instance, time.time()).metadata["tasks"].records
+    records = running_result(FLIGHTS, driver, instance, time.time(), LOG).metadata["tasks"].records
     assert [record.data["task"] for record in records] == ["0_10", "0_0", "0_2"]
     assert records[0].data["reads"] == "rows of other tasks"
     first = records[1].data

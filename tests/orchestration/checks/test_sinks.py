@@ -7,24 +7,17 @@ import dagster as dg
 import msgspec
 import pytest
 
+from tests.orchestration.applications import SHOP
 from tests.orchestration.readings import metric, observed, task
-from weir import Application, StreamsBuilder, String
 from weir.infra.control import ControlDatabase, this_host
 from weir.orchestration.assets.ingest import ingest_assets
 from weir.orchestration.checks.sinks import sink_results
 from weir.orchestration.sensors.health import health_sensor
-from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.registry import register
+from weir.pipelines.publishing.publisher import MarkLostError
 from weir.pipelines.publishing.state import RefusedPlace, SinkState
 
-
-def shop() -> Application:
-    builder = StreamsBuilder()
-    builder.stream("orders", key=String("user"), value=String("order")).to("checked", name="orders")
-    return Application("shop", builder)
-
-
-SHOP = Supervised(application=shop(), reference="shop:app", topics={"orders": dg.AssetKey(["kafka", "orders"])})
+REFUSED = "a row is refused: too large; to put it aside, launch weir_sink_skip with the partition shop:orders"
 
 
 @pytest.fixture
@@ -79,20 +72,24 @@ def test_the_check_passes_while_rows_are_delivered_and_says_what_is_wrong_otherw
     assert text.startswith("3 rows wait, the oldest for 1,00")
     assert text.endswith("s: no broker")
     told(waiting_rows=1, waiting_since_s=now_s, error="too large", awaits="skip")
-    assert check() == (False, "a row is refused: too large; put it aside with `weir sink skip shop orders`")
-    told(waiting_rows=1, waiting_since_s=now_s, error="was the topic made anew?", awaits="resume")
-    assert check() == (False, "was the topic made anew?")
+    assert check() == (False, REFUSED)
+    told(waiting_rows=1, waiting_since_s=now_s, error=str(MarkLostError("shop", "orders", 4, None)), awaits="resume")
+    passed, text = check()
+    assert not passed
+    assert text.endswith("all the same, run the job weir_sink_resume with the partition shop:orders")
+    assert "weir sink" not in check.metadata()["state"].text
     told(refused_rows=2, refused_reason="too large")
     passed, text = check()
     assert not passed
-    assert text.startswith("2 refused rows are aside: too large; send them again with `weir sink retry shop orders`")
+    again = "to send them again, launch weir_sink_retry with the partition shop:orders"
+    assert text == f"2 refused rows are aside: too large; {again}, or weir_sink_discard to delete them"
     places = [
         RefusedPlace(epoch=4, first_row=1_000, rows=1, key="user='ann'", reason="too large"),
         RefusedPlace(epoch=5, first_row=0, rows=1, key="user='bob'", reason="no"),
     ]
     told(refused_rows=2, refused_reason="no", refused=tuple(places))
     first = "row 1,000 of epoch 4, key user='ann': too large"
-    assert check()[1].startswith(f"2 refused rows are aside: {first}; send them again with `weir sink retry")
+    assert check()[1].startswith(f"2 refused rows are aside: {first}; {again}")
     assert check.metadata()["refused"].text == f"{first}\nrow 0 of epoch 5, key user='bob': no"
 
 
@@ -104,6 +101,4 @@ def test_the_health_sensor_warns_of_a_sink_in_trouble(settings, told, tick):
     told(epoch=4)
     assert not observed(tick(health_sensor([SHOP])))
     told(waiting_rows=1, waiting_since_s=time.time(), error="too large", awaits="skip")
-    assert observed(tick(health_sensor([SHOP]))) == [
-        "sink orders: a row is refused: too large; put it aside with `weir sink skip shop orders`"
-    ]
+    assert observed(tick(health_sensor([SHOP]))) == [f"sink orders: {REFUSED}"]

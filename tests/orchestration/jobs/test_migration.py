@@ -59,7 +59,7 @@ def positions(moved) -> dict[int, int] | None:
 def test_positions_are_taken_from_a_group_and_given_to_another_group_and_to_files(moved, kafka_admin, tmp_path):
     group, out = f"old-{moved.topic}", f"new-{moved.topic}"
     kafka_admin.set_group_offsets(group, {(moved.topic, 0): 5, (moved.topic, 1): 20})
-    with pytest.raises(pytest.fail.Exception, match="accept that with --empty-stores"):
+    with pytest.raises(pytest.fail.Exception, match="accept that with empty_stores: true in the run's config"):
         moved("from_group", dry_run=True, group=group)
     [shown] = moved("from_group", dry_run=True, group=group, empty_stores=True)
     assert f"- topic {moved.topic}, partition 0: starts at offset 5\n" in shown["changes"]

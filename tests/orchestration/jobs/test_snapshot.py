@@ -130,11 +130,11 @@ def test_a_driver_that_ends_without_listing_a_snapshot_fails_the_run_which_names
     assert recorded() == {}
 
 
-def test_without_a_driver_the_run_fails_with_the_words_of_the_command(settings, instance, committer, commit_of):
+def test_without_a_driver_the_run_fails_and_names_the_job_that_starts_one(settings, instance, committer, commit_of):
     register(settings, "flights", FLIGHTS.reference)
     committer.commit(commit_of(1))
     job = definitions(FLIGHTS, weir=WeirResource(dir=str(settings.dir))).resolve_job_def("weir_snapshot")
     result = job.execute_in_process(instance=instance, raise_on_error=False)
     [failed] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
-    assert "flights is not running" in failed.user_failure_data.description
+    assert failed.user_failure_data.description == "flights is not running; start it with the job flights_run"
     assert instance.fetch_materializations(dg.AssetKey(["flights", "checkpoints"]), limit=1).records == []

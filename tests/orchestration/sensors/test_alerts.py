@@ -3,6 +3,7 @@
 import json
 import socketserver
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +13,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import dagster as dg
 import pytest
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
+from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 from dagster._core.events import DagsterEvent
 
-from tests.orchestration.applications import FLIGHTS
+from tests.orchestration.applications import FLIGHTS, clicks
 from tests.orchestration.readings import remembered
 from weir.infra.alerts import AlertError, send
 from weir.infra.settings import Settings
 from weir.orchestration.definitions import defs
+from weir.orchestration.examples.report import REPORT
 from weir.orchestration.sensors.alerts import alerts_sensor
+from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import Thresholds
 
 RUNNING = dg.AssetCheckKey(FLIGHTS.ingest, "running")
@@ -221,6 +225,65 @@ def test_a_failed_run_is_told_and_those_before_the_first_look_are_not(look, inst
     look()
     look()
     assert [each["message"] for each in webhook.taken] == [f"run {run.run_id} of weir_compaction failed"]
+
+
+@pytest.mark.parametrize("asset", [FLIGHTS.tables["late_departures"], FLIGHTS.backfill])
+def test_a_run_of_an_asset_that_failed_before_its_op_began_is_told_although_nothing_has_tagged_it(
+    look, instance, webhook, asset
+):
+    """A launch time-out, or no memory; a run of somebody else's asset is not told."""
+
+    def fails(key: dg.AssetKey) -> dg.DagsterRun:
+        job = defs.resolve_implicit_global_asset_job_def()
+        run = instance.create_run_for_job(job, asset_selection=frozenset({key}))
+        instance.report_run_failed(run, "it took too long to start")
+        return run
+
+    look()
+    run = fails(asset)
+    fails(REPORT)
+    look()
+    assert look() == "flights: nothing to tell"
+    assert [each["message"] for each in webhook.taken] == [f"run {run.run_id} of {IMPLICIT_ASSET_JOB_NAME} failed"]
+
+
+def test_a_failure_that_is_stored_after_a_later_one_of_another_run_is_told(instance, webhook, tick):
+    """As by a host whose clock is behind."""
+    sensor, now_s = alerts_sensor([FLIGHTS], {"flights": []}), time.time()
+    cursor = remembered(json.dumps({"run_s": now_s - 100.0}))
+
+    def fails(job: str, ended_s: float, tags: dict[str, str]) -> dg.DagsterRun:
+        run = instance.create_run_for_job(defs.resolve_job_def(job), tags=tags)
+        event = DagsterEvent(event_type_value=dg.DagsterEventType.RUN_FAILURE.value, job_name=job)
+        instance.report_dagster_event(event, run.run_id, timestamp=ended_s)
+        return run
+
+    fails("weir_compaction", now_s, {})
+    cursor = tick(sensor, cursor).cursor
+    run = fails("weir_compaction", now_s - 30.0, FLIGHTS.tags)
+    cursor = tick(sensor, cursor).cursor
+    assert isinstance(tick(sensor, cursor), dg.SkipReason)
+    assert [each["message"] for each in webhook.taken] == [f"run {run.run_id} of weir_compaction failed"]
+
+
+@pytest.mark.usefixtures("webhook")
+def test_a_tick_asks_once_for_the_failed_runs_of_all_applications(instance, tick, monkeypatch):
+    asked, get_run_records = [], instance.get_run_records
+
+    def counted(filters=None, *args, **kwargs):
+        asked.append(filters)
+        return get_run_records(filters, *args, **kwargs)
+
+    monkeypatch.setattr(instance, "get_run_records", counted)
+    both = [FLIGHTS, Supervised(application=clicks("clicks"), reference="elsewhere:app", topics={})]
+    sensor = alerts_sensor(both, {each.id: [] for each in both})
+    cursor = tick(sensor).cursor
+    instance.report_run_failed(
+        instance.create_run_for_job(defs.resolve_job_def("flights_run"), tags=FLIGHTS.tags), "the disk is full"
+    )
+    cursor = tick(sensor, cursor).cursor
+    assert isinstance(tick(sensor, cursor), dg.SkipReason)
+    assert len(asked) == 3
 
 
 def test_a_mail_arrives(monkeypatch):

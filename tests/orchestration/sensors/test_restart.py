@@ -74,12 +74,19 @@ def test_a_killed_driver_of_a_failed_run_is_restarted_once_with_the_same_configu
         ("flights_run", {"until_caught_up": True}, {"until_caught_up": True}),
         ("flights_run", {}, {"until_caught_up": True}),
         ("flights_run", {"take_over": True}, {"until_caught_up": True, "take_over": True}),
+        (
+            "flights_run",
+            {"until_caught_up": False, "accept_lost_records": True, "accept_state_loss": True},
+            {"until_caught_up": False},
+        ),
         ("flights_continuously", None, {"until_caught_up": False}),
         ("flights_continuously", {"until_caught_up": True}, {"until_caught_up": True}),
         (IMPLICIT_ASSET_JOB_NAME, None, {"until_caught_up": True}),
     ],
 )
-def test_the_next_run_ends_when_the_one_that_died_would_have(drive, instance, tick, job, config, follows):
+def test_the_next_run_ends_when_the_one_that_died_would_have_and_accepts_no_loss(
+    drive, instance, tick, job, config, follows
+):
     """``flights_continuously`` is what the job of an earlier version was called."""
     run = create_run_for_test(
         instance,
@@ -91,6 +98,57 @@ def test_the_next_run_ends_when_the_one_that_died_would_have(drive, instance, ti
     [request] = requested(tick(restart_sensor([FLIGHTS], [])))
     assert request.run_config == {"ops": {"flights_ingest": {"config": follows}}}
     assert request.job_name == "flights_run"
+
+
+RESOURCES = {"weir": {"config": {"slots": 3}}}
+EXECUTION = {"config": {"multiprocess": {"max_concurrent": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("job", "sections"),
+    [
+        ("flights_run", {"resources": RESOURCES, "execution": EXECUTION}),
+        (IMPLICIT_ASSET_JOB_NAME, {"resources": RESOURCES, "execution": EXECUTION}),
+        ("somebodys_job", {"resources": RESOURCES}),
+    ],
+)
+def test_the_next_run_has_the_resources_and_the_selection_of_the_one_that_died(
+    drive, instance, next_run, tick, job, sections
+):
+    """A job of somebody's own may have another executor, whose configuration the ingest's job would refuse."""
+    two = list(FLIGHTS.tables.values())[:2]
+    ops = {"flights_ingest": {"config": {"until_caught_up": True}}}
+    run = create_run_for_test(
+        instance,
+        job_name=job,
+        status=dg.DagsterRunStatus.FAILURE,
+        run_config={"resources": RESOURCES, "execution": EXECUTION, "ops": {**ops, "flights__topic": {"config": {}}}},
+        asset_selection=frozenset({*two, dg.AssetKey(["flights", "topic"])}),
+        asset_check_selection=frozenset({dg.AssetCheckKey(two[0], "files_present")}),
+    )
+    drive(owner_of(run.run_id), ended_pid())
+    [request] = requested(tick(restart_sensor([FLIGHTS], [])))
+    assert request.run_config == {**sections, "ops": ops}
+    assert set(request.asset_selection) == set(two)
+    plan = instance.get_execution_plan_snapshot(
+        next_run(request, dg.DagsterRunStatus.STARTED).execution_plan_snapshot_id
+    )
+    assert [step.key for step in plan.steps] == ["flights_ingest"], "the audit makes the checks"
+
+
+@pytest.mark.parametrize("asset", [*FLIGHTS.produced, None], ids=str)
+def test_a_run_of_all_that_the_ingest_produces_but_one_is_followed_by_one_of_the_same(drive, instance, tick, asset):
+    """And one of all of it, by one without a selection."""
+    run = create_run_for_test(
+        instance,
+        job_name="flights_run",
+        status=dg.DagsterRunStatus.FAILURE,
+        asset_selection=frozenset(FLIGHTS.produced) - {asset},
+    )
+    drive(owner_of(run.run_id), ended_pid())
+    [request] = requested(tick(restart_sensor([FLIGHTS], [])))
+    left = [key for key in FLIGHTS.produced if key != asset]
+    assert request.asset_selection == (None if asset is None else left)
 
 
 def test_a_run_whose_worker_was_killed_is_marked_failed_and_restarted(
@@ -254,8 +312,12 @@ def next_run(instance):
     """``next_run(request, status)`` is the run that Dagster makes for a request."""
 
     def create(request: dg.RunRequest, status: dg.DagsterRunStatus) -> dg.DagsterRun:
+        job = defs.resolve_job_def(request.job_name)
+        if request.asset_selection is not None:
+            checks = None if request.asset_check_keys is None else set(request.asset_check_keys)
+            job = job.get_subset(asset_selection=set(request.asset_selection), asset_check_selection=checks)
         return instance.create_run_for_job(
-            defs.resolve_job_def(request.job_name),
+            job,
             status=status,
             run_config=request.run_config,
             tags={**request.tags, "dagster/run_key": request.run_key},

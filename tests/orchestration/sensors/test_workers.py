@@ -59,7 +59,7 @@ def look(with_launcher):
             cursor=cursor,
             code_location_origin=RegisteredCodeLocationOrigin("here"),
         )
-        answer = workers_sensor()(context)
+        answer = workers_sensor([])(context)
         assert isinstance(answer, dg.SensorResult | dg.SkipReason)
         if isinstance(answer, dg.SkipReason):
             return answer.skip_message or ""
@@ -142,5 +142,5 @@ def test_runs_of_other_code_locations_are_left_alone(with_launcher, run_of, work
 
 def test_with_another_run_launcher_the_sensor_says_who_looks(tmp_path):
     with dg.DagsterInstance.ephemeral() as instance:
-        answer = workers_sensor()(dg.build_sensor_context(instance=instance))
+        answer = workers_sensor([])(dg.build_sensor_context(instance=instance))
     assert "run monitoring asks the run launcher" in answer.skip_message
