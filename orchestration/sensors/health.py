@@ -60,23 +60,16 @@ def health(look: Look) -> Found:
 
 def repairs(status: ApplicationStatus) -> dict[str, str]:
     """The tasks of a running driver that are restoring, in doubt or isolated, a sentence each by name."""
-    return (
-        {
-            f"task {task.task} restores": f"task {task.task} is restoring: {task.reason}"
-            for task in status.tasks
-            if task.status == "restoring"
-        }
-        | {
-            f"task {task.task} in doubt": f"task {task.task} is in doubt and processes nothing: {task.reason}"
-            for task in status.tasks
-            if task.status == "in doubt"
-        }
-        | {
-            f"task {task.task} is isolated": f"task {task.task} is isolated, and the others go on: {task.reason}"
-            for task in status.tasks
-            if task.status == "isolated"
-        }
-    )
+    return {
+        f"task {task.task} {name}": f"task {task.task} {sentence}: {task.reason}"
+        for state, name, sentence in (
+            ("restoring", "restores", "is restoring"),
+            ("in doubt", "in doubt", "is in doubt and processes nothing"),
+            ("isolated", "is isolated", "is isolated, and the others go on"),
+        )
+        for task in status.tasks
+        if task.status == state
+    }
 
 
 def lag_conditions(database: ControlDatabase, status: ApplicationStatus, thresholds: Thresholds) -> dict[str, str]:

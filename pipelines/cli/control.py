@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,13 @@ def _ask(settings: Settings, application: str, kind: RequestKind, arguments: Map
 
     with notices.status(f"{kind}: waiting for the driver of {application}"):
         return ask(settings, application, kind, arguments, reason="command line")
+
+
+def _ask_for_tasks(application: str, tasks: str | None, kind: RequestKind, directory: Path | None) -> None:
+    """Ask about those tasks, or about all if none are named, and print the answer."""
+    arguments = {"tasks": tasks} if tasks else None
+    answer = _ask(load_settings(directory, writes=True), application, kind, arguments)
+    console.print(f"{application}: {answer}", markup=False)
 
 
 def commit(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
@@ -40,20 +48,14 @@ def pause(
     application: AppArgument, tasks: TasksArgument = None, directory: DirOption = None, debug: DebugOption = False
 ) -> None:
     """Make a running application commit and stop reading until it is resumed, or until its driver ends."""
-    arguments = {"tasks": tasks} if tasks else None
-    console.print(
-        f"{application}: {_ask(load_settings(directory, writes=True), application, 'pause', arguments)}", markup=False
-    )
+    _ask_for_tasks(application, tasks, "pause", directory)
 
 
 def resume(
     application: AppArgument, tasks: TasksArgument = None, directory: DirOption = None, debug: DebugOption = False
 ) -> None:
     """Let a paused application continue."""
-    arguments = {"tasks": tasks} if tasks else None
-    console.print(
-        f"{application}: {_ask(load_settings(directory, writes=True), application, 'resume', arguments)}", markup=False
-    )
+    _ask_for_tasks(application, tasks, "resume", directory)
 
 
 def snapshot(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:

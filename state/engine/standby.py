@@ -63,8 +63,8 @@ class Standby:
         """``new`` is where one is built."""
 
     def opened(self, task_id: str, stores: Sequence[str], generation: int, through: StateId) -> TaskStore | None:
-        """Its store, or None, and no standby any more, if there is none that ``generation`` can trust and that can
-        follow to the commit ``through``."""
+        """Its store. None if there is none that ``generation`` can trust and that can follow to the commit ``through``;
+        what was there is removed."""
         shutil.rmtree(self.new, ignore_errors=True)  # of a process that died
         if not self._folder.is_dir():
             return None
