@@ -198,7 +198,7 @@ def shared_definitions(
             retention_sensor(supervised),
             compaction_sensor(supervised, compaction),
             stalled_sensor(supervised),
-            repair_sensor(supervised, restore, verify, audit),
+            repair_sensor(supervised, checks, restore, verify, audit),
             alerts_sensor(supervised, checks),
             workers_sensor(supervised),
         ],

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import (  # has no public name
+from dagster._core.storage.asset_check_execution_record import (  # have no public names
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as EVALUATED,
 )
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
+
+Check = Callable[[], Iterable[dg.AssetCheckResult]]
+
+
+def evaluations_of(
+    checks: Mapping[str, Check], on_error: Callable[[str, Exception], None]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Make every check; ``on_error`` is told which of them could not be made, and why."""
+    for name, make in checks.items():
+        try:
+            yield from map(evaluation_of, make())
+        except Exception as error:  # whatever is wrong with one, the others are made
+            on_error(name, error)
 
 
 def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
@@ -37,3 +51,15 @@ def newest_evaluations(
         for record in records:
             if isinstance(record.evaluation, dg.AssetCheckEvaluation):
                 yield key, record.id, record.evaluation
+
+
+def planned_by(
+    instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey], run_ids: Collection[str]
+) -> dict[dg.AssetCheckKey, int]:
+    """The checks that one of these runs was the newest to plan, and has not made, with the numbers of the records."""
+    newest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    return {
+        key: record.id
+        for key, record in newest.items()
+        if record.status == AssetCheckExecutionRecordStatus.PLANNED and record.run_id in run_ids
+    }

@@ -1,22 +1,18 @@
 """Jobs that make an application's checks: the cheap ones, or those that read all of the state and of the tables."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.orchestration.advice import in_dagster
-from weir.orchestration.checks.commits import commit_results
-from weir.orchestration.checks.evaluations import evaluation_of
+from weir.orchestration.checks.evaluations import Check, evaluations_of
 from weir.orchestration.checks.files import PRESENT_CHECK, READABLE_CHECK, file_results
 from weir.orchestration.checks.lag import LAG_CHECK, current_lag
-from weir.orchestration.checks.quarantine import CHECK as QUARANTINE_CHECK
-from weir.orchestration.checks.quarantine import quarantine_result
+from weir.orchestration.checks.light import light_checks
 from weir.orchestration.checks.running import RUNNING_CHECK, running_result
-from weir.orchestration.checks.sinks import CHECK as SINK_CHECK
-from weir.orchestration.checks.sinks import sink_results
 from weir.orchestration.checks.state import FULL_CHECK, SAMPLED_CHECK, state_result
 from weir.orchestration.jobs.shared import by_application, chosen, job_of
 from weir.orchestration.resources import WeirResource
@@ -24,8 +20,12 @@ from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.log_files import log_file
 
 VERIFY, AUDIT = "weir_verify", "weir_audit"
-COMMIT_CHECKS = "the checks of commits"
-Check = Callable[[], Iterable[dg.AssetCheckResult]]
+VERIFIED = (FULL_CHECK, READABLE_CHECK)
+
+
+def job_that_makes(check: str) -> str:
+    """The name of the job, by the name of the check."""
+    return VERIFY if check in VERIFIED else AUDIT
 
 
 def verify_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
@@ -104,9 +104,7 @@ def _cheap_checks(supervised: Supervised, settings: Settings, instance: dg.Dagst
             )
         ],
         LAG_CHECK: lambda: [current_lag(supervised, settings)],
-        COMMIT_CHECKS: lambda: commit_results(supervised, settings),
-        QUARANTINE_CHECK: lambda: [quarantine_result(supervised, settings)],
-        SINK_CHECK: lambda: sink_results(supervised, settings),
+        **light_checks(supervised, settings),
         SAMPLED_CHECK: lambda: [state_result(supervised, settings, SAMPLED_CHECK)],
         PRESENT_CHECK: lambda: file_results(supervised, settings, PRESENT_CHECK, reads=False),
     }
@@ -116,9 +114,9 @@ def _evaluations(
     context: dg.OpExecutionContext, application: str, checks: Mapping[str, Check], failed: list[str]
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Make every check; those that raise are added to ``failed``, with their errors."""
-    for name, make in checks.items():
-        try:
-            yield from map(evaluation_of, make())
-        except Exception as error:  # whatever is wrong with one, the others are made
-            context.log.exception(f"{name} could not be made")
-            failed.append(in_dagster(f"{name} could not be made: {error}", application))
+
+    def note(name: str, error: Exception) -> None:
+        context.log.error(f"{name} could not be made", exc_info=error)
+        failed.append(in_dagster(f"{name} could not be made: {error}", application))
+
+    return evaluations_of(checks, note)

@@ -15,7 +15,7 @@ NIGHTLY = "0 3 * * *"
 
 
 def audit_schedule(applications: Sequence[Supervised], job: dg.JobDefinition) -> dg.ScheduleDefinition:
-    """Without it, the checks would see a driver that runs for weeks only when it ends."""
+    """Without it, files are looked for and tasks compared only when a driver ends, which may run for weeks."""
     return _schedule(
         "hourly_audit", HOURLY, applications, job, "Runs the audit of every application at half past every hour."
     )

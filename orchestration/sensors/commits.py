@@ -1,4 +1,5 @@
-"""Shows an application's commits in Dagster while its driver runs, whoever started that driver.
+"""Shows an application's commits in Dagster while its driver runs, whoever started that driver, and what the checks say
+that are light enough to be made with each commit shown.
 
 One materialization per commit would flood Dagster's database, so commits are folded. The events themselves record up to
 which commit. A run that Dagster started reports again at its end (``weir.orchestration.drivers.ingest``).
@@ -18,10 +19,13 @@ from weir.orchestration.assets.materializations import (
     recorded_metadata,
 )
 from weir.orchestration.assets.partitions import day_partition_changes, has_days, known_days, task_partition_changes
+from weir.orchestration.checks.light import light_evaluations
 from weir.orchestration.drivers.metadata import health_metadata
 from weir.orchestration.partitions import PartitionsChange
-from weir.orchestration.sensors.watching import Found, Look, watch
+from weir.orchestration.sensors.watching import Event, Found, Look, watch
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.expectations import expectation_counts
+from weir.pipelines.operations.positions import committed_totals
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.storage.places import folder_at
@@ -32,6 +36,9 @@ FOLD_S = 600.0
 ASK_AGAIN_S = 300.0
 """Days are asked for with each commit that is shown, and this long after the last time if none is known yet or if they
 wait for a run to end."""
+CHECK_AGAIN_S = 30.0
+"""While more records come too late, cannot be read or violate an expectation, the checks are made this often, and
+reported when others fail than before."""
 
 
 def commits_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
@@ -57,6 +64,12 @@ class Remembered:
     """When that was, in seconds since 1970."""
     days_s: float | None = 0.0
     """When days were last asked for; None once they are offered."""
+    checked_s: float = 0.0
+    """When the light checks were last made."""
+    doubtful: int = 0
+    """``doubtful_records`` of that commit."""
+    failing: tuple[str, ...] = ()
+    """The checks that failed when they were last reported, with their assets, sorted."""
 
     @classmethod
     def of(cls, cursor: str | None) -> Remembered:
@@ -64,7 +77,14 @@ class Remembered:
         if not cursor or not cursor.startswith("{"):
             return cls()
         values = json.loads(cursor)
-        return cls(values["shown"] and tuple(values["shown"]), values["asked_s"], values["days_s"])
+        return cls(
+            values["shown"] and tuple(values["shown"]),
+            values["asked_s"],
+            values["days_s"],
+            values.get("checked_s", 0.0),
+            values.get("doubtful", 0),
+            tuple(values.get("failing", ())),
+        )
 
     def __str__(self) -> str:
         return json.dumps(asdict(self))
@@ -76,7 +96,7 @@ def commits(look: Look) -> Found:
     if newest is None:
         return Found(said=f"nothing was committed in {look.settings.dir} yet")
     remembered = before = Remembered.of(look.cursor)
-    events: list[dg.AssetMaterialization] = []
+    events: list[Event] = []
     partitions: list[PartitionsChange] = []
     is_running, now_s = look.status is not None and look.status.is_running, time.time()
     if now_s - remembered.asked_s >= FOLD_S or is_due(remembered.shown, newest, is_running=is_running, now_s=now_s):
@@ -84,21 +104,35 @@ def commits(look: Look) -> Found:
         partitions += task_partition_changes(look.supervised, newest, look.instance)
         if is_due(shown, newest, is_running=is_running, now_s=now_s):
             health = health_metadata(look.settings, look.id)
-            events = commit_materializations(look.supervised, newest, look.instance, look.settings, health=health)
+            events += commit_materializations(look.supervised, newest, look.instance, look.settings, health=health)
             shown = known_as(newest)
         remembered = replace(remembered, shown=shown, asked_s=now_s)
-    if events or (remembered.days_s is not None and now_s - remembered.days_s >= ASK_AGAIN_S):
+    is_news, doubtful, errors = bool(events), doubtful_records(newest), ""
+    if is_news or (doubtful > remembered.doubtful and now_s - remembered.checked_s >= CHECK_AGAIN_S):
+        evaluations, errors = light_evaluations(look.supervised, look.settings)
+        failing = tuple(sorted(f"{each.asset_check_key}" for each in evaluations if not each.passed))
+        events += evaluations if is_news or failing != remembered.failing else ()
+        remembered = replace(remembered, checked_s=now_s, doubtful=doubtful, failing=failing)
+    if is_news or (remembered.days_s is not None and now_s - remembered.days_s >= ASK_AGAIN_S):
         days = day_partition_changes(look.supervised, newest, look.instance, look.settings)
         partitions += days or ()
         are_offered = days is not None and (days or known_days(look.supervised, look.instance))
         remembered = replace(remembered, days_s=None if are_offered or not has_days(look.supervised) else now_s)
     return Found(
         said=f"commit {newest.state_id} "
-        + ("is news" if events else f"is shown already, or will be within {FOLD_S:.0f} s of the previous one"),
+        + ("is news" if is_news else f"is shown already, or will be within {FOLD_S:.0f} s of the previous one")
+        + errors,
         cursor=None if remembered == before else str(remembered),
         events=events,
         partitions=partitions,
     )
+
+
+def doubtful_records(newest: CommitRecord) -> int:
+    """How many records came too late, could not be read or violated an expectation, up to that commit."""
+    totals = committed_totals(newest)
+    violations = sum(counts.failed for counts in expectation_counts(totals).values())
+    return totals.get("late_records", 0) + totals.get("dead_letters", 0) + violations
 
 
 def shown_commit(instance: dg.DagsterInstance, supervised: Supervised) -> tuple[int, int, float] | None:

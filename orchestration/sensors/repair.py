@@ -1,4 +1,5 @@
-"""Has a task restored whose stores are missing or differ from their changelogs, once a check has found that.
+"""Has a task restored whose stores are missing or differ from their changelogs, once a check has found that; and checks
+made that a failed run has left (``weir.orchestration.sensors.unmade``).
 
 What a driver notices when it opens a store or runs an epoch, it restores by itself. Flipped bytes in a row that can
 still be read are found only by a comparison, which puts the task in doubt: the driver restores that, too, and is asked
@@ -8,37 +9,46 @@ to only if it has not for a while.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import dagster as dg
 
 from weir.orchestration.checks.evaluations import newest_evaluations
 from weir.orchestration.checks.state import FULL_CHECK, IN_DOUBT_ENTRY, SAMPLED_CHECK, TASK_ENTRY
-from weir.orchestration.jobs.checks import AUDIT, VERIFY
+from weir.orchestration.jobs.checks import job_that_makes
 from weir.orchestration.jobs.restore import RESTORE, RESTORE_OP
+from weir.orchestration.sensors.unmade import unmade_requests
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import TASKS, Supervised
 from weir.pipelines.operations.doubts import doubts
 
 LOOK_EVERY_S = 10
 LONGEST_WAIT_S = 3_600.0
-MADE_BY = {FULL_CHECK: VERIFY, SAMPLED_CHECK: AUDIT}
 
 
-def repair_sensor(applications: Sequence[Supervised], *jobs: dg.JobDefinition) -> dg.SensorDefinition:
+def repair_sensor(
+    applications: Sequence[Supervised], checks: Mapping[str, Sequence[dg.AssetCheckKey]], *jobs: dg.JobDefinition
+) -> dg.SensorDefinition:
     """One restore, from the changelog, per failed check, and others, further and further apart, until one succeeds;
-    then the check is made again. ``jobs`` are those that restore and those of ``MADE_BY``.
+    then the check is made again. ``checks`` are those of each application, by its id; ``jobs`` are those that restore
+    and those that make checks.
 
     The cursor is the newest failure that was restored, when a restore was last requested, and how often since.
     """
+
+    def look_after(look: Look) -> Found:
+        found = repair(look)
+        return replace(found, run_requests=[*found.run_requests, *unmade_requests(look, checks[look.id])])
+
     return watch(
         "repair",
-        repair,
+        look_after,
         applications,
         jobs=jobs,
         every_s=LOOK_EVERY_S,
         description="Restores a task from its changelog when a check finds that its stores differ from it, and has the "
-        "check made again.",
+        "check made again; has checks made that a failed run has left unmade.",
     )
 
 
@@ -48,7 +58,7 @@ def repair(look: Look) -> Found:
     checks = [dg.AssetCheckKey(supervised.ingest, name) for name in (FULL_CHECK, SAMPLED_CHECK)]
     seen, at_s, asked = [*map(int, (look.cursor or "").split()), 0, 0, 0][:3]
     failed = [
-        (number, evaluation, MADE_BY[check.name])
+        (number, evaluation, job_that_makes(check.name))
         for check, number, evaluation in newest_evaluations(look.instance, checks)
         if number > seen and not evaluation.passed and TASK_ENTRY in evaluation.metadata
     ]

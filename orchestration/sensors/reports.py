@@ -1,6 +1,7 @@
 """Reports whether each ingest runs and how far it is behind, although no run makes those checks: at once when an
-outcome changes or a run has materialized the ingest, and otherwise every few minutes. Puts the application's tag on
-runs that were not launched with it (``weir.orchestration.runs``).
+outcome changes or a run has materialized the ingest, and otherwise every few minutes. Such a run also hides what
+``weir_commits`` has reported during it, so the light checks are reported again. Puts the application's tag on runs that
+were not launched with it (``weir.orchestration.runs``).
 
 Dagster judges an asset by the newest evaluation of its checks, if it is not older than the newest materialization;
 observations would not change what it shows.
@@ -17,6 +18,7 @@ from dagster._core.instance.utils import RUNLESS_RUN_ID  # has no public name
 
 from weir.orchestration.checks.evaluations import evaluation_of
 from weir.orchestration.checks.lag import LAG_CHECK, lag_result, nothing_arrives, unknown_lag
+from weir.orchestration.checks.light import light_evaluations
 from weir.orchestration.checks.running import RUNNING_CHECK, running_result
 from weir.orchestration.runs import tag_runs
 from weir.orchestration.sensors.watching import Found, Look, watch
@@ -78,10 +80,12 @@ def reports(look: Look) -> Found:
     if not is_due:
         return Found(said=said)
     changed_s += [now_s] * is_change
+    evaluations, errors = light_evaluations(look.supervised, look.settings) if is_outdated else ([], "")
     return Found(
-        said=said,
+        said=said + errors,
         cursor=json.dumps({"outcomes": outcomes, "at_s": now_s, "changed_s": changed_s}),
-        events=[evaluation_of(result) for result in results.values()],  # both, so that their figures are of one moment
+        # both of these checks, so that their figures are of one moment
+        events=[*map(evaluation_of, results.values()), *evaluations],
     )
 
 

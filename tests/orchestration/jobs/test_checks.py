@@ -5,6 +5,7 @@ import pytest
 
 from tests.orchestration.applications import FLIGHTS
 from weir.orchestration.application import definitions
+from weir.orchestration.checks import light
 from weir.orchestration.checks.lag import unknown_lag
 from weir.orchestration.jobs import checks
 from weir.orchestration.resources import WeirResource
@@ -67,7 +68,7 @@ def test_a_check_that_cannot_be_made_keeps_no_other_from_being_made_and_fails_th
         raise OSError("the disk is gone")
 
     _, every = made()
-    monkeypatch.setattr(checks, broken, fails)
+    monkeypatch.setattr(light if broken == "commit_results" else checks, broken, fails)
     result, others = made()
     assert not result.success
     [failed] = [event.step_failure_data for event in result.all_events if event.is_step_failure]

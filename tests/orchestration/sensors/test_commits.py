@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -11,8 +12,9 @@ import pytest
 from tests.orchestration.applications import FLIGHTS, START_S
 from weir.infra.control import MetricRow
 from weir.orchestration.assets.materializations import commit_materializations
+from weir.orchestration.checks import light
 from weir.orchestration.sensors import commits
-from weir.orchestration.sensors.commits import FOLD_S, LOOK_EVERY_S, commits_sensor, is_due, shown_commit
+from weir.orchestration.sensors.commits import CHECK_AGAIN_S, FOLD_S, LOOK_EVERY_S, commits_sensor, is_due, shown_commit
 from weir.pipelines.examples.flights import app
 from weir.state.commit.files import write_file
 
@@ -75,6 +77,59 @@ def test_what_a_driver_outside_dagster_has_committed_is_shown_with_offsets_and_r
     for empty in ("late_departures", "_changelog/hourly", "_changelog/by_carrier", "_dead_letters"):
         assert shown(TABLES[empty])["dagster/row_count"] == 0
     assert shown(TOPIC)["offsets"] == {"0": 10}
+
+
+def evaluations(answer: dg.SensorResult | dg.SkipReason) -> dict[str, bool]:
+    """Whether each check that was reported passed."""
+    events = answer.asset_events if isinstance(answer, dg.SensorResult) else ()
+    return {each.check_name: each.passed for each in events if isinstance(each, dg.AssetCheckEvaluation)}
+
+
+def later(monkeypatch, seconds: float) -> None:
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + seconds)
+
+
+@pytest.mark.slow
+def test_light_checks_come_with_each_commit_that_is_shown_and_when_an_outcome_changes(
+    committer, commit_of, drive, look, monkeypatch
+):
+    """While a driver runs: the limit of late records is one per cent of what was read."""
+    drive()
+    commit_of = partial(commit_of, at_s=time.time())
+    committer.commit(commit_of(1, offset=1_000, late_records=1))
+    assert evaluations(look()) == {
+        "offsets_continuous": True,
+        "late_record_rate": True,
+        "dead_letter_rate": True,
+        "uncommitted_bytes": True,
+        "rows_as_committed": True,
+        "quarantine": True,
+    }
+    committer.commit(commit_of(2, offset=2_000, late_records=1))
+    later(monkeypatch, CHECK_AGAIN_S)
+    assert isinstance(look(), dg.SkipReason), "nothing more is doubtful, and the commit is not yet due"
+    committer.commit(commit_of(3, offset=3_000, late_records=600))
+    later(monkeypatch, 1.0)
+    assert evaluations(look())["late_record_rate"] is False
+    committer.commit(commit_of(4, offset=4_000, late_records=700))
+    assert evaluations(look()) == {}, "less than half a minute later"
+    later(monkeypatch, CHECK_AGAIN_S)
+    assert evaluations(look()) == {}, "they were made, and the same one fails"
+    later(monkeypatch, FOLD_S)
+    assert evaluations(look())["late_record_rate"] is False
+
+
+def test_a_check_that_cannot_be_made_keeps_no_commit_from_being_shown(committer, commit_of, look, shown, monkeypatch):
+    def fail(*given):
+        raise OSError("no such disk")
+
+    monkeypatch.setattr(light, "quarantine_result", fail)
+    committer.commit(commit_of(1))
+    answer = look()
+    assert "quarantine could not be made: no such disk" in answer.skip_reason.skip_message
+    assert "offsets_continuous" in evaluations(answer)
+    assert shown(INGEST)["epoch"] == 1
 
 
 @pytest.mark.usefixtures("committer")

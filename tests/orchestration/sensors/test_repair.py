@@ -73,7 +73,7 @@ def test_a_lost_row_fails_the_comparison_and_restores_are_requested_until_the_ta
     shop, settings, database, instance, tick, monkeypatch
 ):
     known = Supervised(application=shop.application, reference="nowhere:sales", topics={"sales": dg.AssetKey("sales")})
-    sensor = repair_sensor([known], restore_job([known]), verify_job([known]), audit_job([known]))
+    sensor = repair_sensor([known], {known.id: ()}, restore_job([known]), verify_job([known]), audit_job([known]))
     full, sampled = compare(known, settings)
     assert (full.passed, full.metadata["tasks"].value, full.metadata["rows"].value) == (True, 2, 10)
     assert (sampled.passed, sampled.metadata["tasks"].value, sampled.metadata["rows"].value) == (True, 1, 5)
@@ -151,4 +151,4 @@ def test_a_check_that_is_only_planned_requests_nothing(instance, tick):
         ),
         "a-run",
     )
-    assert "no check has found" in tick(repair_sensor([FLIGHTS])).skip_message
+    assert "no check has found" in tick(repair_sensor([FLIGHTS], {FLIGHTS.id: ()})).skip_message
