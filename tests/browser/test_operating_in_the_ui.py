@@ -1,12 +1,16 @@
 """Operating an application in the Dagster UI with a real browser; screenshots are kept in ``build/screenshots``."""
 
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import dagster as dg
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.story import Story
 from tests.waiting import wait_for
 from weir.infra.control import ControlDatabase
 from weir.pipelines.operations.backfills import backfills
@@ -22,7 +26,8 @@ DAYS = {"2013-03-04", "2013-03-05", "2013-03-06"}
 
 
 def test_the_ui_supports_an_operators_day(story, settings):
-    """The graph, an ingest that becomes healthy, a continuous one, a restore and a backfill during it, its end."""
+    """The graph, an ingest that becomes healthy, a continuous one, a restore and a backfill during it, its end; then
+    backfills that are listed, swapped in and discarded."""
     database = ControlDatabase(settings.control_database_url)
     with story.step("graph"):
         story.open("/locations/weir/asset-groups/weather/lineage")
@@ -91,12 +96,7 @@ def test_the_ui_supports_an_operators_day(story, settings):
             "the tasks are the restore job's partitions"
         )
         with story.step("restored", RUN_LIMIT_S):
-            story.open("/locations/weir/jobs/weir_restore/playground")
-            story.choose_partition("weather:0_1")
-            story.picture("restore-launchpad")
-            story.button("Launch Run").click()
-            story.text(re.compile("RUN_ENQUEUED")).wait_for()
-            assert story.ended() == "Success"
+            launch(story, "weir_restore", "weather:0_1")
 
         with story.step("backfilled"):
             wait_for(
@@ -126,3 +126,37 @@ def test_the_ui_supports_an_operators_day(story, settings):
     ended = database.application_status("weather")
     assert (ended.state, ended.error) == ("stopped", None)
     assert newest_commit(settings.warehouse, "weather").generation == 2
+
+    made = [recomputed(day) for day in ((4, 5), (5, 6))]
+    with story.step("backfills-listed", RUN_LIMIT_S):
+        launch(story, "weir_backfills", "weather")
+        story.text("[Show Table]").click()
+        for backfill in made:
+            story.text(backfill).wait_for()
+    swapped, discarded = made
+    with story.step("backfill-swapped-in", RUN_LIMIT_S):
+        launch(story, "weir_swap_backfill", f"weather:{swapped}")
+    with story.step("backfill-discarded", RUN_LIMIT_S):
+        launch(story, "weir_discard_backfill", f"weather:{discarded}")
+    states = {row.id: row.state for row in backfills(settings, "weather")}
+    assert states[swapped] == "swapped in"
+    assert discarded not in states
+    assert read_rows(settings.warehouse / "weather" / "daily_weather").height == 1089
+
+
+def recomputed(days: tuple[int, int]) -> str:
+    """A backfill of March from one day to the other, which is complete: its id."""
+    first, end = (f"2013-03-{day:02}" for day in days)
+    weir = str(Path(sys.executable).with_name("weir"))
+    done = subprocess.run([weir, "backfill", "run", "weather", first, end], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return re.search(rf"{first.replace('-', '')}-{end.replace('-', '')}-\w+", done.stdout + done.stderr)[0]
+
+
+def launch(story: Story, job: str, partition: str) -> None:
+    """From the job's launchpad, to its success."""
+    story.open(f"/locations/weir/jobs/{job}/playground")
+    story.choose_partition(partition)
+    story.button("Launch Run").click()
+    story.text(re.compile("RUN_ENQUEUED")).wait_for()
+    assert story.ended() == "Success"

@@ -286,12 +286,19 @@ def test_a_tick_asks_once_for_the_failed_runs_of_all_applications(instance, tick
     assert len(asked) == 3
 
 
-def test_a_mail_arrives(monkeypatch):
+def test_the_sensor_sends_mail_when_a_check_fails_and_when_it_is_over(tick, evaluate, monkeypatch):
     with serving(mailbox := Mailbox()) as address:
-        send(f"mailto://{address}?from=weir@example.org&to=ops@example.org", "Weir: flights", "the driver was killed")
-    [mail] = mailbox.mails
-    assert "ops@example.org" in mail
-    assert "the driver was killed" in mail
+        monkeypatch.setenv("WEIR_ALERT_URLS", f"mailto://{address}?from=weir@example.org&to=ops@example.org")
+        sensor = alerts_sensor([FLIGHTS], {"flights": [RUNNING]})
+        evaluate(RUNNING, "the driver was killed")
+        cursor = tick(sensor).cursor
+        assert isinstance(tick(sensor, cursor), dg.SkipReason)
+        evaluate(RUNNING)
+        tick(sensor, cursor)
+    began, over = mailbox.mails
+    assert "ops@example.org" in began
+    assert "the driver was killed" in began
+    assert "over: flights/ingest running" in over
 
 
 def test_what_is_wrong_is_said_without_secrets(monkeypatch):

@@ -32,6 +32,18 @@ def test_lag_is_reported_when_it_begins_and_when_it_is_over(database, drive, tic
     assert isinstance(tick(sensor, over.cursor), dg.SkipReason)
 
 
+def test_every_warning_is_over_once_the_driver_has_ended(database, drive, tick):
+    sensor, lease = health_sensor([FLIGHTS]), drive()
+    database.report_tasks("flights", [task(status="restoring", reason="checksum differs")])
+    database.add_metric("flights", metric(lag=LIMITS.lag_max_records + 1))
+    began = tick(sensor)
+    assert len(observed(began)) == 2
+    database.release(lease, state="failed", error="the disk is full")
+    over = tick(sensor, began.cursor)
+    assert sorted(observed(over)) == ["over: lag in records", "over: task 0_0 restores"]
+    assert isinstance(tick(sensor, over.cursor), dg.SkipReason)
+
+
 def test_a_condition_that_lasts_is_reported_again_after_the_cooldown(database, drive, tick):
     drive()
     database.report_tasks("flights", [task(status="restoring", reason="checksum differs")])

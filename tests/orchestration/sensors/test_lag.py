@@ -153,6 +153,16 @@ def test_a_cause_that_the_driver_may_do_nothing_about_is_warned_of_with_the_job_
     assert observed(tick(sensor(actions=["commits"]), warned.cursor)) == ["over: cause of lag"]
 
 
+def test_what_was_warned_of_is_over_once_the_driver_has_ended(database, drive, tick, lagging):
+    lagging()
+    warned = tick(sensor(actions=["commits"]))
+    assert len(observed(warned)) == 1
+    database.release(drive(), state="failed", error="the disk is full")
+    over = tick(sensor(actions=["commits"]), warned.cursor)
+    assert observed(over) == ["over: cause of lag"]
+    assert isinstance(tick(sensor(actions=["commits"]), over.cursor), dg.SkipReason)
+
+
 def test_a_request_that_the_driver_refuses_is_shown(database, tick, lagging):
     lagging()
     tick(sensor())
