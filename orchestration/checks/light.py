@@ -1,4 +1,4 @@
-"""The checks that are light enough for a sensor: those of commits, of the quarantine and of sinks."""
+"""The checks that are light enough for a sensor: those of commits and of the quarantine."""
 
 import dagster as dg
 
@@ -7,8 +7,6 @@ from weir.orchestration.checks.commits import commit_results
 from weir.orchestration.checks.evaluations import Check, evaluations_of
 from weir.orchestration.checks.quarantine import CHECK as QUARANTINE_CHECK
 from weir.orchestration.checks.quarantine import quarantine_result
-from weir.orchestration.checks.sinks import CHECK as SINK_CHECK
-from weir.orchestration.checks.sinks import sink_results
 from weir.orchestration.supervised import Supervised
 
 COMMIT_CHECKS = "the checks of commits"
@@ -19,7 +17,6 @@ def light_checks(supervised: Supervised, settings: Settings) -> dict[str, Check]
     return {
         COMMIT_CHECKS: lambda: commit_results(supervised, settings),
         QUARANTINE_CHECK: lambda: [quarantine_result(supervised, settings)],
-        SINK_CHECK: lambda: sink_results(supervised, settings),
     }
 
 

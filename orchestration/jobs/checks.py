@@ -13,6 +13,8 @@ from weir.orchestration.checks.files import PRESENT_CHECK, READABLE_CHECK, file_
 from weir.orchestration.checks.lag import LAG_CHECK, current_lag
 from weir.orchestration.checks.light import light_checks
 from weir.orchestration.checks.running import RUNNING_CHECK, running_result
+from weir.orchestration.checks.sinks import CHECK as SINK_CHECK
+from weir.orchestration.checks.sinks import sink_results
 from weir.orchestration.checks.state import FULL_CHECK, SAMPLED_CHECK, state_result
 from weir.orchestration.jobs.shared import by_application, chosen, job_of
 from weir.orchestration.resources import WeirResource
@@ -105,6 +107,7 @@ def _cheap_checks(supervised: Supervised, settings: Settings, instance: dg.Dagst
         ],
         LAG_CHECK: lambda: [current_lag(supervised, settings)],
         **light_checks(supervised, settings),
+        SINK_CHECK: lambda: sink_results(supervised, settings),
         SAMPLED_CHECK: lambda: [state_result(supervised, settings, SAMPLED_CHECK)],
         PRESENT_CHECK: lambda: file_results(supervised, settings, PRESENT_CHECK, reads=False),
     }

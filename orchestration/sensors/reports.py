@@ -1,7 +1,7 @@
-"""Reports whether each ingest runs and how far it is behind, although no run makes those checks: at once when an
-outcome changes or a run has materialized the ingest, and otherwise every few minutes. Such a run also hides what
-``weir_commits`` has reported during it, so the light checks are reported again. Puts the application's tag on runs that
-were not launched with it (``weir.orchestration.runs``).
+"""Reports whether each ingest runs, how far it is behind, and whether its sinks have what was committed, although no
+run makes those checks: at once when an outcome changes or a run has materialized the ingest, and otherwise every few
+minutes. Such a run also hides what ``weir_commits`` has reported during it, so the light checks are reported again.
+Puts the application's tag on runs that were not launched with it (``weir.orchestration.runs``).
 
 Dagster judges an asset by the newest evaluation of its checks, if it is not older than the newest materialization;
 observations would not change what it shows.
@@ -10,6 +10,7 @@ observations would not change what it shows.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 
@@ -20,6 +21,8 @@ from weir.orchestration.checks.evaluations import evaluation_of
 from weir.orchestration.checks.lag import LAG_CHECK, lag_result, nothing_arrives, unknown_lag
 from weir.orchestration.checks.light import light_evaluations
 from weir.orchestration.checks.running import RUNNING_CHECK, running_result
+from weir.orchestration.checks.sinks import CHECK as SINK_CHECK
+from weir.orchestration.checks.sinks import sink_results
 from weir.orchestration.runs import tag_runs
 from weir.orchestration.sensors.watching import Found, Look, watch
 from weir.orchestration.supervised import Supervised
@@ -38,14 +41,15 @@ AT_WORK = ("running", "working")
 
 
 def reports_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
-    """Evaluates the checks ``running`` and ``lag``. The cursor holds each outcome that was reported last, and when."""
+    """Evaluates the checks ``running``, ``lag`` and ``delivered``. The cursor holds each outcome that was reported
+    last, and when."""
     return watch(
         "reports",
         reports,
         applications,
         every_s=LOOK_EVERY_S,
-        description="Reports whether each ingest runs and how far it is behind: at once when that changes or a run has "
-        f"ended, otherwise every {REPEAT_S / 60:.0f} minutes.",
+        description="Reports whether each ingest runs, how far it is behind, and whether its sinks have what was "
+        f"committed: at once when that changes or a run has ended, otherwise every {REPEAT_S / 60:.0f} minutes.",
         is_noted=True,
     )
 
@@ -60,6 +64,7 @@ def reports(look: Look) -> Found:
         ),
         LAG_CHECK: _lag(look),
     }
+    sinks = {f"{SINK_CHECK} {each.asset_key}": each for each in sink_results(look.supervised, look.settings)}
     reported = json.loads(look.cursor or "{}")
     at_s, changed_s = reported.get("at_s", 0.0), [at for at in reported.get("changed_s", ()) if now_s - at < REPEAT_S]
     life = look.driver.started_at_ms if look.driver is not None else None
@@ -69,6 +74,7 @@ def reports(look: Look) -> Found:
         name: [result.passed, result.severity.value, state, life, None if is_at_work else _magnitude(result)]
         for name, result in results.items()
     }
+    outcomes |= {name: [result.passed, *_words(result)] for name, result in sinks.items()}
     is_change = outcomes != reported.get("outcomes")
     is_wrong = any(not each.passed and each.severity == dg.AssetCheckSeverity.ERROR for each in results.values())
     is_told = is_change and (is_wrong or len(changed_s) < MOST_CHANGES)
@@ -84,9 +90,14 @@ def reports(look: Look) -> Found:
     return Found(
         said=said + errors,
         cursor=json.dumps({"outcomes": outcomes, "at_s": now_s, "changed_s": changed_s}),
-        # both of these checks, so that their figures are of one moment
-        events=[*map(evaluation_of, results.values()), *evaluations],
+        # all of these checks, so that their figures are of one moment
+        events=[*map(evaluation_of, (*results.values(), *sinks.values())), *evaluations],
     )
+
+
+def _words(result: dg.AssetCheckResult) -> list[str]:
+    """Those of a failed check's sentence; its figures change while nothing else does."""
+    return [] if result.passed else re.findall(r"[^\W\d]+", result.description or "")
 
 
 def _magnitude(result: dg.AssetCheckResult) -> int | None:

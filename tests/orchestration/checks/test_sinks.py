@@ -13,6 +13,7 @@ from weir.infra.control import ControlDatabase, this_host
 from weir.orchestration.assets.ingest import ingest_assets
 from weir.orchestration.checks.sinks import sink_results
 from weir.orchestration.sensors.health import health_sensor
+from weir.orchestration.sensors.reports import reports_sensor
 from weir.pipelines.operations.registry import register
 from weir.pipelines.publishing.publisher import MarkLostError
 from weir.pipelines.publishing.state import RefusedPlace, SinkState
@@ -55,6 +56,29 @@ def test_each_sink_is_an_asset_of_its_kind():
     spec = specs[dg.AssetKey(["shop", "sink", "orders"])]
     assert "kafka" in spec.kinds
     assert spec.description == "What leaves for topic: checked, once committed."
+
+
+def test_a_sink_that_lags_refuses_a_row_or_is_well_again_is_reported_at_the_next_look(told, tick):
+    sensor, cursor = reports_sensor([SHOP]), None
+
+    def reported() -> list[tuple[bool, str]]:
+        nonlocal cursor
+        answer = tick(sensor, cursor)
+        cursor = getattr(answer, "cursor", None) or cursor
+        events = answer.asset_events if isinstance(answer, dg.SensorResult) else ()
+        return [(event.passed, event.description) for event in events if event.check_name == "delivered"]
+
+    told(epoch=4)
+    assert reported() == [(True, "all is published")]
+    told(waiting_rows=3, waiting_since_s=time.time() - 1_000, error="no broker")
+    [(passed, sentence)] = reported()
+    assert (passed, sentence.startswith("3 rows wait")) == (False, True)
+    told(waiting_rows=4, waiting_since_s=time.time() - 1_100, error="no broker")
+    assert reported() == [], "only its figures have changed"
+    told(waiting_rows=4, waiting_since_s=time.time() - 1_100, error="too large", awaits="skip")
+    assert reported() == [(False, REFUSED)]
+    told(epoch=5)
+    assert reported() == [(True, "all is published")]
 
 
 def test_the_check_passes_while_rows_are_delivered_and_says_what_is_wrong_otherwise(check, told):
