@@ -60,6 +60,12 @@ def in_order(frame: pl.DataFrame, places: np.ndarray) -> pl.DataFrame:
     return frame if np.array_equal(places, np.arange(frame.height)) else frame[places]
 
 
+def count_below(ascending: pl.Series, limit: int) -> int:
+    """How many of these numbers, each greater than the one before, are less than ``limit``; if all are, without a
+    query."""
+    return len(ascending) if ascending.is_empty() or ascending[-1] < limit else ascending.search_sorted(limit)
+
+
 def parted(frame: pl.DataFrame, mask: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The rows where ``mask``, which has no nulls, is true, and those where it is false."""
     if mask.all():

@@ -111,7 +111,9 @@ class PartitionReader:
             start, end, NO_LIMIT if until_time_ms is None else until_time_ms, max_bytes, patience_s
         )
         fetched = self._fetched
-        count = fetched["offset"].search_sorted(end)
+        offsets = fetched["offset"]
+        all_before = offsets.is_empty() or offsets[-1] < end
+        count = len(offsets) if all_before else offsets.search_sorted(end)
         if until_time_ms is not None:
             beyond = (fetched["timestamp_ms"][:count] > until_time_ms).arg_true()
             if len(beyond):

@@ -84,7 +84,7 @@ from weir.state.errors import (
     StateError,
     TaskCorruptedError,
 )
-from weir.state.frames import repeated, with_series
+from weir.state.frames import count_below, repeated, with_series
 from weir.state.full_disk import disk_full, is_disk_full
 from weir.state.storage.contract import Folder
 from weir.state.storage.object_store import away, is_away
@@ -149,7 +149,7 @@ class _Input:
         found = []
         for topic, raw in self.raws.items():
             (position,) = self.positions[topic].values()
-            rows = raw.frame.get_column("offset").search_sorted(position)
+            rows = count_below(raw.frame.get_column("offset"), position)
             found.append(arrived(raw.frame.get_column("timestamp_ms")[:rows]))
         return tuple(found)
 

@@ -161,7 +161,7 @@ def evolve(
 
 def delta_schema(columns: Mapping[str, pl.DataType]) -> Schema:
     """Columns, as stored, in Delta's types."""
-    return Schema.from_arrow(pl.DataFrame(schema=dict(columns)).to_arrow().schema)
+    return Schema.from_arrow(pl.Schema(columns))
 
 
 def _write_anew(app_folder: Place, table: DeltaTable, spec: TableSpec, lacking: Evolution, epoch: int) -> None:

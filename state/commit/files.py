@@ -10,14 +10,14 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import quote
 
 import polars as pl
 
 from weir.state.frames import framed, without
-from weir.state.storage.places import Place, folder_at, storage_options
+from weir.state.storage.places import Place, content_on_disk, folder_at, storage_options
 from weir.state.storage.syncs import Syncs
 from weir.state.types import FileEntry, TableSpec
 
@@ -87,6 +87,18 @@ def scan_as_written(place: Place, names: Iterable[str], *, name_in: str | None =
     )
 
 
+def read_as_written(place: Place, name: str) -> pl.DataFrame:
+    """The rows of a file of a folder, with the columns that they have there; of a few rows on a disk in half the time
+    of a scan, and at once if they are asked for again."""
+    content = content_on_disk(place, name)
+    return scan_as_written(place, [name]).collect() if content is None else _rows_of(content)
+
+
+@lru_cache(4)
+def _rows_of(content: bytes) -> pl.DataFrame:
+    return pl.read_parquet(content)
+
+
 def _uris(place: Place, names: Iterable[str]) -> list[str]:
     uri = folder_at(place).uri
     return [f"{uri}/{name}" for name in names]
@@ -120,14 +132,14 @@ def write_file(
     if missing := columns.keys() - set(frame.columns):
         raise ValueError(f"table {spec.name!r}: the rows to be written lack the columns {sorted(missing)}")
     for name in columns:
-        given, declared = frame.schema[name], spec.schema[name]
+        given, declared = frame.get_column(name).dtype, spec.schema[name]
         is_structured = given.is_nested() or (declared.is_nested() and given != pl.Null)
         if is_structured and type(given) is not type(declared):  # a cast would leave some as they are
             raise ValueError(
                 f"table {spec.name!r}: the rows to be written have the column {name!r} as {given}, and the table has "
                 f"it as {declared}"
             )
-    rows = framed([frame.get_column(name).cast(spec.schema[name]).cast(dtype) for name, dtype in columns.items()])
+    rows = framed([_cast(frame.get_column(name), spec.schema[name], dtype) for name, dtype in columns.items()])
     apart = {name: values[name] for name in spec.partition_by if not spec.has_partition_columns}
     parts = [f"{name}={_folder_name(value)}" for name, value in apart.items()]
     folder = folder_at(app_folder) / "/".join([spec.name, *parts])
@@ -175,6 +187,14 @@ def write_files(
         for values, rows in parts.items()
     )
     return [*written]
+
+
+def _cast(column: pl.Series, *dtypes: pl.DataType) -> pl.Series:
+    """A column as one type after another, of which it mostly has the last one already."""
+    for dtype in dtypes:
+        if column.dtype != dtype:
+            column = column.cast(dtype)
+    return column
 
 
 def _folder_name(value: str | None) -> str:

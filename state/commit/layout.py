@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import polars as pl
@@ -32,7 +33,13 @@ class Layout:
     def of_action(cls, metadata: Mapping[str, Any]) -> Layout:
         """That which a log entry gives the table by its action ``metaData``."""
         return cls(
-            columns=pl.Schema(Schema.from_json(metadata["schemaString"])),
+            columns=_columns(metadata["schemaString"]),
             properties=metadata.get("configuration") or {},
             partition_by=tuple(metadata["partitionColumns"]),
         )
+
+
+@lru_cache(1024)
+def _columns(described: str) -> pl.Schema:
+    """The columns that a ``schemaString`` describes; a log is opened anew far more often than its columns change."""
+    return pl.Schema(Schema.from_json(described))

@@ -5,13 +5,17 @@ libraries only where that cannot be read here, or the table has features that th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
 
+import msgspec
 import polars as pl
 
 from weir.state.commit.checkpoints import opened
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.replay import Protocol, replay
 from weir.state.commit.tables import file_actions
+from weir.state.frames import framed
 from weir.state.storage.contract import Folder
 from weir.state.storage.places import Place, folder_at
 
@@ -48,24 +52,30 @@ def _replayed(
     if found is None or not _is_known(found.protocol):
         return None
     layout = found.layout
-    ends = pl.Struct({name: layout.columns[name] for name in ranges})
-    types = pl.Struct({"numRecords": pl.Int64(), "minValues": ends, "maxValues": ends})
+    decoder = _stats_decoder(tuple(ranges))
     try:
-        stats = found.files["stats"].str.json_decode(types).struct.unnest()
-    except pl.exceptions.PolarsError:  # of another writer
+        stats = [decoder.decode(text or "{}") for text in found.files["stats"]]
+        columns = [pl.Series("num_records", [each.numRecords for each in stats], pl.Int64())]
+        for end in ("min", "max"):
+            values = [getattr(each, f"{end}Values") for each in stats]
+            columns += [
+                pl.Series(f"{end}.{name}", [getattr(each, name) for each in values], layout.columns[name])
+                for name in ranges
+            ]
+    except (msgspec.DecodeError, TypeError, OverflowError, pl.exceptions.PolarsError):  # of another writer
         return None
-    least, most = stats["minValues"].struct.unnest(), stats["maxValues"].struct.unnest()
-    files = pl.DataFrame(
-        [
-            found.files["path"],
-            found.files["size_bytes"],
-            stats["numRecords"].alias("num_records"),
-            *(least[name].alias(f"min.{name}") for name in ranges),
-            *(most[name].alias(f"max.{name}") for name in ranges),
-            *(found.files[f"partition.{name}"] for name in partitions),
-        ]
-    )
-    return files, layout.properties
+    named = (found.files.get_column(name) for name in ("path", "size_bytes"))
+    divided = (found.files.get_column(f"partition.{name}") for name in partitions)
+    return framed([*named, *columns, *divided]), layout.properties
+
+
+@cache
+def _stats_decoder(ranges: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+    """What reads a file's statistics: its number of rows, and the least and greatest values of ``ranges``."""
+    ends = msgspec.defstruct("Ends", [(name, Any, None) for name in ranges])
+    none = msgspec.field(default_factory=ends)
+    fields = [("numRecords", int | None, None), ("minValues", ends, none), ("maxValues", ends, none)]
+    return msgspec.json.Decoder(msgspec.defstruct("Stats", fields))
 
 
 def _is_known(protocol: Protocol) -> bool:

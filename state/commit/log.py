@@ -4,7 +4,8 @@ columns for listing. The order of writing, and fencing, belong to ``weir.state.c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 import polars as pl
@@ -12,7 +13,7 @@ from deltalake import DeltaTable
 
 from weir.state.commit.damage import naming_damage
 from weir.state.commit.delta_log import DeltaLog
-from weir.state.commit.files import scan_as_written, write_file
+from weir.state.commit.files import read_as_written, scan_as_written, write_file
 from weir.state.commit.live_files import live_files
 from weir.state.commit.record import (
     FORMAT_VERSION,
@@ -24,7 +25,7 @@ from weir.state.commit.record import (
 )
 from weir.state.commit.tables import scan_table
 from weir.state.errors import DamagedFileError, FormatVersionError
-from weir.state.frames import picked
+from weir.state.frames import framed, picked
 from weir.state.storage.contract import Folder
 from weir.state.storage.places import Place, folder_at, is_table
 from weir.state.types import FileEntry, TableSpec
@@ -44,25 +45,24 @@ COMMITS = TableSpec(
     ),
 )
 
+_READ = ("kind", "generation", "epoch", "record")
 FORMATS = (FORMAT_VERSION, SWAP_FORMAT_VERSION, KEYED_FORMAT_VERSION, UNLOGGED_FORMAT_VERSION)
 """The row formats that this version reads."""
 
 
 def write_row(app_folder: Place, record: CommitRecord) -> FileEntry:
     """Write a record into a file in the log's folder; it counts once the log names that file."""
-    row = pl.DataFrame(
-        {
-            "generation": record.generation,
-            "epoch": record.epoch,
-            "kind": record.kind,
-            "at": record.at_ms,
-            "fingerprint": record.fingerprint,
-            "reason": record.reason,
-            "record": msgspec.json.encode(record).decode(),
-        },
-        schema_overrides={"at": pl.Datetime("ms", "UTC")},
-    )
-    return write_file(app_folder, COMMITS, row)
+    row = {
+        "generation": record.generation,
+        "epoch": record.epoch,
+        "kind": record.kind,
+        "at": record.at_ms,
+        "fingerprint": record.fingerprint,
+        "reason": record.reason,
+        "record": msgspec.json.encode(record).decode(),
+    }
+    columns = [pl.Series(name, [row[name]], dtype) for name, dtype in COMMITS.schema.items()]
+    return write_file(app_folder, COMMITS, framed(columns))
 
 
 def newest_commit(warehouse: Place, application: str) -> CommitRecord | None:
@@ -97,14 +97,22 @@ def newest_of(place: Place, files: pl.DataFrame) -> CommitRecord | None:
     if not with_commits:
         return None
     *_, newest = max(with_commits)
-    *_, record = _commits_in(folder_at(place), [newest])
+    folder = folder_at(place)
+    with naming_damage(folder, [newest]):
+        found = picked(read_as_written(folder, newest), _READ).rows()
+    *_, record = _commits_among(folder, ((*row, f"{folder.uri}/{newest}") for row in found))
     return record
 
 
 def commits_above(place: Place, files: pl.DataFrame, version: int) -> Iterator[CommitRecord]:
     """All commits whose transaction version is above ``version``, oldest first, given the log's files."""
     above = files.filter((pl.col("max.kind") == "commit") & (file_version() > version))
-    for record in _commits_in(folder_at(place), above["path"].to_list()):
+    if above.is_empty():
+        return
+    folder, paths = folder_at(place), above["path"].to_list()
+    with naming_damage(folder, paths):
+        found = scan_as_written(folder, paths, name_in="path").select(*_READ, "path").collect()
+    for record in _commits_among(folder, found.iter_rows()):
         if record.state_id.version > version:
             yield record
 
@@ -119,14 +127,10 @@ def file_version() -> pl.Expr:
     return pl.col("max.generation") * (1 << 32) + pl.col("max.epoch")
 
 
-def _commits_in(folder: Folder, paths: Sequence[str]) -> Iterator[CommitRecord]:
-    """Oldest first."""
-    if not paths:
-        return
-    with naming_damage(folder, paths):
-        found = scan_as_written(folder, paths, name_in="path").select("generation", "epoch", "record", "path", "kind")
-        rows = [row for *row, kind in found.collect().iter_rows() if kind == "commit"]
-    for generation, epoch, text, path in sorted(rows, key=lambda row: (row[0], row[1])):
+def _commits_among(folder: Folder, rows: Iterable[tuple[Any, ...]]) -> Iterator[CommitRecord]:
+    """Oldest first; a row has the columns ``_READ``, then the URI of its file."""
+    commits = sorted((row for kind, *row in rows if kind == "commit"), key=lambda row: (row[0], row[1]))
+    for generation, epoch, text, path in commits:
         try:
             version = _VERSIONS.decode(text).format_version
             record = RECORDS.decode(text) if version in FORMATS else None

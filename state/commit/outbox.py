@@ -8,6 +8,7 @@ their place in it; epochs never begin anew, so a mark of what is published stays
 from __future__ import annotations
 
 import copy
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -166,10 +167,9 @@ class Outbox:
 
     def remove(self, through: Mark) -> None:
         """Remove the files all of whose rows are published; call it only when the outside system has them for good."""
-        files = self._files().filter(pl.col("epoch") <= through.epoch)
-        of_last = files.filter(pl.col("epoch") == through.epoch)
-        if of_last["rows"].sum() > through.rows:
-            files = files.filter(pl.col("epoch") < through.epoch)
+        files = self._files()
+        begin, end = _of_epoch(files, through.epoch)
+        files = files[: begin if files["rows"][begin:end].sum() > through.rows else end]
         if files.is_empty():
             return
         floor = (self._published, int(files["epoch"].max()))  # type: ignore[arg-type]
@@ -180,11 +180,10 @@ class Outbox:
         """The files with rows after ``mark``, and those of its epoch if that has such rows."""
         version = self._table.version()
         if self._waiting is None or self._waiting[:2] != (version, mark):
-            files = self._files().filter(pl.col("epoch") >= mark.epoch)
-            of_mark = files.filter(pl.col("epoch") == mark.epoch)
-            if of_mark["rows"].sum() <= mark.rows:
-                files = files.filter(pl.col("epoch") > mark.epoch)
-            self._waiting = version, mark, files
+            files = self._files()
+            begin, end = _of_epoch(files, mark.epoch)
+            is_partly_left = files["rows"][begin:end].sum() > mark.rows
+            self._waiting = version, mark, files[begin if is_partly_left else end :]
         return self._waiting[2]
 
     def _files(self) -> pl.DataFrame:
@@ -214,6 +213,12 @@ _FILES = {
     "epoch": pl.Int64(),
     "committed_ms": pl.Int64(),
 }
+
+
+def _of_epoch(files: pl.DataFrame, epoch: int) -> tuple[int, int]:
+    """Where the files of an epoch begin and end, in the order of epochs."""
+    epochs = files["epoch"].to_list()
+    return bisect_left(epochs, epoch), bisect_right(epochs, epoch)
 
 
 def _read_together(files: pl.DataFrame, at_most: int, size_bytes: int) -> Iterator[tuple[int, list[str]]]:

@@ -31,6 +31,7 @@ from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import taken_out
 from weir.state.commit.upserts import upserts_of
 from weir.state.errors import AppendOnlyError, TableBehindError
+from weir.state.frames import with_series
 from weir.state.storage.places import Place, folder_at, is_table, storage_options, table_at
 from weir.state.types import FileEntry, StateId, TableSpec
 
@@ -219,10 +220,12 @@ def file_actions(table: DeltaTable, *, ranges: Sequence[str] = ()) -> pl.DataFra
     Columns that no file has are missing, but those of ``ranges``.
     """
     actions = pl.Series(table.get_add_actions(flatten=True)).struct.unnest()
-    if actions["path"].str.contains("%", literal=True).any():
-        actions = actions.with_columns(pl.Series("path", [unquote(path) for path in actions["path"]]))
+    paths = actions["path"].to_list()
+    if any("%" in path for path in paths):
+        actions = with_series(actions, pl.Series("path", [unquote(path) for path in paths]))
     wanted = (f"{end}.{name}" for name in ranges for end in ("min", "max"))
-    return actions.with_columns(pl.lit(None).alias(name) for name in wanted if name not in actions.columns)
+    lacking = [name for name in wanted if name not in actions.columns]
+    return with_series(actions, *(pl.Series(name, [None] * actions.height, pl.Null) for name in lacking))
 
 
 def scan_table(table: DeltaTable) -> pl.LazyFrame:

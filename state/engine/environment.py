@@ -90,6 +90,8 @@ def refuse_network_file_system(folder: Path) -> None:
     device = os.stat(where).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in _MOUNTS.read_text().splitlines():
+        if wanted not in line:
+            continue
         fields, _, rest = line.partition(" - ")
         if fields.split()[2] == wanted:
             kind = rest.split()[0]
@@ -246,13 +248,16 @@ def make_folders(folder: Path) -> None:
 
 def sync_file(path: Path) -> None:
     """Make a file's content durable."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    _sync(path, os.O_RDONLY)
 
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

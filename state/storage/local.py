@@ -57,16 +57,17 @@ class Local:
         make_folders(self.path)
 
     def get(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
+        with open(f"{self.path}/{name}", "rb", buffering=0) as file:
+            return file.read()
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        with (self.path / name).open("rb") as file:
+        with open(f"{self.path}/{name}", "rb") as file:
             file.seek(start)
             return file.read(length)
 
     def find(self, name: str) -> File | None:
         try:
-            found = os.stat(self.path / name)
+            found = os.stat(f"{self.path}/{name}")
         except (FileNotFoundError, NotADirectoryError):
             return None
         if not stat.S_ISREG(found.st_mode):
@@ -87,7 +88,7 @@ class Local:
 
     def _list(self, parent: str, start: str, after: str, *, below: bool) -> Iterator[File]:
         try:
-            entries = os.scandir(self.path / parent)
+            entries = os.scandir(f"{self.path}/{parent}")
         except (FileNotFoundError, NotADirectoryError):
             return
         with entries:
@@ -99,9 +100,11 @@ class Local:
                     if below:
                         yield from self._list(name, "", after, below=True)
                 elif name > after:
-                    with suppress(FileNotFoundError):  # deleted meanwhile
+                    try:
                         found = entry.stat()
-                        yield File(name=name, size_bytes=found.st_size, modified_s=found.st_mtime)
+                    except FileNotFoundError:  # deleted meanwhile
+                        continue
+                    yield File(name=name, size_bytes=found.st_size, modified_s=found.st_mtime)
 
     def folders(self) -> Iterator[str]:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path) as entries:

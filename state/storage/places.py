@@ -63,6 +63,16 @@ def tables_in(place: Place) -> list[str]:
     return sorted(name for name in folder.folders() if is_table(folder / name))
 
 
+def content_on_disk(place: Place, name: str) -> bytes | None:
+    """What a file of a folder on a local disk holds; None in an object store, where polars reads what it needs of it.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    path = folder_at(place).path
+    return None if path is None else (path / name).read_bytes()
+
+
 def storage_options(place: Place) -> dict[str, str] | None:
     """What delta-rs and polars need to know of a place beside its URI."""
     options = folder_at(place).options

@@ -185,7 +185,6 @@ class RowCodec:
             self._absent = b"\xff" * bitmap + bytes(self._row.itemsize - bitmap)
         else:
             self._absent = msgspec.msgpack.encode([None] * len(self.schema))
-        self._no_row = self._ordered(pl.DataFrame({name: [None] for name in self.schema}, schema=self.schema))
 
     def encode(self, frame: pl.DataFrame) -> list[bytes]:
         """One value per row, in order; ``frame`` has the value columns and ``_ts``, others are ignored."""
@@ -219,6 +218,10 @@ class RowCodec:
             if self._row is None
             else self._unpack_numbers(self._records(values))
         )
+
+    @cached_property
+    def _no_row(self) -> pl.DataFrame:
+        return self._ordered(pl.DataFrame({name: [None] for name in self.schema}, schema=self.schema))
 
     def encode_numbers(self, columns: Mapping[str, np.ndarray]) -> list[bytes]:
         """``encode`` for columns as numbers, none of them null; all have to have a fixed width."""
