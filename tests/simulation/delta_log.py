@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -36,7 +37,13 @@ def live_files(table: Path) -> dict[str, File]:
 
 def read_file(table: Path, path: str) -> pl.DataFrame:
     """The rows of a file; a log has its path as a part of a URI."""
-    return pl.read_parquet((table / unquote(path)).read_bytes())
+    return _rows((table / unquote(path)).read_bytes())
+
+
+@lru_cache(256)
+def _rows(content: bytes) -> pl.DataFrame:
+    """A file is looked at again and again, and may be torn meanwhile."""
+    return pl.read_parquet(content)
 
 
 def _files_before(table: Path, version: int) -> dict[str, File]:

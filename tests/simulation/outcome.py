@@ -17,6 +17,7 @@ from tests.simulation.delta_log import live_files, read_file, transactions
 from tests.simulation.place import SimulatedPlace
 from weir.state.changelog.reading import encoded
 from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
 from weir.state.engine.instances import current_instance
 from weir.state.engine.views import open_reader
 from weir.state.types import CHANGELOG_FOLDER, IsolationLevel, StoreSpec, TaskId
@@ -40,7 +41,7 @@ def require_equal(wanted: Result, program: Program, place: SimulatedPlace) -> No
     _same("late records", late, wanted.late_records)
     for table, version in commit.table_versions.items():
         _same(f"the version of table {table}", transactions(warehouse / table, place.application.id)[-1:], [version])
-    _require_stores(place, commit.epoch)
+    _require_stores(place, commit)
 
 
 def _rows(table: Path) -> list[dict[str, Any]]:
@@ -63,12 +64,13 @@ def _standing(rows: list[dict[str, Any]]) -> dict[Any, Any]:
     return {key: (value, ts) for key, value, ts in standing}
 
 
-def _require_stores(place: SimulatedPlace, epoch: int) -> None:
+def _require_stores(place: SimulatedPlace, commit: CommitRecord) -> None:
     """Each store has the rows of its changelog, byte by byte."""
-    topology, folder = place.spec().application.topology, place.warehouse / place.application.id
+    topology = place.application.over(commit, place.topics.topics()).topology
+    folder = place.warehouse / place.application.id
     counts = topology.partition_counts(place.topics.partition_counts())
     stores = [store for sub_topology in topology.sub_topologies for store in sub_topology.stores]
-    changelogs = {store.name: _changelog(folder, store, epoch) for store in stores}
+    changelogs = {store.name: _changelog(folder, store, commit.epoch) for store in stores}
     for task in (TaskId(index, partition) for index, count in counts.items() for partition in range(count)):
         name = topology.task_name(task)
         with open_reader(current_instance(place.state_folder / name), IsolationLevel.READ_COMMITTED) as reader:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any, ClassVar
-from unittest.mock import patch
 
 import lmdb
 
+from tests.simulation.replacing import modules_with, replace
 from tests.simulation.scheduler import Process, Scheduler
 from weir.state.engine.cache import TaskStoreCache
 
@@ -77,12 +77,11 @@ class Stores:
     def substituted(self) -> Iterator[None]:
         """Within the block all modules of the project open stores here."""
         with ExitStack() as stack:
-            for name, module in list(sys.modules.items()):
-                if name.startswith("weir.") and vars(module).get("TaskStoreCache") is TaskStoreCache:
-                    stack.enter_context(patch.object(module, "TaskStoreCache", self))
+            for module in modules_with("TaskStoreCache", TaskStoreCache):
+                replace(stack, module, "TaskStoreCache", self)
             ours = SimpleNamespace(**{**vars(lmdb), "open": self._open})
             for name in _OPENING:
-                stack.enter_context(patch.object(sys.modules[name], "lmdb", ours))
+                replace(stack, sys.modules[name], "lmdb", ours)
             yield
 
     @contextmanager

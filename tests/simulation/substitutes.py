@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
+from tests.simulation.replacing import modules_with, replace
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.storage import Calls, SimulatedFolder
 
@@ -124,9 +124,9 @@ def on_disk(fsync: Callable[[int], None], calls: Calls) -> Iterator[None]:
     modules = ("weir.state.storage.local", "weir.state.engine.environment")
     with ExitStack() as stack:
         for module in (sys.modules[name] for name in modules):
-            stack.enter_context(patch.object(module, "os", _module(module.os, fsync=fsync)))
+            replace(stack, module, "os", _module(module.os, fsync=fsync))
         places = sys.modules["weir.state.storage.places"]
-        stack.enter_context(patch.object(places, "Local", partial(SimulatedFolder, calls=calls)))
+        replace(stack, places, "Local", partial(SimulatedFolder, calls=calls))
         yield
 
 
@@ -137,41 +137,38 @@ def substitutes(scheduler: Scheduler, rng: Random, boot_id: Callable[[], str]) -
     clock = Clock(scheduler)
     ids = _module(uuid, uuid4=lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
     with ExitStack() as stack:
-        replace = lambda module, name, new: stack.enter_context(patch.object(module, name, new))
-        for name, module in sorted(sys.modules.items()):
-            if name.startswith("weir."):
-                if vars(module).get("time") is time:
-                    replace(module, "time", clock)
-                if vars(module).get("uuid") is uuid:
-                    replace(module, "uuid", ids)
+        put = partial(replace, stack)
+        for name, real, ours in (("time", time, clock), ("uuid", uuid, ids)):
+            for module in modules_with(name, real):
+                put(module, name, ours)
         loaded = sys.modules
         driver = loaded["weir.pipelines.spark.driver"]
         for name in ("Pace", "Beat"):
-            replace(driver, name, partial(getattr(driver, name), now_s=clock.monotonic))
+            put(driver, name, partial(getattr(driver, name), now_s=clock.monotonic))
         made = driver._Clock
-        replace(driver, "_Clock", lambda: made(commit=clock.monotonic(), topics=clock.monotonic()))
-        replace(driver, "Event", partial(Event, scheduler))
-        replace(driver, "IDLE_WAIT_S", 0.1)  # fewer looks that find nothing
+        put(driver, "_Clock", lambda: made(commit=clock.monotonic(), topics=clock.monotonic()))
+        put(driver, "Event", partial(Event, scheduler))
+        put(driver, "IDLE_WAIT_S", 0.1)  # fewer looks that find nothing
 
-        replace(
+        put(
             loaded["weir.pipelines.spark.under_way"],
             "threading",
             types.SimpleNamespace(Event=partial(Event, scheduler)),
         )
         turns = loaded["weir.state.engine.turns"]
-        replace(turns, "monotonic", clock.monotonic)
-        replace(turns, "sleep", clock.sleep)
+        put(turns, "monotonic", clock.monotonic)
+        put(turns, "sleep", clock.sleep)
         protocol = loaded["weir.state.commit.protocol"]
-        replace(protocol, "as_completed", lambda futures: rng.sample(list(futures), len(futures)))
+        put(protocol, "as_completed", lambda futures: rng.sample(list(futures), len(futures)))
         for module in (driver, protocol):
-            replace(module, "ThreadPoolExecutor", AtOnce)
-        replace(loaded["weir.state.storage.syncs"], "_syncing", AtOnce)
-        replace(loaded["weir.state.engine.environment"], "boot_id", boot_id)
+            put(module, "ThreadPoolExecutor", AtOnce)
+        put(loaded["weir.state.storage.syncs"], "_syncing", AtOnce)
+        put(loaded["weir.state.engine.environment"], "boot_id", boot_id)
         for module_name, names in POINTS.items():
             for name in names:
                 _make_point(scheduler, loaded[module_name], name, stack)
         local = loaded["weir.state.storage.local"]
-        replace(local, "os", _module(local.os, link=_linking(scheduler, local.os.link)))
+        put(local, "os", _module(local.os, link=_linking(scheduler, local.os.link)))
         yield
 
 
@@ -185,7 +182,7 @@ def _make_point(scheduler: Scheduler, module: types.ModuleType, name: str, stack
         return original(*arguments, **options)
 
     is_bound = isinstance(vars(owner).get(member), classmethod)
-    stack.enter_context(patch.object(owner, member, staticmethod(passing) if is_bound else passing))
+    replace(stack, owner, member, staticmethod(passing) if is_bound else passing)
 
 
 def _linking(scheduler: Scheduler, link: Callable[..., None]) -> Callable[..., None]:

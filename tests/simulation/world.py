@@ -11,7 +11,7 @@ import re
 import shutil
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,8 @@ MOST_STEPS = 20_000
 """Within so many steps a world without faults ends."""
 FAULTY_STEPS = 3_000
 """After so many steps nobody waits for a driver that faults may keep from ending."""
+READING = nullcontext()
+"""Around a call that does not fail, where nobody else may run."""
 LAST_TRIES = 20
 """How many drivers may be fenced by earlier ones that wake up once faults have ceased."""
 
@@ -353,15 +355,17 @@ class World:
 
     # What goes wrong
 
-    @contextmanager
-    def _calling(self, kind: str, name: str) -> Iterator[None]:
+    def _calling(self, kind: str, name: str) -> AbstractContextManager[None]:
         """Around a call of the storage."""
-        process, label = self.scheduler.current, f"{kind} {name}"
-        if kind in READS:
-            if process is not None and self.rng.random() < self.faults.errors / 4:
-                self._fail(process, label)
-            yield
-            return
+        if kind not in READS:
+            return self._changing(f"{kind} {name}")
+        process = self.scheduler.current
+        if process is not None and self.rng.random() < self.faults.errors / 4:
+            self._fail(process, f"{kind} {name}")
+        return READING
+
+    @contextmanager
+    def _changing(self, label: str) -> Iterator[None]:
         self.scheduler.point(label)
         yield
         self.scheduler.point(label + DONE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -462,20 +462,8 @@ def data_for(draw: st.DrawFn, program: Program, least: int = 30, most: int = 70)
     jitter = draw(st.sampled_from([0, 8, 40, 100]))
     keys = draw(st.sampled_from([1, 3, 6, 12]))
     paces = {name: draw(st.sampled_from([0, 1, 3, 9])) for name in data}
-    drawn = draw(
-        st.lists(
-            st.tuples(
-                st.sampled_from([topic for topic, _ in program.topics]),
-                st.integers(0, keys - 1),
-                st.integers(0, 9),
-                st.sampled_from("abcd"),
-                st.integers(0, jitter),
-                st.sampled_from([0] * 40 + [400]),
-            ),
-            min_size=size,
-            max_size=size,
-        )
-    )
+    records = _records(tuple(topic for topic, _ in program.topics), keys, jitter)
+    drawn = draw(st.lists(records, min_size=size, max_size=size))
     counts = dict(program.topics)
     for topic, number, num, word, late, far in drawn:
         key = f"k{number}"
@@ -484,6 +472,19 @@ def data_for(draw: st.DrawFn, program: Program, least: int = 30, most: int = 70)
         is_gone = topic in tables and num == 9
         data[name].append(Record(key, None if is_gone else Value(num, word), ts - ts % grain))
     return data
+
+
+@cache
+def _records(topics: tuple[str, ...], keys: int, jitter: int) -> st.SearchStrategy[tuple[str, int, int, str, int, int]]:
+    """Topic, number of the key, number, word, and how late and how far ahead a record is."""
+    return st.tuples(
+        st.sampled_from(topics),
+        st.integers(0, keys - 1),
+        st.integers(0, 9),
+        st.sampled_from("abcd"),
+        st.integers(0, jitter),
+        st.sampled_from([0] * 40 + [400]),
+    )
 
 
 def takes_null_keys(program: Program, topic: str) -> bool:
