@@ -26,6 +26,7 @@ from sqlalchemy import (
     Engine,
     QueuePool,
     Row,
+    Select,
     create_engine,
     delete,
     event,
@@ -42,10 +43,12 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 from weir.infra.control.models import (
     FORMAT_VERSION,
     METRICS_KEPT_MS,
+    MINUTES_KEPT_MS,
     Base,
     Format,
     Instance,
     Metric,
+    Minute,
     Readings,
     Request,
     Sinks,
@@ -72,6 +75,7 @@ _VERSION = "PRAGMA data_version"
 """A number that changes, on one connection, when another one commits."""
 _REQUESTS_READ_AT = "weir_requests_read_at"
 _PRUNE_EVERY_MS = 60_000
+_MINUTE_MS = 60_000
 _ROOM_BYTES = 1 << 20
 """What SQLite may need for its log and that log's index."""
 _TABLES_LOCK = 0x77656972
@@ -250,13 +254,14 @@ class ControlDatabase:
             return connection.scalar(select(Watched.at_ms).where(Watched.application == application))
 
     def add_metric(self, application: str, row: MetricRow) -> None:
-        """Append a reading; from time to time, readings older than an hour are deleted."""
+        """Append a reading; from time to time, readings older than an hour are replaced by summaries of their minutes,
+        and summaries older than a day are deleted."""
         now = _now_ms()
         with self._writing() as connection:
             values = {"application": application, **asdict(row), "at_ms": row.at_ms or now}
             connection.execute(plain_insert(Metric).values(**values))
             if now % _PRUNE_EVERY_MS < _PRUNE_EVERY_MS // 60:
-                connection.execute(delete(Metric).where(Metric.at_ms < now - METRICS_KEPT_MS))
+                self._fold_readings(connection, now)
 
     def request(
         self,
@@ -392,32 +397,27 @@ class ControlDatabase:
 
     def last_hour(self, application: str) -> list[MinuteRow]:
         """The readings of the last hour, one row per minute that has any, oldest first."""
-        minute = (Metric.at_ms // 60_000).label("minute")
+        return self._minutes(application, _now_ms() - METRICS_KEPT_MS)
+
+    def last_day(self, application: str) -> list[MinuteRow]:
+        """The same of the last day."""
+        return self._minutes(application, _now_ms() - MINUTES_KEPT_MS)
+
+    def _minutes(self, application: str, since_ms: int) -> list[MinuteRow]:
+        folded = select(*Minute.__table__.c).where(Minute.application == application, Minute.at_ms > since_ms)
+        read = _by_minute(Metric.application == application, Metric.at_ms > since_ms)
         with self._reading() as connection:
-            found = connection.execute(
-                select(
-                    minute,
-                    func.max(Metric.epoch),
-                    func.avg(Metric.records_per_s),
-                    func.max(Metric.lag),
-                    func.max(Metric.commit_ms),
-                    func.max(Metric.state_bytes),
-                )
-                .where(Metric.application == application, Metric.at_ms > _now_ms() - METRICS_KEPT_MS)
-                .group_by("minute")
-                .order_by("minute")
-            ).all()
-        return [
-            MinuteRow(
-                at_ms=at * 60_000,
-                epoch=epoch,
-                records_per_s=float(pace),
-                lag=lag,
-                commit_ms=commit_ms,
-                state_bytes=state_bytes,
-            )
-            for at, epoch, pace, lag, commit_ms, state_bytes in found
-        ]
+            found = connection.execute(folded.union_all(read).order_by("at_ms")).mappings().all()
+        return [MinuteRow(**{field.name: row[field.name] for field in fields(MinuteRow)}) for row in found]
+
+    def _fold_readings(self, connection: Connection, now_ms: int) -> None:
+        """Of whole minutes, so that none is folded twice; where the clock went back, the first summary stays."""
+        is_old = Metric.at_ms < (now_ms - METRICS_KEPT_MS) // _MINUTE_MS * _MINUTE_MS
+        columns = [column.name for column in Minute.__table__.c]
+        folded = _by_minute(is_old).order_by(Metric.application, "minute_ms")  # so that two drivers never deadlock
+        connection.execute(self._upsert(Minute).from_select(columns, folded).on_conflict_do_nothing())
+        connection.execute(delete(Metric).where(is_old))
+        connection.execute(delete(Minute).where(Minute.at_ms < now_ms - MINUTES_KEPT_MS))
 
     def lags(self, application: str, *, until_ms: int, step_ms: int, steps: int) -> list[int]:
         """The greatest lag, in records, of each step that has a reading, oldest first; the last step ends at
@@ -516,7 +516,7 @@ class ControlDatabase:
     def forget(self, application: str) -> None:
         """Delete everything about an application."""
         with self._writing() as connection:
-            for model in (Instance, TaskStatus, Readings, Sinks, Waiting, Watched, Request, Metric):
+            for model in (Instance, TaskStatus, Readings, Sinks, Waiting, Watched, Request, Metric, Minute):
                 connection.execute(delete(model).where(model.application == application))
 
     def _replace(self, model: type[Base], applications: Sequence[str], values: Mapping[str, Any]) -> None:
@@ -671,6 +671,24 @@ def _open_instance(connection: Connection, application: str) -> Row[Any] | None:
     return connection.execute(
         select(Instance.__table__).where(Instance.application == application, Instance.ended_at_ms.is_(None))
     ).first()
+
+
+def _by_minute(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """The columns of ``Minute``, from readings."""
+    minute_ms = (Metric.at_ms // _MINUTE_MS * _MINUTE_MS).label("minute_ms")
+    return (
+        select(
+            Metric.application,
+            minute_ms,
+            func.max(Metric.epoch),
+            func.avg(Metric.records_per_s),
+            func.max(Metric.lag),
+            func.max(Metric.commit_ms),
+            func.max(Metric.state_bytes),
+        )
+        .where(*conditions)
+        .group_by(Metric.application, "minute_ms")
+    )
 
 
 def _by_application(connection: Connection, value: Any, applications: Sequence[str]) -> dict[str, Any]:

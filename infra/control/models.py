@@ -9,6 +9,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 FORMAT_VERSION = 2
 METRICS_KEPT_MS = 3_600_000
+MINUTES_KEPT_MS = 86_400_000
 
 
 class Base(DeclarativeBase):
@@ -131,7 +132,7 @@ class Request(Base):
 
 
 class Metric(Base):
-    """One reading of a running application; the last hour is kept."""
+    """One reading of a running application; the last hour is kept, and older ones as ``Minute``."""
 
     __tablename__ = "weir_metrics"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -148,3 +149,16 @@ class Metric(Base):
     commits_per_s: Mapped[float]
     state_bytes: Mapped[int | None]
     __table_args__ = (Index("weir_metrics_by_time", "application", "at_ms"),)
+
+
+class Minute(Base):
+    """A summary of one minute's readings, which are older than an hour; a day is kept."""
+
+    __tablename__ = "weir_minutes"
+    application: Mapped[str] = mapped_column(primary_key=True)
+    at_ms: Mapped[int] = mapped_column(primary_key=True)
+    epoch: Mapped[int]
+    records_per_s: Mapped[float]
+    lag: Mapped[int]
+    commit_ms: Mapped[float]
+    state_bytes: Mapped[int | None]

@@ -28,9 +28,9 @@ from weir.state.storage.places import folder_at
 COUNTED_ROWS_MAX = 1_000_000
 """A larger table of updates is not counted, because its keys would have to be read (0.12 s for this many)."""
 MINUTE_MS = 60_000
-SHOWN_MINUTES = 60
-MINUTES_PER_BAR = 2
-"""Sixty bars would be wider than the column that Dagster gives them."""
+HOUR_MINUTES, DAY_MINUTES = 60, 24 * 60
+SHOWN_BARS = 30
+"""Sixty would be wider than the column that Dagster gives them."""
 PLOTTED_MINUTES = 10
 """About as long as there is between two materializations of a driver that keeps committing."""
 BARS = "▁▂▃▄▅▆▇█"
@@ -64,14 +64,19 @@ def health_metadata(settings: Settings, application: str) -> dict[str, Any]:
 
 
 def _pace(settings: Settings, application: str) -> dict[str, Any]:
-    """How the driver did since the materialization before, as numbers, of which Dagster makes plots, and its last hour;
-    empty without a control database. The lag as of now is in the check ``lag``."""
+    """How the driver did since the materialization before, as numbers, of which Dagster makes plots, and its last hour
+    and day; empty without a control database. The lag as of now is in the check ``lag``."""
     try:
         database = ControlDatabase(settings.control_database_url)
-        status, minutes = database.application_status(application), database.last_hour(application)
+        status, of_hour = database.application_status(application), database.last_hour(application)
+        of_day = database.last_day(application)
     except ControlDatabaseError:
         return {}
-    return {**_plotted(status, minutes), "last_hour": {"raw_value": last_hour_markdown(minutes), "type": "md"}}
+    return {
+        **_plotted(status, of_hour),
+        "last_hour": {"raw_value": pace_markdown(of_hour, "hour", HOUR_MINUTES), "type": "md"},
+        "last_day": {"raw_value": pace_markdown(of_day, "day", DAY_MINUTES), "type": "md"},
+    }
 
 
 def _plotted(status: ApplicationStatus | None, minutes: Sequence[MinuteRow]) -> dict[str, float | int]:
@@ -156,15 +161,15 @@ def bars(values: Sequence[float | None]) -> str:
     )
 
 
-def last_hour_markdown(minutes: Sequence[MinuteRow]) -> str:
-    """Pace, lag, commit time and size of the state over the hour that ends with the newest reading, as one line of bars
-    each, as far as there are readings; one sentence if there are none."""
+def pace_markdown(minutes: Sequence[MinuteRow], span: str, span_minutes: int) -> str:
+    """Pace, lag, commit time and size of the state over the ``span`` that ends with the newest reading, as one line of
+    ``SHOWN_BARS`` bars each, as far as there are readings; one sentence if there are none."""
     if not minutes:
-        return "no reading in the last hour"
+        return f"no reading in the last {span}"
     by_minute = {row.at_ms // MINUTE_MS: row for row in minutes}
-    newest = max(by_minute)
-    rows = [by_minute.get(minute) for minute in range(newest - SHOWN_MINUTES + 1, newest + 1)]
-    lines = ["| | newest minute | greatest | the hour |", "| --- | ---: | ---: | --- |"]
+    newest, per_bar = max(by_minute), span_minutes // SHOWN_BARS
+    rows = [by_minute.get(minute) for minute in range(newest - span_minutes + 1, newest + 1)]
+    lines = [f"| | newest minute | greatest | the {span} |", "| --- | ---: | ---: | --- |"]
     for title, column, unit in (
         ("records/s", "records_per_s", 1),
         ("lag, records", "lag", 1),
@@ -175,7 +180,7 @@ def last_hour_markdown(minutes: Sequence[MinuteRow]) -> str:
         values = [None if value is None else value / unit for value in readings]
         if not (known := [value for value in values if value is not None]):
             continue
-        means = [_mean(values[start : start + MINUTES_PER_BAR]) for start in range(0, SHOWN_MINUTES, MINUTES_PER_BAR)]
+        means = [_mean(values[start : start + per_bar]) for start in range(0, span_minutes, per_bar)]
         lines.append(f"| {title} | {known[-1]:,.0f} | {max(known):,.0f} | `{bars(means)}` |")
     return "\n".join(lines)
 

@@ -58,6 +58,7 @@ def test_the_ui_supports_an_operators_day(story, settings):
     with story.step("ingest"):
         story.open("/assets/weather/ingest")
         story.text("last_hour").wait_for()
+        story.text("last_day").wait_for()
         story.text("records/s").wait_for()
 
     with story.step("topology"):

@@ -325,6 +325,27 @@ def test_the_last_hour_has_one_row_per_minute(database):
     assert database.last_hour("another") == []
 
 
+def test_readings_older_than_an_hour_are_kept_for_a_day_as_summaries_of_their_minutes(database, monkeypatch):
+    hour, minute = 3_600_000, 60_000
+    for at_ms, lag in ((100, 5), (59_900, 9), (60_100, 1), (hour, 2)):
+        monkeypatch.setattr("weir.infra.control.database._now_ms", lambda at_ms=at_ms: at_ms)
+        database.add_metric("aged", replace(METRIC, lag=lag, records_per_s=lag))
+    before = database.last_day("aged")
+    read = [(row.at_ms, row.lag, row.records_per_s) for row in before]
+    assert read == [(0, 9, 7.0), (minute, 1, 1.0), (hour, 2, 2.0)]
+    for now_ms in (hour + minute, hour + 2 * minute, hour + 2 * minute):
+        monkeypatch.setattr("weir.infra.control.database._now_ms", lambda now_ms=now_ms: now_ms)
+        database.add_metric("another", METRIC)
+        assert database.last_day("aged") == before, "however much of it is folded"
+    assert [row.at_ms for row in database.last_hour("aged")] == [hour]
+    assert database.reading_before("aged", hour - 1) is None
+    monkeypatch.setattr("weir.infra.control.database._now_ms", lambda: 24 * hour + minute)
+    database.add_metric("another", METRIC)
+    assert [row.at_ms for row in database.last_day("aged")] == [hour]
+    database.forget("aged")
+    assert database.last_day("aged") == []
+
+
 def test_a_database_from_before_sizes_of_states_were_read_gets_their_column(tmp_path):
     file = tmp_path / "control.sqlite"
     url = f"sqlite:///{file}"

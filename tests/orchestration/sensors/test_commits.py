@@ -133,12 +133,14 @@ def test_a_check_that_cannot_be_made_keeps_no_commit_from_being_shown(committer,
 
 
 @pytest.mark.usefixtures("committer")
-def test_what_is_plotted_and_the_last_hour_come_from_the_drivers_readings(committer, commit_of, database, look, shown):
+def test_what_is_plotted_and_the_last_hour_and_day_come_from_the_drivers_readings(
+    committer, commit_of, database, look, shown
+):
     """The numbers are of the ten minutes before the newest reading."""
     committer.commit(commit_of(1))
     minute_ms = 60_000
     now_ms = time.time_ns() // 1_000_000 // minute_ms * minute_ms
-    for minutes_ago, lag, pace in ((30, 9000, 50.0), (9, 4000, 2000.0), (0, 250, 1000.0)):
+    for minutes_ago, lag, pace in ((90, 99_000, 50.0), (30, 9000, 50.0), (9, 4000, 2000.0), (0, 250, 1000.0)):
         database.acquire_lease("flights", owner="weir run", pid=1, host="elsewhere", ttl_s=60, take_over=True)
         database.add_metric(
             "flights",
@@ -165,6 +167,7 @@ def test_what_is_plotted_and_the_last_hour_come_from_the_drivers_readings(commit
     }
     assert "| lag, records |" in shown(INGEST)["last_hour"]
     assert "| 9,000 |" in shown(INGEST)["last_hour"]
+    assert "| 99,000 |" in shown(INGEST)["last_day"]
 
 
 @pytest.mark.slow
