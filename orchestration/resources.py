@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -72,6 +73,7 @@ def run_driver(
     """
     if multiprocessing.parent_process() is not None:  # a step of a run worker: its end must reach the driver
         end_with(os.getppid(), signal.SIGTERM)
+        gc.freeze()  # or its end looks through all that was imported, 0.9 s of CPU for which a terminated run waits
     try:
         finished = pipes.run(
             context=context,

@@ -7,6 +7,7 @@ SIGTERM it finishes the epoch, commits, and still reports what the run left.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -89,6 +90,7 @@ def main() -> int:
         if os.getppid() == parent:
             materializations = _materializations(pipes, settings, summary)
             pipes.report_custom_message({"ended": summary.reason, "materializations": materializations})
+    gc.freeze()  # or the interpreter's end looks through all that was imported, 0.6 s of CPU for which the step waits
     return 0
 
 
