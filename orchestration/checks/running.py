@@ -9,6 +9,7 @@ from pathlib import Path
 
 import dagster as dg
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME  # has no public name
+from dagster._core.storage.tags import SENSOR_NAME_TAG
 
 from weir.infra.control import ApplicationStatus, ControlDatabase
 from weir.orchestration.advice import in_dagster
@@ -22,6 +23,9 @@ from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.log_files import log_file
 
 RUNNING_CHECK = "running"
+SUCCESSION = "weir_succession"
+"""The sensor that starts a run for each one that was killed, or that it started and that failed before its driver
+began (``weir.orchestration.sensors.restart``)."""
 SILENT_MAX_S = 10.0
 """A driver gives a heartbeat each two seconds, whatever it is at. A sensor looks each ten, so that a page shows within
 half a minute that there is none."""
@@ -85,11 +89,15 @@ def _judged(
         return _living(supervised, driver, now_s)
     runs = asset_runs() if asset_runs is not None else newest_asset_runs(instance)
     if (run := _run_without_driver(supervised, instance, driver, runs)) is not None:
+        what_next = (
+            f"the sensor {SUCCESSION} starts the next run, each time after a longer pause"
+            if run.tags.get(SENSOR_NAME_TAG) == SUCCESSION
+            else f"correct that and launch {supervised.ingest_job} again"
+        )
         return _result(
             supervised,
             "not started",
-            f"run {run.run_id} failed before its driver began: its log says why; correct that and launch "
-            f"{supervised.ingest_job} again",
+            f"run {run.run_id} failed before its driver began: its log says why; {what_next}",
             dg.AssetCheckSeverity.ERROR,
             run=dg.MetadataValue.dagster_run(run.run_id),
         )
@@ -97,7 +105,7 @@ def _judged(
         return _result(supervised, "never started", f"never started; launch {supervised.ingest_job}")
     where = f"process {driver.pid} on {driver.host}"
     who = (
-        "the sensor weir_succession starts the next run"
+        f"the sensor {SUCCESSION} starts the next run"
         if run_of(driver.owner) is not None and "succession" not in supervised.unwatched
         else f"launch {supervised.ingest_job}, which goes on from the last commit"
     )

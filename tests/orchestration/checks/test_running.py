@@ -9,6 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
+from dagster._core.storage.tags import SENSOR_NAME_TAG
 
 from tests.orchestration.applications import FLIGHTS, clicks
 from tests.orchestration.readings import task
@@ -173,6 +174,24 @@ def test_a_run_that_was_refused_since_another_driver_held_the_lease_is_no_failur
     assert look()[:3] == (True, "", "stopped")
 
 
+def test_a_run_that_the_sensor_started_and_that_failed_before_its_driver_began_is_followed_by_another(
+    database, drive, instance, look
+):
+    database.release(drive())
+    time.sleep(0.01)
+    tags = {**FLIGHTS.tags, SENSOR_NAME_TAG: "weir_succession"}
+    run = instance.create_run_for_job(
+        defs.resolve_job_def("flights_run"), status=dg.DagsterRunStatus.FAILURE, tags=tags
+    )
+    assert look() == (
+        False,
+        "ERROR",
+        "not started",
+        f"run {run.run_id} failed before its driver began: its log says why; the sensor weir_succession starts the "
+        "next run, each time after a longer pause",
+    )
+
+
 @pytest.mark.parametrize(
     ("asset", "state"),
     [(FLIGHTS.ingest, "not started"), (FLIGHTS.tables["late_departures"], "not started"), (REPORT, "never started")],
@@ -312,10 +331,9 @@ def test_both_checks_are_reported_together_and_what_changes_to_and_fro_only_so_o
         )
 
     monkeypatch.setattr(reports, "_lag", lag)
-    lease = drive()
-    database.heartbeat(lease, state="running")
-    reported = 0
+    lease, reported = drive(), 0
     for look in range(40):
+        database.heartbeat(lease, state="running")
         is_much = look % 2 == 1
         answer = tick(sensor, cursor)
         cursor = getattr(answer, "cursor", None) or cursor
