@@ -52,7 +52,7 @@ def workers_sensor(applications: Sequence[Supervised]) -> dg.SensorDefinition:
             if not _is_here(context, run):
                 continue
             known = before.get(run.run_id)
-            pid = known.pid if known else _process(context.instance, run)
+            pid = known.pid if known else worker_process(context.instance, run)
             if pid is None:
                 continue
             started = start_ticks(pid) or GONE
@@ -82,7 +82,7 @@ def _is_here(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
     return here is None or origin is None or origin.location_name == here.location_name
 
 
-def _process(instance: dg.DagsterInstance, run: dg.DagsterRun) -> int | None:
+def worker_process(instance: dg.DagsterInstance, run: dg.DagsterRun) -> int | None:
     """The id of its worker; None before it has started, and of runs that have no process of their own."""
     for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT):
         event = entry.get_dagster_event()

@@ -16,10 +16,12 @@ from typing import Any
 import dagster as dg
 import psutil
 import pytest
+from dagster._core.storage.tags import PARTITION_NAME_TAG
 
 from weir.infra.control import ApplicationStatus, ControlDatabase
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
+from weir.orchestration.sensors.workers import worker_process
 from weir.pipelines.cli.dagster_ui import free_port
 
 START_LIMIT_S = 120.0
@@ -107,10 +109,14 @@ class Deployment:
         except OSError:
             return False
 
-    def launch(self, job: str, config: dict[str, Any] | None = None) -> dg.DagsterRun:
+    def launch(self, job: str, config: dict[str, Any] | None = None, partition: str | None = None) -> dg.DagsterRun:
         """Launch a run as the launchpad does."""
-        selector = {"repositoryLocationName": "shop", "repositoryName": "__repository__", "jobName": job}
-        launched = self.ask(LAUNCH, params={"selector": selector, "runConfigData": config or {}})["launchRun"]
+        params = {
+            "selector": {"repositoryLocationName": "shop", "repositoryName": "__repository__", "jobName": job},
+            "runConfigData": config or {},
+            "executionMetadata": {"tags": [{"key": PARTITION_NAME_TAG, "value": partition}] if partition else []},
+        }
+        launched = self.ask(LAUNCH, params=params)["launchRun"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
         run = self.instance.get_run_by_id(launched["run"]["runId"])
         assert run is not None
@@ -128,6 +134,18 @@ class Deployment:
         run = self.instance.get_run_by_id(self.status().owner.split()[-1])
         assert run is not None
         return run
+
+    def run_after(self, run: dg.DagsterRun) -> dg.DagsterRun | None:
+        """The newest run of the same job, if it was made later."""
+        newest = self.instance.get_runs(dg.RunsFilter(job_name=run.job_name), limit=1)[0]
+        return None if newest.run_id == run.run_id else newest
+
+    def kill_worker(self, run: dg.DagsterRun) -> bool:
+        """As soon as the run has one; false before."""
+        pid = worker_process(self.instance, run)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        return pid is not None
 
     def close(self) -> None:
         """End the servers and what they have started; now and then one of Dagster's code servers hangs as it ends."""
