@@ -60,6 +60,11 @@ class IngestConfig(dg.Config):
         description="Start even if a topic was recreated, or has lost records before they were read: keep all state, "
         "and read it from its start, or continue where it can still be read.",
     )
+    committed_partitions: bool = Field(
+        default=False,
+        description="Of topics that have got more partitions, read those that the newest commit knows; the command weir "
+        "repartition then deals the state out for all of them. With until_caught_up: true only.",
+    )
 
 
 def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
@@ -94,6 +99,7 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
                     "tables": {name: key.to_user_string() for name, key in supervised.tables.items()},
                     "until_caught_up": config.until_caught_up,
                     "take_over": config.take_over,
+                    "committed_partitions": config.committed_partitions,
                     **{name: getattr(config, name) for name in ACCEPTED},
                 },
             )

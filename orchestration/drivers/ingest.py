@@ -81,6 +81,7 @@ def main() -> int:
                 take_over=pipes.get_extra("take_over"),
                 accept_state_loss=pipes.get_extra("accept_state_loss"),
                 accept_lost_records=pipes.get_extra("accept_lost_records"),
+                committed_partitions=pipes.get_extra("committed_partitions"),
                 owner=owner_of(pipes.run_id),
                 console=logging.StreamHandler(),
             )

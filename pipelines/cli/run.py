@@ -104,6 +104,14 @@ def run(
             "read it from its start, or continue where it can still be read; `weir plan MODULE:APP` shows where.",
         ),
     ] = False,
+    committed_partitions: Annotated[
+        bool,
+        typer.Option(
+            "--committed-partitions",
+            help="Of topics that have got more partitions, read those that the newest commit knows; `weir repartition "
+            "APP` then deals the state out for all of them. With --until-caught-up only.",
+        ),
+    ] = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
@@ -130,6 +138,7 @@ def run(
             is_standby=is_standby,
             accept_state_loss=accept_state_loss,
             accept_lost_records=accept_lost_records,
+            committed_partitions=committed_partitions,
             owner="weir run",
             on_progress=on_progress,
             console=TerminalWarnings(),

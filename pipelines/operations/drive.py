@@ -12,7 +12,7 @@ from collections.abc import Callable
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.pipelines.operations.advice import addressed
-from weir.pipelines.operations.errors import says_what_to_do
+from weir.pipelines.operations.errors import OperationError, says_what_to_do
 from weir.pipelines.operations.log_files import log_file, logging_to, stacks_file, stacks_on_signal
 from weir.pipelines.operations.plan import require_results
 from weir.pipelines.operations.registry import applications, load_reference, register
@@ -33,6 +33,7 @@ def drive(
     is_standby: bool = False,
     accept_state_loss: bool = False,
     accept_lost_records: bool = False,
+    committed_partitions: bool = False,
     owner: str,
     on_progress: Callable[[Progress], None] | None = None,
     console: logging.Handler | None = None,
@@ -42,8 +43,10 @@ def drive(
     It logs to the folder's log file and is recorded in the folder's registry, so that ``weir query`` finds its
     topology: at once if the folder does not know it, otherwise once the start was not refused. ``owner`` is the name
     that the lease shows; ``console`` gets the warnings as well. Raises what the runner raises, and ``OperationError``
-    for a program that would leave nothing behind.
+    for a program that would leave nothing behind, or ``committed_partitions`` without an end.
     """
+    if committed_partitions and not until_caught_up:
+        raise OperationError("--committed-partitions leaves partitions unread; add --until-caught-up")
     application = load_reference(reference)
     require_results(application)
     is_registered = application.id not in applications(settings)
@@ -78,6 +81,7 @@ def drive(
                 is_standby=is_standby,
                 accept_state_loss=accept_state_loss,
                 accept_lost_records=accept_lost_records,
+                committed_partitions=committed_partitions,
                 owner=owner,
                 stop=stop,
                 on_progress=report,

@@ -10,6 +10,7 @@ import polars as pl
 from weir.pipelines.application import Application, topics_before
 from weir.pipelines.spark.errors import (
     CommitLogLostError,
+    KeysMovedError,
     MatchedTopicGoneError,
     NoMatchingTopicError,
     OtherApplicationError,
@@ -99,6 +100,24 @@ def change_of(
         },
         is_readable=lambda blob: is_readable(app_folder, blob, topology),
     )
+
+
+def committed_counts(
+    application: Application, committed: CommitRecord | None, source_counts: Mapping[str, int]
+) -> dict[str, int]:
+    """``source_counts`` with those partitions alone that the commit knows, of topics that it knows.
+
+    Raises:
+        KeysMovedError: A topic has not a multiple of them now, so keys may have moved from one of them to another.
+    """
+    known = {} if committed is None else {topic: len(each.positions) for topic, each in committed.topics.items()}
+    counts = dict(source_counts)
+    for topic in counts.keys() & known.keys():
+        if 0 < known[topic] < counts[topic]:
+            if counts[topic] % known[topic]:
+                raise KeysMovedError(application.id, topic, known[topic], counts[topic])
+            counts[topic] = known[topic]
+    return counts
 
 
 def require_placement(topology: Topology, app_folder: Place, store: str, source_counts: Mapping[str, int]) -> None:

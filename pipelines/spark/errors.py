@@ -420,6 +420,21 @@ class PendingRowsError(RunError):
         )
 
 
+class KeysMovedError(RunError):
+    """A topic's partitions that a commit knows may have keys now that were in another of them."""
+
+    def __init__(self, application: str, topic: str, committed: int, found: int) -> None:
+        super().__init__(application, topic, committed, found)
+        self.application, self.topic, self.committed, self.found = application, topic, committed, found
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} had {self.committed} partitions and has {self.found}, which is no multiple: keys have "
+            "moved from one of the old ones to another, so records of these must not be read without their state; leave "
+            f"--committed-partitions out, and deal the state out with `weir repartition {self.application}`"
+        )
+
+
 class PartitionCountError(RunError):
     """A topic's partition count differs from the one that the state was built with."""
 
@@ -430,7 +445,8 @@ class PartitionCountError(RunError):
     def __str__(self) -> str:
         return (
             f"application {self.application!r} was committed with {self.committed} tasks, but its topics now make "
-            f"{self.found} ({self.topics}): keys now belong to other tasks; start over with `weir reset "
+            f"{self.found} ({self.topics}): keys now belong to other tasks; keep the state and deal it "
+            f"out among them with `weir repartition {self.application}`, start over with `weir reset "
             f'{self.application}`, give the program another id and read from the start, as in Application("other-id", '
             "...), or begin with empty stores with `weir run MODULE:APP --accept-state-loss`"
         )

@@ -29,7 +29,13 @@ from weir.pipelines.application import Application, load_application, load_step_
 from weir.pipelines.publishing.checks import check_sinks
 from weir.pipelines.publishing.process import PublishingSettings
 from weir.pipelines.serdes.registry import connect_serdes
-from weir.pipelines.spark.admission import admit, require_commit_log, require_matches, require_topics_read
+from weir.pipelines.spark.admission import (
+    admit,
+    committed_counts,
+    require_commit_log,
+    require_matches,
+    require_topics_read,
+)
 from weir.pipelines.spark.afterwards import Afterwards
 from weir.pipelines.spark.brokers import ANSWER_LIMIT_S, RETRY_S, Brokers
 from weir.pipelines.spark.control import ControlPanel, lease
@@ -74,6 +80,7 @@ def run(
     is_standby: bool = False,
     accept_state_loss: bool = False,
     accept_lost_records: bool = False,
+    committed_partitions: bool = False,
     owner: str = "weir run",
     stop: Event | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -86,7 +93,8 @@ def run(
     holds the lease; the other one is fenced at its next commit. ``is_standby`` waits until nobody else drives the
     application, with Spark started unless it is a cluster's. ``accept_state_loss`` starts although another topology
     or partition count leaves stores empty, ``accept_lost_records`` although topics no longer hold what the
-    positions belong to. ``owner`` is the name that the lease shows. ``on_step`` names a ``MODULE:FUNCTION`` that is
+    positions belong to. With ``committed_partitions``, and until caught up only, partitions that no commit knows of
+    topics that it knows are not read. ``owner`` is the name that the lease shows. ``on_step`` names a ``MODULE:FUNCTION`` that is
     called with the name of each step of the commit protocol, here and in the workers. ``spark`` lends a context
     that stays open afterwards; without it one is started and stopped.
 
@@ -95,6 +103,7 @@ def run(
         BrokerUnreachableError: With ``until_caught_up``, no broker answered within two minutes of the start.
         LeaseHeldError: Another driver runs the application; the text names it.
         TopologyChangedError, PartitionCountError: The committed state does not fit the program or its topics.
+        KeysMovedError: Keys may have moved between the committed partitions.
         ConditionalPutError: The warehouse is on an object store that lets a second driver commit.
         CommitLogLostError: There is local state, or there are tables, but no commit log.
         SinkTableError: The table of a SQL sink does not take its rows.
@@ -137,6 +146,7 @@ def run(
             until_caught_up=until_caught_up,
             accept_state_loss=accept_state_loss,
             accept_lost_records=accept_lost_records,
+            committed_partitions=committed_partitions,
             on_step=on_step,
             spark=spark,
         )
@@ -164,6 +174,7 @@ class _Generations:
     until_caught_up: bool
     accept_state_loss: bool
     accept_lost_records: bool
+    committed_partitions: bool
     on_step: str | None
     spark: SparkContext | None
 
@@ -189,6 +200,8 @@ class _Generations:
                 require_topics_read(self.application, newest, known)
             application = self.application.over(newest, known)
             counts = self._brokers.source_counts(application.topology, known)
+            if self.committed_partitions:
+                counts = committed_counts(application, newest, counts)
             admit(application, app_folder, newest, counts, self.accept_state_loss)
             check_sinks(application.topology.outside_sinks, settings.sql_url)
             wait = waiting_for_disk(self._wait, self.stop)

@@ -38,11 +38,11 @@ def replaced_rows(
     The source is read through ``source_through``, the application's own changelog through ``through``, which is older
     than both epochs; the tables must have everything up to there. Memory is bounded by one store of one task.
     """
-    made = _standing(source_folder, spec, task, source_through)
+    made = standing_rows(source_folder, spec, task, source_through)
     before = evolution(app_folder, changelog_spec(spec))
     gone = made.clear()
     if before is not None and before.keys is None:
-        keys = _standing(app_folder, replace(spec, value=pl.Schema()), task, through)
+        keys = standing_rows(app_folder, replace(spec, value=pl.Schema()), task, through)
         gone = keys.join(made, on=list(spec.key), how="anti", nulls_equal=True)
     nothing = [
         pl.lit(None, dtype).alias(name)
@@ -59,7 +59,7 @@ def replaced_rows(
             )
 
 
-def _standing(app_folder: Place, spec: StoreSpec, task: str, through: int) -> pl.DataFrame:
+def standing_rows(app_folder: Place, spec: StoreSpec, task: str, through: int) -> pl.DataFrame:
     """The columns of ``TaskChangelog.newest_rows``, but ``_ts`` as the table has it; no rows if there is no table."""
     if has_rows(app_folder, spec.name):
         rows = TaskChangelog.of(app_folder, spec, task, through=through).newest_rows()

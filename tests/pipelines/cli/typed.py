@@ -26,13 +26,14 @@ from weir.infra.control import ControlDatabase
 from weir.infra.kafka import admin, broker
 from weir.infra.kafka.admin import BrokerUnreachableError, UnknownTopicError
 from weir.infra.kafka.log_ends import LogEnd
+from weir.infra.kafka.reader import PartitionReader
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application, load_application
 from weir.pipelines.backfill.files import SliceReader, SourceFiles, write_slice
 from weir.pipelines.backfill.ranges import Ranges
 from weir.pipelines.cli.app import app
 from weir.pipelines.operations import backfill as backfills
-from weir.pipelines.operations import drive, migration, plan
+from weir.pipelines.operations import drive, migration, plan, repartition
 from weir.pipelines.spark import backfill, brokers, runner
 from weir.pipelines.spark.driver import Driver, started_driver
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
@@ -219,6 +220,10 @@ class Terminal:
         with closing(spec.committer(lambda step: None)) as committer:
             yield started_driver(spec, committer, executors, listeners)
 
+    def reader(self, properties: Mapping[str, object], topic: str, partition: int) -> PartitionReader:
+        """Replaces ``PartitionReader``."""
+        return self.clusters[str(properties["bootstrap.servers"])].reader(topic, partition)
+
     def admin(self, bootstrap_servers: str, *properties: object, **limits: object) -> Admin:
         """Replaces ``KafkaAdmin``."""
         if bootstrap_servers not in self.clusters:
@@ -257,10 +262,11 @@ def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setitem(sys.modules, "programs", found.programs)
     for name in ("WEIR_DIR", "WEIR_BOOTSTRAP_SERVERS"):
         monkeypatch.delenv(name, raising=False)
-    for module in (broker, drive, plan, backfills, migration):
+    for module in (broker, drive, plan, backfills, migration, repartition):
         monkeypatch.setattr(module, "broker_for", _brokers)
-    for module in (admin, brokers, backfill, runner, plan, backfills, migration):
+    for module in (admin, brokers, backfill, runner, plan, backfills, migration, repartition):
         monkeypatch.setattr(module, "KafkaAdmin", found.admin)
+    monkeypatch.setattr(repartition, "PartitionReader", found.reader)
     for module in (runner, backfill):
         monkeypatch.setattr(module, "spark_context", _no_context)
         monkeypatch.setattr(module, "spark_driver", found.driver)

@@ -1,0 +1,264 @@
+"""Topics get more partitions: an application goes on as if they had had as many from the beginning."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections import Counter
+from pathlib import Path
+from threading import Event
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.faults.dying import KilledError, dying_at, signalled_at
+from tests.forked import ended
+from tests.pipelines.repartitioning.growing import (
+    PROGRAMS,
+    TIMELESS,
+    close,
+    dealt,
+    end,
+    give,
+    grow,
+    misplaced,
+    outputs,
+    place,
+    plan,
+    stores,
+)
+from weir.pipelines.operators.foreign_key import SENDER
+from weir.pipelines.repartitioning.errors import MisplacedKeyError, StoresNotDealtError
+from weir.pipelines.spark.errors import PartitionCountError
+from weir.state.changelog.compaction import Compaction
+from weir.state.commit.protocol import Committer, newest_commit
+from weir.state.errors import FencedError
+
+TRIED = settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def records(draw: st.DrawFn, first_ms: int, most: int = 60) -> list:
+    """Records in the order of their times, of keys that come often."""
+    drawn = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["left", "right"]),
+                st.integers(0, 9).map(lambda number: f"k{number}"),
+                st.integers(0, 9),
+                st.sampled_from("abcd"),
+            ),
+            min_size=most // 2,
+            max_size=most,
+        )
+    )
+    return [(*each, first_ms + 2 * at) for at, each in enumerate(drawn)]
+
+
+@st.composite
+def growths(draw: st.DrawFn) -> tuple[str, int, int]:
+    """A program, the partitions that its topics have, and how many they get."""
+    name, before = draw(st.sampled_from(sorted(PROGRAMS))), draw(st.integers(1, 4))
+    now = draw(st.integers(before + 1, 9)) if name in TIMELESS else before * draw(st.integers(2, 3))
+    return name, before, now
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_kind_of_store_goes_on(tmp_path, name):
+    before = [("left" if n % 2 else "right", f"k{n * 7 % 10}", n % 9, "abc"[n % 3], n * 2) for n in range(90)]
+    after = [("left" if n % 3 else "right", f"k{n * 3 % 10}", n % 7, "abc"[n % 3], n * 2) for n in range(90, 170)]
+    require_same(name, 2, 4, before, after, tmp_path)
+
+
+@TRIED
+@given(growth=growths(), before=records(0), after=records(300))
+def test_a_run_goes_on_as_if_there_had_been_as_many_partitions_from_the_beginning(growth, before, after):
+    with tempfile.TemporaryDirectory() as folder:
+        require_same(*growth, before, after, Path(folder))
+
+
+def require_same(name: str, count: int, more: int, before: list, after: list, folder: Path) -> None:
+    there, fresh = place(name, folder / "grown", count), place(name, folder / "fresh", more)
+    give(there, before)
+    there.run()
+    held, read = rows_held(there), outputs(there)
+    grow(there, more)
+    dealt(there)
+    close()
+    assert there.run().records_in == 0
+    assert rows_held(there) == held, "no row is lost, doubled or changed"
+    assert outputs(there) == read
+    assert misplaced(there) == []
+    for each, given_first in ((there, []), (fresh, before)):
+        give(each, given_first)
+        give(each, after)
+        end(each)
+        each.run()
+        close()
+    assert outputs(there) == outputs(fresh)
+    assert misplaced(there) == []
+
+
+def rows_held(there) -> Counter:
+    """The rows of all tasks, but for the numbers of tasks that subscriptions hold."""
+    unsure = {
+        store.name for each in there.application.topology.sub_topologies for store in each.stores if SENDER in store.value
+    }
+    return Counter((store, key, b"" if store in unsure else value) for store, _, key, value in stores(there))
+
+
+BEFORE_THE_PIVOT = ("claimed", "changelogs written")
+AFTER_THE_PIVOT = ("pivot appended", "table appended", "settled")
+FIRST = [("left" if n % 2 else "right", f"k{n * 7 % 10}", n % 9, "abc"[n % 3], n * 2) for n in range(60)]
+THEN = [("left" if n % 3 else "right", f"k{n * 3 % 10}", n % 7, "abc"[n % 3], n * 2) for n in range(60, 120)]
+
+
+@pytest.fixture(params=["foreign", "windowed"])
+def grown(request, tmp_path):
+    """An application that has read everything, whose topics have 4 partitions in the place of 2."""
+    there = place(request.param, tmp_path / "grown", 2)
+    give(there, FIRST)
+    there.run()
+    grow(there, 4)
+    return there
+
+
+@pytest.fixture
+def wanted(grown, tmp_path):
+    """The outputs of an application whose topics had 4 partitions from the beginning."""
+    fresh = place("foreign" if "fk" in str(grown.application.topology.describe()) else "windowed", tmp_path / "fresh", 4)
+    for records in (FIRST, THEN):
+        give(fresh, records)
+    end(fresh)
+    fresh.run()
+    close()
+    return outputs(fresh)
+
+
+def goes_on(there, wanted) -> None:
+    give(there, THEN)
+    end(there)
+    there.run()
+    close()
+    assert outputs(there) == wanted
+    assert misplaced(there) == []
+
+
+@pytest.mark.parametrize("step", BEFORE_THE_PIVOT)
+def test_one_that_dies_before_its_pivot_changes_nothing_and_the_next_one_begins_anew(grown, wanted, step):
+    before = newest_commit(grown.warehouse, "growing")
+    killed_at(grown, step)
+    assert newest_commit(grown.warehouse, "growing") == before
+    with pytest.raises(PartitionCountError):
+        grown.run()
+    killed_at(grown, step)
+    dealt(grown)
+    goes_on(grown, wanted)
+
+
+@pytest.mark.parametrize("step", AFTER_THE_PIVOT)
+def test_one_that_dies_after_its_pivot_is_carried_out_by_the_next_start(grown, wanted, step):
+    killed_at(grown, step)
+    assert plan(grown).resized == (), "there is nothing left to be dealt out"
+    goes_on(grown, wanted)
+
+
+@pytest.mark.parametrize("step", ["append redone", "state written"])
+def test_the_driver_that_comes_after_it_may_die_too(grown, wanted, step):
+    with pytest.raises(KilledError):
+        dealt(grown, dying_at("pivot appended"))
+    with pytest.raises(KilledError):
+        grown.run(dying_at(step, 2))
+    close()
+    goes_on(grown, wanted)
+
+
+def test_a_driver_that_runs_anyway_is_fenced_and_one_that_takes_over_fences_it(tmp_path):
+    there = place("totals", tmp_path, 2)
+    give(there, FIRST)
+    there.run()
+    driver = there.driver()
+    give(there, THEN)
+    grow(there, 4)
+    dealt(there)
+    with pytest.raises(FencedError):
+        driver.run(Event(), until_caught_up=True)
+
+    def taken_over(step: str) -> None:
+        if step == "changelogs written":
+            Committer(there.warehouse, "growing", (), fingerprint="other").claim()
+
+    grow(there, 8)
+    before = newest_commit(there.warehouse, "growing")
+    with pytest.raises(FencedError):
+        dealt(there, taken_over)
+    assert newest_commit(there.warehouse, "growing") == before
+
+
+def test_a_compaction_keeps_what_was_dealt_out(grown, wanted):
+    killed_at(grown, "pivot appended")
+    compaction = Compaction(grown.warehouse, "growing", is_whole=True, tombstone_retention_ms=0)
+    list(compaction.run(compaction.tables()))
+    goes_on(grown, wanted)
+
+
+def test_stores_grow_again_and_again(tmp_path):
+    there, fresh = place("suppressed", tmp_path / "grown", 1), place("suppressed", tmp_path / "fresh", 6)
+    for count, records in ((1, FIRST), (2, THEN), (6, FIRST)):
+        grow(there, count)
+        if count > 1:
+            dealt(there)
+        give(there, records)
+        there.run()
+        close()
+        give(fresh, records)
+    for each in (there, fresh):
+        end(each)
+        each.run()
+        close()
+    assert outputs(there) == outputs(fresh)
+    assert misplaced(there) == []
+
+
+def test_a_key_that_is_not_where_the_partitioner_puts_it_is_named(tmp_path):
+    there = place("totals", tmp_path, 2)
+    for number in range(2):
+        there.topics.rows["left", number].append((b"k1", b'{"num": 1, "word": "a"}', 5))
+    there.run()
+    grow(there, 4)
+    with pytest.raises(MisplacedKeyError, match=r"key \('k1',\) of the store 'totals' is in the task of partition"):
+        dealt(there)
+
+
+def test_buffers_know_how_many_bytes_they_hold(tmp_path):
+    there = place("suppressed", tmp_path, 2)
+    give(there, FIRST)
+    there.run()
+    before = newest_commit(there.warehouse, "growing")
+    grow(there, 4)
+    dealt(there)
+    after = newest_commit(there.warehouse, "growing")
+    held = [sum(task.clocks.get("_held_bytes:held", 0) for task in commit.tasks.values()) for commit in (before, after)]
+    assert held[0] == held[1] > 0
+    assert sum("_held_bytes:held" in task.clocks for task in after.tasks.values()) == 4
+
+
+def test_windows_of_tasks_at_different_times_do_not_meet(tmp_path):
+    there = place("final", tmp_path, 2)
+    give(there, FIRST)
+    there.run()
+    grow(there, 3)
+    with pytest.raises(StoresNotDealtError, match="3 is no multiple of 2, keys of tasks at different times would meet"):
+        plan(there)
+
+
+def killed_at(there, step: str) -> None:
+    """Deal out in a process that is killed with SIGKILL at ``step``."""
+    close()
+    code = ended(_deal, there, step)
+    assert code == -signal.SIGKILL, f"it did not reach {step!r}"
+
+
+def _deal(there, step: str) -> None:
+    dealt(there, signalled_at(step))
