@@ -202,7 +202,7 @@ def test_no_page_is_cited_that_the_repository_does_not_have():
 
 
 def test_every_rule_has_one_number_and_is_either_built_or_not():
-    assert sorted(THE_PAGE.built + THE_PAGE.not_built) == list(range(1, 43))
+    assert sorted(THE_PAGE.built + THE_PAGE.not_built) == list(range(1, 44))
     assert list(range(1, len(BACKFILL_RULES) + 1)) == BACKFILL_RULES
     assert list(THE_PAGE.rows) == ENTRIES, "a row for each rule that is built, in order, and none for others"
 

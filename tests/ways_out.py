@@ -32,6 +32,7 @@ COMPUTED = CHANGED + "what_the_new_program_would_hold_is_computed_and_swapped_in
 COMPUTED_RENAMED = CHANGED + "a_store_with_another_key_is_computed_under_another_name"
 EMPTY_RENAMED = CHANGED + "a_store_with_another_key_begins_empty_under_another_name"
 ACCEPTED = CHANGED + "an_accepted_loss_counts_what_is_read_from_then_on"
+GROWN = f"{CLI}/test_repartition.py::test_"
 RESET = CHANGED + "a_reset_begins_again"
 WIDER_ACCEPTED = CHANGED + "with_more_partitions_an_accepted_loss_counts_what_is_read_from_then_on"
 WIDER_BEGUN = CHANGED + "with_more_partitions_another_id_and_a_reset_read_all_of_them"
@@ -146,6 +147,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "run MODULE:APP --accept-state-loss": ACCEPTED,
     },
     "pipelines/cli/plan.py _lines": {
+        "repartition x": GROWN + "the_state_is_dealt_out_and_counts_go_on",
         "run the old program": OTHER_ID,
         "backfill run MODULE:APP --everything": COMPUTED,
         "another id so that it reads everything from the beginning": OTHER_ID,
@@ -179,9 +181,54 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "test_another_program_that_commits_before_the_claim_makes_the_start_begin_again",
     },
     "pipelines/spark/errors.py PartitionCountError": {
+        "repartition x": GROWN + "the_state_is_dealt_out_and_counts_go_on",
         "reset x": WIDER_BEGUN,
         "another id and read from the start": WIDER_BEGUN,
         "run MODULE:APP --accept-state-loss": WIDER_ACCEPTED,
+    },
+    "pipelines/spark/errors.py GrownWithRowsError": {
+        "run MODULE:APP --until-caught-up --committed-partitions": GROWN + "rows_on_their_way_are_processed_first",
+        "repartition x": GROWN + "rows_on_their_way_are_processed_first",
+        "reset x": GROWN + "rows_on_their_way_are_given_up_with_a_reset",
+    },
+    "pipelines/spark/errors.py KeysMovedError": {
+        "repartition x": GROWN + "any_number_will_do_once_everything_is_read",
+    },
+    "pipelines/operations/drive.py drive": {
+        "add --until-caught-up": GROWN + "a_run_without_an_end_does_not_leave_partitions_out",
+    },
+    "pipelines/operations/repartition.py _plan": {
+        "run MODULE:APP": GROWN + "an_application_that_has_committed_nothing_is_run",
+    },
+    "pipelines/operations/repartition.py _require_same_topics": {
+        "reset x": GROWN + "a_topic_made_anew_is_refused_and_read_after_a_reset",
+    },
+    "pipelines/repartitioning/errors.py StoresNotDealtError": {
+        "run MODULE:APP --accept-state-loss": GROWN + "a_store_without_a_changelog_may_begin_empty",
+    },
+    "pipelines/repartitioning/errors.py OwnKeysError": {
+        "in the same command": GROWN + "a_store_of_a_processor_is_dealt_out_once_its_keys_are_vouched_for",
+        "run MODULE:APP --accept-state-loss": GROWN + "stores_that_cannot_be_dealt_out_begin_empty_if_that_is_accepted",
+    },
+    "pipelines/repartitioning/errors.py MisplacedKeyError": {
+        "run MODULE:APP --accept-state-loss": GROWN + "keys_that_another_partitioner_placed_are_found",
+    },
+    "pipelines/repartitioning/errors.py UnreadRecordsError": {
+        "run MODULE:APP --until-caught-up --committed-partitions": GROWN
+        + "what_is_left_in_the_old_partitions_is_read_first",
+        "run MODULE:APP --accept-state-loss": GROWN + "only_a_multiple_of_the_partitions_is_read_as_before",
+    },
+    "pipelines/repartitioning/errors.py RowsUnderWayError": {
+        "run MODULE:APP --until-caught-up --committed-partitions": GROWN + "rows_on_their_way_are_processed_first",
+    },
+    "pipelines/repartitioning/plan.py plan_of": {
+        "put that one back": GROWN + "another_program_is_refused",
+    },
+    "pipelines/repartitioning/plan.py _why_not": {
+        "first run the program with logging=True": GROWN + "a_store_without_a_changelog_gets_one_first",
+    },
+    "pipelines/repartitioning/unread.py _require_written_so": {
+        "run MODULE:APP --accept-state-loss": GROWN + "keys_that_the_serde_writes_otherwise_are_found",
     },
     "pipelines/operations/errors.py OtherProgramError": {
         "run MODULE:APP": COMMANDS + "a_program_that_lacks_tasks_is_verified_once_it_has_run_or_the_other_is_back",
@@ -638,6 +685,7 @@ NO_WAYS_OUT = {
     "infra/kafka/broker.py BrokerStartError",
     "pipelines/backfill/errors.py NoCutError",
     "pipelines/errors.py TopologyError",
+    "pipelines/repartitioning/errors.py RepartitionError",
     "pipelines/tasks/rebuilding.py RebuildError",
     "pipelines/migrate/errors.py NotMovedError",
     "state/changelog/snapshot.py SnapshotError",
@@ -662,6 +710,7 @@ NO_REFUSALS = {
     "pipelines/cli/kafka.py list_topics",
     "pipelines/cli/plan.py plan",
     "pipelines/cli/query.py query",
+    "pipelines/cli/repartition.py repartition",
     "pipelines/cli/run.py run",
     "pipelines/cli/setup.py setup",
     "pipelines/cli/status.py status",

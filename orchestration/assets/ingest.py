@@ -62,8 +62,8 @@ class IngestConfig(dg.Config):
     )
     committed_partitions: bool = Field(
         default=False,
-        description="Of topics that have got more partitions, read those that the newest commit knows; the command weir "
-        "repartition then deals the state out for all of them. With until_caught_up: true only.",
+        description="Of topics that have got more partitions, read those that the newest commit knows; the command "
+        "weir repartition then deals the state out for all of them. With until_caught_up: true only.",
     )
 
 

@@ -124,14 +124,15 @@ def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
         yield _refusal(str(OtherApplicationError(planned.application)))
     elif change.loses_state:
         yield _refusal(change.loss())
-        computed = (
-            "compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
+        ways = (
+            "run the old program, compute what the new one would hold with "
+            "`weir backfill run MODULE:APP --everything`, give the new one"
             if change.is_other_topology
-            else ""
+            else f"deal the state out among other tasks with `weir repartition {planned.application}`, give the program"
         )
         yield (
-            f"  run the old program, {computed}give the new one another id so that it reads everything from the "
-            "beginning, or accept the loss with `weir run MODULE:APP --accept-state-loss`"
+            f"  {ways} another id so that it reads everything from the beginning, or accept the loss with "
+            "`weir run MODULE:APP --accept-state-loss`"
         )
     for each in planned.lost:
         yield _refusal(f"it continues from {each}")

@@ -45,9 +45,7 @@ def repartition(
         task = f"{dealt.sub_topology}_{dealt.partition}"
         notices.print(f"{task}: {dealt.spec.name}, {dealt.rows.height:,} rows", markup=False, soft_wrap=True)
 
-    done = repartitioned(
-        settings, application, keyed_by_record=keyed_by_record or (), dry_run=dry_run, on_dealt=tell
-    )
+    done = repartitioned(settings, application, keyed_by_record=keyed_by_record or (), dry_run=dry_run, on_dealt=tell)
     if as_json:
         print_json(asdict(done))
         return

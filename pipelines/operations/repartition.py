@@ -141,7 +141,6 @@ def _plan(
             f"{program.id} has committed nothing in {settings.dir}; start it with `weir run MODULE:APP`, for as many "
             "partitions as its topics have"
         )
-    program = program.over(newest)
     counts = source_counts(program, admin)
     _require_same_topics(program.id, newest, admin)
     return plan_of(program.id, program.topology, newest, counts, keyed_by_record=keyed_by_record)
@@ -152,6 +151,6 @@ def _require_same_topics(application: str, newest: CommitRecord, admin: KafkaAdm
     for topic, found in sorted(others.items()):
         raise RepartitionError(
             application,
-            f"topic {topic!r} was deleted and recreated ({found}), so its keys are not those that were read; start over "
-            f"with `weir reset {application}`",
+            f"topic {topic!r} was deleted and recreated ({found}), so its keys are not those that were read; start "
+            f"over with `weir reset {application}`",
         )

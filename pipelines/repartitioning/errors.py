@@ -62,7 +62,9 @@ class UnreadRecordsError(RepartitionError):
         super().__init__(application, "")
         self.args = (application, topic, partition, offset)
         self.topic, self.partition, self.offset, self.is_split = topic, partition, offset, is_split
-        where = f"topic {topic!r}, partition {partition}, has a record at offset {offset} that is not read yet, of a key"
+        where = (
+            f"topic {topic!r}, partition {partition}, has a record at offset {offset} that is not read yet, of a key"
+        )
         self.reason = (
             f"{where} whose new records are in another partition, and so would its state be; read what is left in the "
             "old partitions first with `weir run MODULE:APP --until-caught-up --committed-partitions`"

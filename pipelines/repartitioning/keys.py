@@ -34,9 +34,12 @@ class KeyOwner:
     def partition_of(self, keys: pl.DataFrame, count: int) -> pl.Series:
         """The partition, of ``count``, of each of ``keys``, whose columns are those of the record's key by position;
         null for a null key."""
-        columns = self.divides.key.columns if isinstance(self.divides, SourceNode) else self.divides.node.record.key.columns
+        columns = (
+            self.divides.key.columns if isinstance(self.divides, SourceNode) else self.divides.node.record.key.columns
+        )
         named = keys.select(
-            pl.col(own).cast(dtype).alias(name) for own, (name, dtype) in zip(keys.columns, columns.items(), strict=True)
+            pl.col(own).cast(dtype).alias(name)
+            for own, (name, dtype) in zip(keys.columns, columns.items(), strict=True)
         )
         is_key = named.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
         present = named.filter(is_key)

@@ -76,8 +76,8 @@ def plan_of(
     if record.fingerprint != topology.fingerprint or record.topology is None:
         raise RepartitionError(
             application,
-            f"the program is not the one that made the newest commit (epoch {record.epoch}); put that one back, deal its "
-            "state out, and change it then",
+            f"the program is not the one that made the newest commit (epoch {record.epoch}); put that one back, deal "
+            "its state out, and change it then",
         )
     counts, before = topology.partition_counts(source_counts), Counter(map(sub_topology_of, record.tasks))
     moved = {each.index for each in topology.sub_topologies if before[each.stored_name] != counts[each.index]}
@@ -106,9 +106,7 @@ def _require_dealable(plan: RepartitionPlan, keyed_by_record: Collection[str]) -
         )
     if plan.resized and plan.record.pending_blobs:
         raise RowsUnderWayError(plan.application, len(plan.record.pending_blobs))
-    reasons = [
-        f"store {store!r} {reason}" for each in plan.resized for store, reason in _why_not(each, plan) if reason
-    ]
+    reasons = [f"store {store!r} {reason}" for each in plan.resized for store, reason in _why_not(each, plan) if reason]
     if reasons:
         raise StoresNotDealtError(plan.application, "; ".join(reasons))
     own = tuple(
@@ -123,7 +121,9 @@ def _require_dealable(plan: RepartitionPlan, keyed_by_record: Collection[str]) -
 
 def _why_not(each: Resized, plan: RepartitionPlan) -> Iterator[tuple[str, str]]:
     """By store, why the rows of a sub-topology's stores cannot be dealt out."""
-    tasks = [commit for name, commit in plan.record.tasks.items() if sub_topology_of(name) == each.sub_topology.stored_name]
+    tasks = [
+        commit for name, commit in plan.record.tasks.items() if sub_topology_of(name) == each.sub_topology.stored_name
+    ]
     unlogged = {store for task in tasks for store in task.unlogged}
     for spec in each.sub_topology.stores:
         if spec.name in unlogged or not spec.is_logged:

@@ -229,7 +229,9 @@ def _added(tasks: Iterable[TaskCommit]) -> Mapping[str, int]:
 def _clocks(tasks: Iterable[TaskCommit]) -> Mapping[str, int]:
     """The clocks of tasks whose keys meet in one, but for those of topics: the greatest of each."""
     found: dict[str, int] = {}
-    last = max((tuple(task.clocks[name] for name in LAST_KEY) for task in tasks if LAST_KEY[0] in task.clocks), default=())
+    last = max(
+        (tuple(task.clocks[name] for name in LAST_KEY) for task in tasks if LAST_KEY[0] in task.clocks), default=()
+    )
     for task in tasks:
         for clock, time_ms in task.clocks.items():
             if not clock.startswith(OF_TOPICS):

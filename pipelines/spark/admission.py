@@ -10,6 +10,7 @@ import polars as pl
 from weir.pipelines.application import Application, topics_before
 from weir.pipelines.spark.errors import (
     CommitLogLostError,
+    GrownWithRowsError,
     KeysMovedError,
     MatchedTopicGoneError,
     NoMatchingTopicError,
@@ -49,7 +50,7 @@ def admit(
     Raises:
         TopologyChangedError, PartitionCountError: Committed state would be lost, and that was not accepted.
         ProgramReplacedError: The stores have other names in this commit than those that the application has.
-        PendingRowsError: Rows between sub-topologies would be lost.
+        PendingRowsError, GrownWithRowsError: Rows between sub-topologies would be lost.
         TableSchemaError: A table's columns differ from those that the program writes.
     """
     if committed is None:
@@ -57,6 +58,9 @@ def admit(
     if names_over(application.topology, committed) != application.topology.names:
         raise ProgramReplacedError(application.id)
     change = change_of(application.topology, app_folder, committed, source_counts)
+    topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
+    if change.is_blocked and not change.is_other_topology:
+        raise GrownWithRowsError(application.id, change.pending_blobs, topics)
     if change.is_blocked:
         raise PendingRowsError(application.id, change.pending_blobs)
     refuses_loss = change.loses_state and not accept_state_loss
@@ -70,7 +74,6 @@ def admit(
         if change.is_other_topology:
             raise TopologyChangedError(application.id, change.loss())
         counts = application.topology.partition_counts(source_counts)
-        topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
         raise PartitionCountError(application.id, len(committed.tasks), sum(counts.values()), topics)
     for store in change.newly_divided:
         require_placement(application.topology, app_folder, store, source_counts)

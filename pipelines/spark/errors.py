@@ -420,6 +420,22 @@ class PendingRowsError(RunError):
         )
 
 
+class GrownWithRowsError(RunError):
+    """Rows are on their way to tasks that topics with more partitions make others."""
+
+    def __init__(self, application: str, blobs: int, topics: str) -> None:
+        super().__init__(application, blobs, topics)
+        self.application, self.blobs, self.topics = application, blobs, topics
+
+    def __str__(self) -> str:
+        return (
+            f"the topics of application {self.application!r} make other tasks than those of its newest commit "
+            f"({self.topics}), for which {self.blobs} files of rows are on their way; have them processed with "
+            "`weir run MODULE:APP --until-caught-up --committed-partitions`, and then deal the state out with "
+            f"`weir repartition {self.application}`, or start over with `weir reset {self.application}`"
+        )
+
+
 class KeysMovedError(RunError):
     """A topic's partitions that a commit knows may have keys now that were in another of them."""
 
@@ -429,9 +445,9 @@ class KeysMovedError(RunError):
 
     def __str__(self) -> str:
         return (
-            f"topic {self.topic!r} had {self.committed} partitions and has {self.found}, which is no multiple: keys have "
-            "moved from one of the old ones to another, so records of these must not be read without their state; leave "
-            f"--committed-partitions out, and deal the state out with `weir repartition {self.application}`"
+            f"topic {self.topic!r} had {self.committed} partitions and has {self.found}, which is no multiple: keys "
+            "have moved from one of the old ones to another, so records of these must not be read without their state; "
+            f"leave --committed-partitions out, and deal the state out with `weir repartition {self.application}`"
         )
 
 

@@ -94,9 +94,9 @@ def run(
     application, with Spark started unless it is a cluster's. ``accept_state_loss`` starts although another topology
     or partition count leaves stores empty, ``accept_lost_records`` although topics no longer hold what the
     positions belong to. With ``committed_partitions``, and until caught up only, partitions that no commit knows of
-    topics that it knows are not read. ``owner`` is the name that the lease shows. ``on_step`` names a ``MODULE:FUNCTION`` that is
-    called with the name of each step of the commit protocol, here and in the workers. ``spark`` lends a context
-    that stays open afterwards; without it one is started and stopped.
+    topics that it knows are not read. ``owner`` is the name that the lease shows. ``on_step`` names a
+    ``MODULE:FUNCTION`` that is called with the name of each step of the commit protocol, here and in the workers.
+    ``spark`` lends a context that stays open afterwards; without it one is started and stopped.
 
     Raises:
         UnknownTopicError: Topics of the program do not exist.

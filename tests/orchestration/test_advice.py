@@ -32,6 +32,7 @@ def test_what_has_no_job_is_left_to_the_host():
         "weir kafka create x",
         "weir kafka create x --partitions 1",
         "weir kafka list",
+        "weir repartition x",
         "weir reset x",
         "weir setup",
         "weir show x TABLE",
@@ -52,7 +53,8 @@ def test_each_job_that_is_named_exists():
     [
         (
             PartitionCountError("shop", 2, 4, "orders has 4"),
-            "start over with the command weir reset shop on the host, give the program another id and read from the "
+            "keep the state and deal it out among them with the command weir repartition shop on the host, start over "
+            "with the command weir reset shop on the host, give the program another id and read from the "
             'start, as in Application("other-id", ...), or begin with empty stores with the job shop_run with '
             "accept_state_loss: true in its config",
         ),

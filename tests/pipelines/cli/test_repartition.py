@@ -5,13 +5,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
 
 from tests.pipelines.cli.typed import Answer, Terminal
 from tests.pipelines.order.model import partition_of
-from weir import Application, Int64, KeyValueStore, Materialized, Processor, ProcessorContext, Record, StreamsBuilder, String
+from weir import (
+    Application,
+    Int64,
+    Json,
+    KeyValueStore,
+    Materialized,
+    Processor,
+    ProcessorContext,
+    Record,
+    StreamsBuilder,
+    String,
+)
+from weir.pipelines.operations.registry import register
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
 
@@ -39,6 +52,14 @@ class Visits(Processor[str, int, str, int]):
         seen = (self.store.get(record.key) or 0) + 1
         self.store.put(record.key, seen)
         self.context.forward(Record(record.key, seen, record.timestamp))
+
+
+def by_seconds() -> Application:
+    """Views by their seconds, which a repartition moves."""
+    builder = StreamsBuilder()
+    stream = builder.stream("views", key=String("user"), value=Int64("seconds"))
+    stream.group_by("seconds").count("counts").to_delta("out")
+    return Application("clicks", builder)
 
 
 def visits() -> Application:
@@ -219,3 +240,103 @@ def test_another_program_is_refused(terminal, program):
     assert "the program is not the one that made the newest commit" in said.text
     terminal.has("views", views())
     assert terminal.weir("repartition views").code == 0
+
+
+def test_an_application_that_has_committed_nothing_is_run(terminal):
+    grow(terminal, 2)
+    produce(terminal, users(60))
+    program = terminal.has("views", views())
+    register(terminal.settings, "views", program)
+    said = terminal.weir("repartition views")
+    assert (said.code, "has committed nothing" in said.text) == (1, True), said.text
+    assert terminal.take("run MODULE:APP", said, "--until-caught-up", MODULE=program).code == 0
+    assert found(terminal) == Counter(users(60))
+
+
+def test_a_topic_made_anew_is_refused_and_read_after_a_reset(terminal):
+    grow(terminal, 2)
+    terminal.topics.ids["views"] = "first"
+    produce(terminal, users(60))
+    program = terminal.has("views", views())
+    assert terminal.run(program).code == 0
+    terminal.topics.rows.clear()
+    terminal.topics.ids["views"] = "second"
+    grow(terminal, 4)
+    produce(terminal, users(30))
+    said = terminal.weir("repartition views")
+    assert (said.code, "was deleted and recreated" in said.text) == (1, True), said.text
+    assert terminal.take("reset views", said).code == 0
+    assert terminal.run(program).code == 0
+    assert found(terminal) == Counter(users(30))
+
+
+def test_a_store_without_a_changelog_may_begin_empty(terminal):
+    grow(terminal, 2)
+    produce(terminal, users(60))
+    program = terminal.has("views", views(logging=False))
+    assert terminal.run(program).code == 0
+    grow(terminal, 4)
+    produce(terminal, users(30, 60))
+    said = terminal.weir("repartition views")
+    lost = terminal.take("run MODULE:APP --accept-state-loss", said, "--until-caught-up", MODULE=program)
+    assert lost.code == 0, lost.text
+    assert found(terminal) == Counter(users(30, 60))
+
+
+@pytest.fixture
+def under_way(terminal) -> Answer:
+    """What a run says to grown topics while rows are on their way."""
+    grow(terminal, 2)
+    for number in range(3_000):
+        user = f"user-{number % 50}"
+        row = user.encode(), (number % 20).to_bytes(8, "big"), number
+        terminal.topics.rows["views", partition_of(user, 2)].append(row)
+    with terminal.typing_beside("stop clicks") as codes:
+        done = terminal.weir(f"run {terminal.has('moved', by_seconds())} --set max_epoch_records=20")
+    assert (done.code, codes) == (0, [0]), done.text
+    assert newest_commit(terminal.warehouse, "clicks").pending_blobs
+    grow(terminal, 4)
+    said = terminal.run("programs:moved")
+    assert (said.code, "files of rows are on their way" in said.text) == (1, True), said.text
+    return said
+
+
+def by_seconds_found(terminal: Terminal) -> dict[int, int]:
+    return dict(read_table(terminal.warehouse / "clicks" / "out").select("seconds", "count").iter_rows())
+
+
+def test_rows_on_their_way_are_processed_first(terminal, under_way):
+    said = terminal.weir("repartition clicks")
+    read = "run MODULE:APP --until-caught-up --committed-partitions"
+    assert (said.code, read in said.commands & under_way.commands) == (1, True), said.text
+    assert terminal.take(read, said, MODULE="programs:moved").code == 0
+    assert terminal.take("repartition clicks", under_way).code == 0
+    assert terminal.run("programs:moved").code == 0
+    assert by_seconds_found(terminal) == dict.fromkeys(range(20), 150)
+
+
+def test_rows_on_their_way_are_given_up_with_a_reset(terminal, under_way):
+    assert terminal.take("reset clicks", under_way).code == 0
+    assert terminal.run("programs:moved").code == 0
+    assert by_seconds_found(terminal) == dict.fromkeys(range(20), 150)
+
+
+@dataclass(frozen=True)
+class Who:
+    user: str
+
+
+def test_keys_that_the_serde_writes_otherwise_are_found(terminal):
+    builder = StreamsBuilder()
+    stream = builder.stream("views", key=Json(Who), value=Int64("seconds"))
+    stream.group_by_key().count("counts").to_delta("out")
+    program = terminal.has("views", Application("views", builder, commit_interval=MS))
+    grow(terminal, 1)
+    for number, user in enumerate(users(20)):
+        terminal.topics.rows["views", 0].append((b'{"user": "%s"}' % user.encode(), (1).to_bytes(8, "big"), number))
+    assert terminal.run(program).code == 0
+    grow(terminal, 2)
+    said = terminal.weir("repartition views")
+    assert (said.code, "which Json writes as" in said.text) == (1, True), said.text
+    lost = terminal.take("run MODULE:APP --accept-state-loss", said, "--until-caught-up", MODULE=program)
+    assert lost.code == 0, lost.text

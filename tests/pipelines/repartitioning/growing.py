@@ -1,4 +1,4 @@
-"""Applications whose topics get more partitions: programs of each kind of store, records for them, and what is there."""
+"""Applications whose topics get more partitions: programs of each kind of store, records, and what is there."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ from weir import (
     Suppressed,
     TimeWindows,
 )
+from weir.pipelines.operators.foreign_key import SENDER
 from weir.pipelines.repartitioning.keys import store_keys
 from weir.pipelines.repartitioning.plan import RepartitionPlan, plan_of
 from weir.pipelines.repartitioning.swap import repartition
+from weir.pipelines.tasks.epoch import task_rows
+from weir.state.changelog.verify import verify_task
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
 from weir.state.engine.cache import TaskStoreCache
@@ -111,9 +114,7 @@ def _suppressed(builder: StreamsBuilder, left: KStream, right: KStream) -> None:
 
 def _joined(builder: StreamsBuilder, left: KStream, right: KStream) -> None:
     near = JoinWindows.of_time_difference_and_grace(8 * MS, 200 * MS)
-    left.outer_join(
-        right, _either, windows=near, store="j"
-    ).to_delta("out")
+    left.outer_join(right, _either, windows=near, store="j").to_delta("out")
 
 
 def _foreign(builder: StreamsBuilder, left: KStream, right: KStream) -> None:
@@ -166,9 +167,15 @@ def application(name: str) -> Application:
     return Application("growing", builder, commit_interval=MS)
 
 
-def place(name: str, folder: Path, partitions: int) -> Place:
+@dataclass
+class Growing(Place):
+    name: str = ""
+    """Of the program."""
+
+
+def place(name: str, folder: Path, partitions: int) -> Growing:
     topics = Topics({(topic, number): [] for topic in ("left", "right") for number in range(partitions)})
-    return Place(application(name), topics, folder, max_records=7)
+    return Growing(application(name), topics, folder, max_records=7, name=name)
 
 
 def give(there: Place, records: Iterable[Record], *, among: int | None = None) -> None:
@@ -196,12 +203,14 @@ def plan(there: Place, keyed_by_record: Sequence[str] = ()) -> RepartitionPlan:
     record = newest_commit(there.warehouse, there.application.id)
     assert record is not None
     bound = there.application.over(record)
-    counts = {topic: count for topic, count in there.topics.partition_counts().items() if topic in bound.topology.topics()}
+    counts = {
+        topic: count for topic, count in there.topics.partition_counts().items() if topic in bound.topology.topics()
+    }
     return plan_of(bound.id, bound.topology, record, counts, keyed_by_record=keyed_by_record)
 
 
-def dealt(there: Place, on_step: Callable[[str], None] = lambda step: None) -> int:
-    return repartition(there.warehouse, plan(there), on_step)
+def dealt(there: Place, on_step: Callable[[str], None] = lambda step: None, keyed_by_record: Sequence[str] = ()) -> int:
+    return repartition(there.warehouse, plan(there, keyed_by_record), on_step)
 
 
 def outputs(there: Place) -> Counter[Any]:
@@ -213,6 +222,24 @@ def outputs(there: Place) -> Counter[Any]:
         if not str(values.get("key", values.get("word"))).startswith("end"):
             found[tuple(map(str, values.values()))] += 1
     return found
+
+
+def rows_held(there: Place) -> Counter[tuple[str, bytes, bytes]]:
+    """The rows of all tasks, but for the numbers of tasks that subscriptions hold."""
+    sub_topologies = there.spec().application.topology.sub_topologies
+    unsure = {store.name for each in sub_topologies for store in each.stores if SENDER in store.value}
+    return Counter((store, key, b"" if store in unsure else value) for store, _, key, value in stores(there))
+
+
+def require_changelogs(there: Place) -> None:
+    """Stores have the rows of their changelogs, positions and clocks those of the commit."""
+    topology = there.spec().application.topology
+    commit = newest_commit(there.warehouse, there.application.id)
+    assert commit is not None
+    for name in commit.tasks:
+        specs = topology.sub_topology(topology.task_of(name).sub_topology).stores
+        folder = there.state_folder / name
+        verify_task(there.warehouse, there.application.id, folder, specs, lambda at: task_rows(at.positions, at.clocks))
 
 
 def stores(there: Place) -> Iterator[tuple[str, int, bytes, bytes]]:
@@ -240,7 +267,7 @@ def misplaced(there: Place) -> list[tuple[str, int, Any]]:
     for store, partition, key, _ in stores(there):
         keys, count = known[store]
         (text,) = KeyCodec(keys.spec.key, keys.spec.kind).decode([key]).select(keys.columns).row(0)
-        if partition_of(text, count) != partition:
+        if text is not None and partition_of(text, count) != partition:
             found.append((store, partition, text))
     return found
 
