@@ -89,7 +89,8 @@ class RowsUnderWayError(RepartitionError):
         super().__init__(
             application,
             f"{blobs} files of rows are on their way between its tasks; have them processed first with "
-            "`weir run MODULE:APP --until-caught-up --committed-partitions`",
+            "`weir run MODULE:APP --until-caught-up --committed-partitions`, where repartitions have as many tasks as "
+            "before",
         )
         self.args = (application, blobs)
         self.blobs = blobs

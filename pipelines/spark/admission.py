@@ -59,7 +59,7 @@ def admit(
         raise ProgramReplacedError(application.id)
     change = change_of(application.topology, app_folder, committed, source_counts)
     topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
-    if change.is_blocked and not change.is_other_topology:
+    if change.is_blocked and not change.is_other_topology and has_grown(committed, source_counts):
         raise GrownWithRowsError(application.id, change.pending_blobs, topics)
     if change.is_blocked:
         raise PendingRowsError(application.id, change.pending_blobs)
@@ -103,6 +103,12 @@ def change_of(
         },
         is_readable=lambda blob: is_readable(app_folder, blob, topology),
     )
+
+
+def has_grown(committed: CommitRecord, source_counts: Mapping[str, int]) -> bool:
+    """Whether a topic has more partitions than the commit knows."""
+    known = {topic: len(each.positions) for topic, each in committed.topics.items()}
+    return any(0 < known.get(topic, count) < count for topic, count in source_counts.items())
 
 
 def committed_counts(

@@ -94,3 +94,15 @@ def _by_pattern() -> Application:
 
 by_pattern = _by_pattern()
 """Counts the visits of all topics that match a pattern."""
+
+
+def _grown() -> Application:
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks-grown", key=String("user"), value=String("page"))
+    clicks.group_by_key().agg("users", n=Count()).to_delta("by_user")
+    clicks.group_by("page").agg("pages", n=Count()).to_delta("by_page")
+    return Application("grown", builder, commit_interval=timedelta(milliseconds=100))
+
+
+grown = _grown()
+"""Counts by what the producers divide, and by what a repartition does."""

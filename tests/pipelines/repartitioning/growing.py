@@ -44,7 +44,7 @@ from weir.state.types import IsolationLevel, TaskId
 
 
 @dataclass(frozen=True)
-class Event:
+class Given:
     num: int
     word: str
 
@@ -58,19 +58,19 @@ WINDOWS = TimeWindows.of_size_and_grace(20 * MS, 200 * MS)
 Program = Callable[[StreamsBuilder, KStream, KStream], None]
 
 
-def _added(one: Event, other: Event) -> Event:
-    return Event(one.num + other.num, one.word)
+def _added(one: Given, other: Given) -> Given:
+    return Given(one.num + other.num, one.word)
 
 
-def _both(one: Event, other: Event) -> Event:
-    return Event(one.num, other.word)
+def _both(one: Given, other: Given) -> Given:
+    return Given(one.num, other.word)
 
 
-def _either(one: Event | None, other: Event | None) -> Event:
-    return Event((one.num if one else -1) * 100 + (other.num if other else -1), "")
+def _either(one: Given | None, other: Given | None) -> Given:
+    return Given((one.num if one else -1) * 100 + (other.num if other else -1), "")
 
 
-def _foreign_key(key: str, value: Event) -> str:
+def _foreign_key(key: str, value: Given) -> str:
     return f"k{value.num}"
 
 
@@ -162,7 +162,7 @@ TIMELESS = ("totals", "tables", "looked up", "foreign", "regrouped", "moved")
 
 def application(name: str) -> Application:
     builder = StreamsBuilder()
-    sides = (builder.stream(topic, key=String("key"), value=Json(Event)) for topic in ("left", "right"))
+    sides = (builder.stream(topic, key=String("key"), value=Json(Given)) for topic in ("left", "right"))
     PROGRAMS[name](builder, *sides)
     return Application("growing", builder, commit_interval=MS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from tests.faults.dying import KilledError, dying_at, signalled_at
 from tests.forked import ended
 from tests.pipelines.repartitioning.growing import (
+    MS,
     PROGRAMS,
     TIMELESS,
+    Given,
     close,
     dealt,
     end,
@@ -28,6 +31,7 @@ from tests.pipelines.repartitioning.growing import (
     require_changelogs,
     rows_held,
 )
+from weir import Application, Count, Json, StreamsBuilder, String, Sum
 from weir.pipelines.operators.suppress import HELD_BYTES
 from weir.pipelines.repartitioning.errors import MisplacedKeyError, StoresNotDealtError
 from weir.pipelines.spark.errors import PartitionCountError
@@ -237,6 +241,56 @@ def test_buffers_know_how_many_bytes_they_hold(tmp_path):
     held = [[task.clocks[clock] for name, task in commit.tasks.items() if "left" in name] for commit in (before, after)]
     assert list(map(len, held)) == [2, 4]
     assert sum(held[0]) == sum(held[1]) > 0
+
+
+@pytest.mark.parametrize("now", [1, 3, 4, 5])
+def test_a_repartition_that_asks_for_other_tasks_keeps_its_state(tmp_path, now):
+    there, fresh = (
+        replace(place("totals", tmp_path / name, 2), application=application_moving(count))
+        for name, count in (("grown", 2), ("fresh", now))
+    )
+    give(there, FIRST)
+    there.run()
+    held = rows_held(there)
+    there.application = application_moving(now)
+    with pytest.raises(PartitionCountError):
+        there.run()
+    dealt(there)
+    close()
+    there.run()
+    assert rows_held(there) == held
+    give(there, THEN)
+    there.run()
+    for records in (FIRST, THEN):
+        give(fresh, records)
+    fresh.run()
+    close()
+    assert outputs(there) == outputs(fresh)
+    assert misplaced(there) == []
+    require_changelogs(there)
+    commit = newest_commit(there.warehouse, "growing")
+    taken = sum(task.totals.get("records_in", 0) for task in commit.tasks.values())
+    assert taken == 2 * len(FIRST + THEN), "from the topics, and behind the repartition"
+
+
+def application_moving(count: int) -> Application:
+    builder = StreamsBuilder()
+    left, right = (builder.stream(topic, key=String("key"), value=Json(Given)) for topic in ("left", "right"))
+    moved = left.merge(right).map(key="word", value={"num": "num"}).repartition("words", partitions=count)
+    moved.group_by_key().agg("words", n=Count(), total=Sum("num")).to_delta("out")
+    return Application("growing", builder, commit_interval=MS)
+
+
+def test_new_partitions_are_read_from_their_first_record_wherever_the_program_starts(tmp_path):
+    there = place("totals", tmp_path, 2)
+    give(there, FIRST)
+    there.run()
+    grow(there, 4)
+    give(there, THEN)
+    dealt(there)
+    tasks = newest_commit(there.warehouse, "growing").tasks
+    assert [tasks[f"left_{number}"].positions["left"][number] for number in (2, 3)] == [0, 0]
+    assert tasks["left_0"].positions["left"][0] > 0
 
 
 def test_windows_of_tasks_at_different_times_do_not_meet(tmp_path):
