@@ -1,7 +1,12 @@
-"""Topics get more partitions: an application goes on as if they had had as many from the beginning."""
+"""Topics get more partitions: an application goes on as if they had had as many from the beginning.
+
+The random test tries the same few examples every time; ``ORDER_EXAMPLES`` sets how many others to draw instead.
+"""
 
 from __future__ import annotations
 
+import os
+import pickle
 import signal
 import tempfile
 from dataclasses import replace
@@ -33,13 +38,25 @@ from tests.pipelines.repartitioning.growing import (
 )
 from weir import Application, Count, Json, StreamsBuilder, String, Sum
 from weir.pipelines.operators.suppress import HELD_BYTES
-from weir.pipelines.repartitioning.errors import MisplacedKeyError, StoresNotDealtError
+from weir.pipelines.repartitioning.errors import (
+    MisplacedKeyError,
+    OwnKeysError,
+    RowsUnderWayError,
+    StoresNotDealtError,
+    UnreadRecordsError,
+)
 from weir.pipelines.spark.errors import PartitionCountError
 from weir.state.changelog.compaction import Compaction
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.errors import FencedError
 
-TRIED = settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = int(os.environ.get("ORDER_EXAMPLES", "8"))
+TRIED = settings(
+    max_examples=EXAMPLES,
+    derandomize="ORDER_EXAMPLES" not in os.environ,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @st.composite
@@ -75,6 +92,7 @@ def test_each_kind_of_store_goes_on(tmp_path, name):
     require_same(name, 2, 4, before, after, tmp_path)
 
 
+@pytest.mark.slow
 @TRIED
 @given(growth=growths(), before=records(0), after=records(300))
 def test_a_run_goes_on_as_if_there_had_been_as_many_partitions_from_the_beginning(growth, before, after):
@@ -311,3 +329,18 @@ def killed_at(there, step: str) -> None:
 
 def _deal(name: str, folder: Path, step: str) -> None:
     dealt(place(name, folder, 4), signalled_at(step))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoresNotDealtError("shop", "of a reason"),
+        OwnKeysError("shop", ("a", "b")),
+        MisplacedKeyError("shop", "a", "('k',)", 1, 2),
+        UnreadRecordsError("shop", "orders", 1, 7, is_split=False),
+        RowsUnderWayError("shop", 3),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_say_the_same_in_another_process(error):
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
