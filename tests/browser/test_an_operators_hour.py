@@ -19,12 +19,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import dagster as dg
 import psutil
 import pytest
 from deltalake import DeltaTable
 from playwright.sync_api import TimeoutError
 
 from tests.browser.story import Story
+from tests.busy import busy_processors
 from tests.faults.bank import PARTITIONS, TRANSFERS, VISITS, app
 from tests.faults.bank_run import BankRun
 from tests.faults.traffic import Traffic
@@ -51,6 +53,8 @@ TRUTH_LIMIT_S = 30.0
 """Within this a page says what has happened."""
 WELL_LIMIT_S = 120.0
 """Within this it is well again, where a driver starts anew."""
+TERMINATED_LIMIT_S = 15.0
+"""Within this a terminated run is canceled, its driver having committed."""
 LOOK_AGAIN_MS = 5_000
 """After this the operator reloads a page."""
 PER_SECOND = 100
@@ -130,9 +134,24 @@ class Hour:
             self.story.open_launched_run()
         self.wait_for_driver(before)
 
-    def wait_for_driver(self, before: int) -> None:
+    def terminate(self) -> None:
+        """From the page of the driver's run."""
+        run = self.deployment.run()
+        with self.story.step("terminate"):
+            self.story.open(f"/runs/{run.run_id}")
+            self.story.button("Terminate").click()
+            dialog = self.story.page.get_by_role("dialog")
+            dialog.get_by_role("button", name=re.compile("Terminate")).click()
+        took_s = wait_for(
+            lambda: self.deployment.is_in(run, dg.DagsterRunStatus.CANCELED), "it is canceled", TERMINATED_LIMIT_S
+        )
+        assert not self.is_driven
+        self.note(f"terminated by clicks within {took_s:.1f} s")
+        self.sees(INGEST.format("running"), "ended by itself or on request; bank_run goes on", "terminated")
+
+    def wait_for_driver(self, before: int, limit_s: float = WELL_LIMIT_S) -> None:
         """Until one of a later generation reads."""
-        took_s = wait_for(lambda: self.generation > before and self.is_reading, "a driver reads", WELL_LIMIT_S)
+        took_s = wait_for(lambda: self.generation > before and self.is_reading, "a driver reads", limit_s)
         self.note(f"the next driver reads after {took_s:.1f} s")
 
     @property
@@ -191,6 +210,25 @@ def driver_killed(hour: Hour) -> None:
     hour.sees_running()
 
 
+def replacement_killed(hour: Hour) -> None:
+    """The driver, then the worker of the next run before its driver has begun."""
+    before, pid, killed = hour.generation, hour.pid, hour.deployment.run()
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: hour.deployment.run_after(killed), "the next run is there", WELL_LIMIT_S)
+    stillborn = hour.deployment.run_after(killed)
+    assert stillborn is not None
+    wait_for(lambda: hour.deployment.kill_worker(stillborn), "its worker has started", WELL_LIMIT_S)
+    assert hour.pid == pid, "no other driver had begun"
+    hour.sees(
+        INGEST.format("running"),
+        rf"run {stillborn.run_id} failed before its driver began: .* the sensor weir_succession starts the next run|"
+        rf"(running|starting): process (?!{pid} )\d+",
+        "the next run was killed too",
+    )
+    hour.wait_for_driver(before, 2 * WELL_LIMIT_S)  # the run after that begins after a pause
+    hour.sees_running()
+
+
 def run_worker_killed(hour: Hour) -> None:
     before, pid = hour.generation, hour.pid
     above = psutil.Process(pid).parents()[1]
@@ -241,16 +279,11 @@ def broker_killed(hour: Hour) -> None:
 
 
 def starved(hour: Hour) -> None:
-    """Four busy processes on all cores."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
-    try:
+    """Busy processes on all cores."""
+    with busy_processors():
         time.sleep(TROUBLE_S / 2)
         hour.sees_running()
         time.sleep(TROUBLE_S / 2)
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
 
 
 def state_damaged(hour: Hour) -> None:
@@ -312,15 +345,16 @@ def code_server_killed(hour: Hour) -> None:
 
 
 def terminated(hour: Hour) -> None:
-    status = hour.deployment.status()
-    assert status is not None
-    with hour.story.step("terminate"):
-        hour.story.open(f"/runs/{status.owner.split()[-1]}")
-        hour.story.button("Terminate").click()
-        hour.story.page.get_by_role("dialog").get_by_role("button", name=re.compile("Terminate")).click()
-    took_s = wait_for(lambda: not hour.is_driven, "the driver has ended", 15.0)
-    hour.note(f"terminated by clicks within {took_s:.1f} s")
-    hour.sees(INGEST.format("running"), "ended by itself or on request; bank_run goes on", "terminated")
+    hour.terminate()
+    hour.start()
+    hour.sees_running()
+
+
+def terminated_while_paused_and_starved(hour: Hour) -> None:
+    assert hour.launch("weir_pause") == "Success"
+    hour.sees(INGEST.format("running"), "paused, and reads nothing; launch weir_resume with the partition", "paused")
+    with busy_processors():
+        hour.terminate()
     hour.start()
     hour.sees_running()
 
@@ -346,6 +380,7 @@ def kept(hour: Hour) -> None:
 
 TROUBLES: list[Callable[[Hour], None]] = [
     driver_killed,
+    replacement_killed,
     run_worker_killed,
     spark_worker_killed,
     paused,
@@ -358,6 +393,7 @@ TROUBLES: list[Callable[[Hour], None]] = [
     daemon_killed,
     code_server_killed,
     terminated,
+    terminated_while_paused_and_starved,
     state_lost,
     kept,
 ]
