@@ -345,17 +345,21 @@ def code_server_killed(hour: Hour) -> None:
 
 
 def terminated(hour: Hour) -> None:
-    hour.terminate()
-    hour.start()
+    try:
+        hour.terminate()
+    finally:  # the other troubles need a driver
+        hour.start()
     hour.sees_running()
 
 
 def terminated_while_paused_and_starved(hour: Hour) -> None:
     assert hour.launch("weir_pause") == "Success"
     hour.sees(INGEST.format("running"), "paused, and reads nothing; launch weir_resume with the partition", "paused")
-    with busy_processors():
-        hour.terminate()
-    hour.start()
+    try:
+        with busy_processors():
+            hour.terminate()
+    finally:
+        hour.start()
     hour.sees_running()
 
 
