@@ -35,6 +35,11 @@ class BackgroundJobs(Generic[Answer]):
         """The tasks whose answers have not been collected yet."""
         return {task for tasks in self._running for task in tasks}
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether there are jobs whose answers have not been collected yet."""
+        return bool(self._running)
+
     def start(
         self,
         tasks: Sequence[TaskId],

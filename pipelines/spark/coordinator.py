@@ -28,7 +28,7 @@ from weir.pipelines.spark.parts import Slots, Source
 from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all, total_lag
 from weir.pipelines.spark.restore_jobs import Restored
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
-from weir.pipelines.spark.spread import AHEAD_S, evened, freest, relieved, shared_out
+from weir.pipelines.spark.spread import AHEAD_S, drawn, evened, freest, relieved, shared_out
 from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.spark.uncommitted import UncommittedLimits, uncommitted_bytes
@@ -46,7 +46,7 @@ from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.changelog.forgetting import forget_stores
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.changelog.rows import changelog_spec
-from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but, snapshot_files
+from weir.state.changelog.snapshot import has_snapshots, remove_snapshots, remove_snapshots_but, snapshot_files
 from weir.state.commit.evolution import evolution
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import (
@@ -425,9 +425,12 @@ class Coordinator:
 
     def lost(self, task: TaskId, reason: str) -> None:
         """A task's local state is gone or in doubt: what it is still doing counts for nothing, and it restores."""
+        self._forget(task)
+        self.tasks[task].lost(reason)
+
+    def _forget(self, task: TaskId) -> None:
         if self._under_way.pop(task, None) is not None:
             self.slots.forget(task)
-        self.tasks[task].lost(reason)
 
     def named(self, wanted: str) -> list[Task]:
         """The task with this id or stored name, or those of the sub-topology with this number or stored name.
@@ -457,24 +460,47 @@ class Coordinator:
         slot_of, costs = self._slot_of, {task: self.metrics.busy_s(str(task)) for task in self.tasks}
         slot = freest(task_id, slot_of, self.slots.count, costs)
         if slot != slot_of[task_id]:
-            self.slots.move(task_id, slot)
-            self.tasks[task_id].slot = slot
+            self.move_to(task_id, slot)
 
     def move_to_standby(self, task_id: TaskId) -> None:
         """Have a task whose state is lost continue where it has a standby, if it has one that is not where it is, in
-        the slot there whose tasks have worked least over the last minute."""
-        task = self.tasks[task_id]
-        if not task.standbys or self.slots.executor_of(task.slot) in task.standbys:
+        the slot there whose tasks have worked least over the last minute. If it has none and its executor is lost, too,
+        any slot will do."""
+        task, lost = self.tasks[task_id], self.slots.lost()
+        if task.slot not in lost and (not task.standbys or self.slots.executor_of(task.slot) in task.standbys):
             return
-        costs, there = dict.fromkeys(range(self.slots.count), 0.0), self.slots.executors()
-        for other in self.tasks.values():
-            costs[other.slot] += self.metrics.busy_s(str(other.id))
-        keeps = [
-            slot for slot in costs if (executor := self.slots.executor_of(slot)) in task.standbys and executor in there
-        ]
-        if keeps:
-            task.slot = min(keeps, key=lambda slot: (costs[slot], slot))
-            self.slots.move(task_id, task.slot)
+        ready = [slot for slot in self._ready if slot not in lost]
+        keeps = [slot for slot in ready if self.slots.executor_of(slot) in task.standbys]
+        if choice := keeps or (ready if task.slot in lost else []):
+            self.move_to(task_id, self._freest_of(choice))
+
+    def _freest_of(self, slots: Collection[int]) -> int:
+        """The one whose tasks have worked least over the last minute; of several, the one with the fewest."""
+        loads = dict.fromkeys(slots, (0.0, 0))
+        for task in self.tasks.values():
+            if task.slot in loads:
+                cost, tasks = loads[task.slot]
+                loads[task.slot] = cost + self.metrics.busy_s(str(task.id)), tasks + 1
+        return min(loads, key=lambda slot: (*loads[slot], slot))
+
+    def move_to(self, task_id: TaskId, slot: int) -> None:
+        """Have a task whose state is lost or was given up continue in another slot."""
+        self.slots.move(task_id, slot)
+        self.tasks[task_id].slot = slot
+
+    def take_lost(self) -> dict[TaskId, str]:
+        """Take tasks out of the epochs whose executors are gone; returns why those are to be restored elsewhere that
+        have done something."""
+        found, lost = dict[TaskId, str](), self.slots.lost()
+        for task in self.tasks.values():
+            if task.slot not in lost or task.state not in (TaskState.RUNNING, TaskState.ISOLATED):
+                continue
+            self._forget(task.id)
+            if task.current is None:
+                self.move_to_standby(task.id)
+            else:
+                found[task.id] = f"executor {self.slots.executor_of(task.slot)} is lost"
+        return found
 
     def fill_slots(self) -> list[TaskId]:
         """Have tasks that rest move with their stores into slots that have none; returns these tasks.
@@ -503,18 +529,69 @@ class Coordinator:
         self._move(ready)
         return sorted(ready), sorted(moves.keys() - ready.keys())
 
-    def follow_executors(self) -> Mapping[int, str]:
-        """Have slots whose tasks rest go to executors that have joined, where these are restored; the executor of
-        each."""
+    def follow_executors(self, *, is_late: bool = False) -> Mapping[int, str]:
+        """Have slots of executors that are lost go to those that have joined, and if ``is_late`` also to others; then
+        also slots whose tasks rest, which stay, in other slots. Returns the executor of each.
+
+        Raises:
+            RunError: A slot does not answer; some may have gone.
+        """
         there = self.slots.executors()
+        if lost := self.slots.lost():
+            return self._sent_on(lost, there, is_late=is_late)
         if len(there) < 2:
             return {}
         busy = {task.slot for task in self.tasks.values() if not self._rests(task.id)}
         homes = [self.slots.executor_of(slot) for slot in range(self.slots.count)]
-        moves = shared_out(homes, there, set(range(self.slots.count)) - busy)
+        empty = set(self._ready) - {task.slot for task in self.tasks.values()}
+        moves = shared_out(homes, there, set(self._ready) - busy, empty)
+        gone = dict[int, str]()
         for slot, executor in moves.items():
+            others = [other for other in self._ready if homes[other] == homes[slot] and other not in moves]
+            leaving = [task for task, its_slot in self._slot_of.items() if its_slot == slot]
+            if leaving and not others:
+                continue
+            for task in leaving:
+                self._move({task: self._freest_of(others)})
             self.slots.go(slot, executor)
-        return moves
+            gone[slot] = executor
+        return gone
+
+    def _sent_on(self, lost: Collection[int], there: Sequence[str], *, is_late: bool) -> Mapping[int, str]:
+        counts = Counter(self.slots.executor_of(slot) for slot in range(self.slots.count))
+        joined = [executor for executor in there if not counts[executor]]
+        sent = dict[int, str]()
+        for slot in lost:
+            if choice := joined or (list(there) if is_late else []):
+                sent[slot] = min(choice, key=lambda executor: counts[executor])
+                counts[sent[slot]] += 1
+                self.slots.go(slot, sent[slot])
+        return sent
+
+    def drawn_to(self, joined: Collection[str], *, waits_for_standbys: bool) -> dict[TaskId, int]:
+        """Which of the tasks that rest are to be restored in slots of executors that have ``joined``. A task stays if
+        its changelogs do not have all of its rows; with ``waits_for_standbys``, also if it has yet to get a standby
+        there."""
+        lost = self.slots.lost()
+
+        def may_go(id_: TaskId, executor: str) -> bool:
+            task = self.tasks[id_]
+            is_logged = task.current is not None and not task.unlogged
+            waits = waits_for_standbys and executor not in task.standbys and has_snapshots(self.stores(id_))
+            return is_logged and not waits and self._rests(id_)
+
+        return drawn(
+            self._slot_of,
+            {slot: self.slots.executor_of(slot) for slot in self._ready if slot not in lost},
+            joined,
+            {task: self.metrics.busy_s(str(task)) for task in self.tasks},
+            may_go,
+        )
+
+    @property
+    def _ready(self) -> list[int]:
+        """The slots that can take tasks."""
+        return [slot for slot in range(self.slots.count) if self.slots.is_ready(slot)]
 
     @property
     def _slot_of(self) -> dict[TaskId, int]:
@@ -533,7 +610,7 @@ class Coordinator:
 
     def _slots_by_executor(self) -> list[list[int]]:
         found: dict[str, list[int]] = {}
-        for slot in range(self.slots.count):
+        for slot in self._ready:
             found.setdefault(self.slots.executor_of(slot), []).append(slot)
         return list(found.values())
 

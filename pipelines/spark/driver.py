@@ -74,6 +74,8 @@ TOPICS_EVERY_S = 5.0
 were are still the same; and how often a run that commits nothing looks whether a newer driver has taken over."""
 EVEN_EVERY_S = 5.0
 """How often it is looked whether some slots have much more to do than others."""
+JOIN_LIMIT_S = 30.0
+"""How long the slots of a lost executor wait for one that joins, before they go to those that are there."""
 SINK_TELLS = 2
 """How often it must be told how the sinks are doing before a request for one is answered: the first that comes may have
 been written before what the request is about."""
@@ -156,6 +158,8 @@ class _Clock:
     ends: float = 0.0
     topics: float = field(default_factory=time.monotonic)
     evened: float = field(default_factory=time.monotonic)
+    lost: float | None = None
+    """Since when slots are without an executor."""
     first_input: float | None = None
     next_input: float | None = None
     """The first input since the last commit."""
@@ -195,6 +199,7 @@ class Driver:
         )
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
         self._standbys = Standbys(coordinator, executors.standbys, spec.standby_replicas)
+        self._waits_for_standbys = spec.standby_replicas > 0
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
         self._pace = Pace(
@@ -209,6 +214,8 @@ class Driver:
         """Until when commits are as far apart as somebody has asked for, by the monotonic clock."""
         self._fills_slots = False
         """Whether slots that were added wait for tasks that are at work."""
+        self._joined = set[str]()
+        """The executors to which slots have gone, where these begin without tasks."""
         self._beat = Beat(self._interval_s, is_told=spec.wait_for_records is not None)
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
@@ -674,20 +681,31 @@ class Driver:
         return moved
 
     def _even_slots(self) -> None:
-        """Have slots go to executors that have joined, and tasks leave slots that have much more to do than others;
-        those that are at work now will do so later."""
-        if gone := self._coordinator.follow_executors():
-            told = ", ".join(f"slot {slot} to executor {executor}" for slot, executor in gone.items())
-            log.info("executors have joined: %s", told)
+        """Have slots and tasks go to executors that have joined, and tasks leave slots that have much more to do than
+        others; those that are at work now will do so later."""
         try:
+            self._follow_executors()
+            if self._joined and self._coordinator.has_empty_slot:
+                self._fill_slots()
             moved, left = self._coordinator.even_slots(self._ends)
         except RunError as error:  # whoever waits for its plans finds out what is wrong with it
             moved, left = [], []
             log.warning("%s", error)
         if moved:
             log.info("moved to slots that have less to do: %s", ", ".join(map(str, moved)))
+        if drawn := self._coordinator.drawn_to(self._joined, waits_for_standbys=self._waits_for_standbys):
+            self._restores.move(drawn, "an executor has joined that has fewer tasks")
         if not left:
             self._clock.evened = time.monotonic()
+
+    def _follow_executors(self) -> None:
+        now_s = time.monotonic()
+        self._clock.lost = (self._clock.lost or now_s) if self._coordinator.slots.lost() else None
+        is_late = self._clock.lost is not None and now_s > self._clock.lost + JOIN_LIMIT_S
+        if gone := self._coordinator.follow_executors(is_late=is_late):
+            self._joined |= set(gone.values())
+            told = ", ".join(f"slot {slot} to executor {executor}" for slot, executor in gone.items())
+            log.info("slots go to other executors: %s", told)
 
     def _set_interval(self, interval_s: float) -> None:
         self._interval_s = interval_s

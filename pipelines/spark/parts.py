@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -112,6 +112,15 @@ class Slots(Protocol):
         """Have a slot that rests go to another executor, where its tasks have no stores."""
         ...
 
+    def lost(self) -> Collection[int]:
+        """The slots whose executor is gone, until their workers are elsewhere; none if no other slot is there. What
+        these were given is given up."""
+        ...
+
+    def is_ready(self, slot: int) -> bool:
+        """Whether its worker is there, and not at work for tasks alone that have left it."""
+        ...
+
     def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
         """From now on ``task`` runs in ``slot``; its old slot closes what it has open for it.
 
@@ -133,6 +142,10 @@ class Slots(Protocol):
 
 class RestoreExecutor(Protocol):
     """Where restores run; implemented by ``weir.pipelines.spark.restore_jobs.RestoreJobs``."""
+
+    def keep_ready(self) -> None:
+        """Have them begin without delay; call it now and then."""
+        ...
 
     def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None: ...
 

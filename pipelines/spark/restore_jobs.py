@@ -24,6 +24,7 @@ from pyspark import SparkContext
 from weir.infra.spark.executors import executor_id
 from weir.pipelines.application import Application
 from weir.pipelines.spark.background import BackgroundJobs, first_line
+from weir.pipelines.spark.ready import ReadyWorkers
 from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.worker import WorkerSettings, worker_for
 from weir.pipelines.tasks.ahead import Reader
@@ -38,6 +39,7 @@ from weir.state.engine.contract import StateView
 from weir.state.engine.in_memory import place
 from weir.state.engine.instances import instance_folder, set_current
 from weir.state.engine.quarantine import quarantine
+from weir.state.engine.standby import StandbyError
 from weir.state.errors import FencedStoreError
 from weir.state.full_disk import disk_full, is_disk_full
 from weir.state.storage.object_store import away, is_away
@@ -71,7 +73,9 @@ class RestoreRequest:
     take_snapshot: bool
     """Whether the snapshot's own file may become the instance; the driver then has a new one published."""
     takes_standby: bool = False
-    """Whether the task's standby on the executor, if there is one, may become the instance."""
+    """Whether the task's standby on the executor becomes the instance; if that cannot be, there is none."""
+    is_short: bool = False
+    """Whether it takes a moment, so that the slot of the task may do it between two epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +88,8 @@ class Restored:
     source: str = ""
     """What the new instance was built from."""
     from_snapshot: bool = False
+    is_without_standby: bool = False
+    """Whether the standby that was to be taken cannot be used; nothing is there of the new instance."""
     is_snapshot_gone: bool = False
     """Whether the snapshot that the commit lists was used up, or was missing."""
     error: str = ""
@@ -110,6 +116,8 @@ def restore(
     """
     try:
         return _restore(application, settings, request, reader)
+    except StandbyError as error:
+        return Restored(request=request, rows=0, seconds=0.0, error=str(error), is_without_standby=True)
     except Exception as error:
         if not (is_disk_full(error) or is_away(error)):
             raise
@@ -158,6 +166,7 @@ def _restore(
             task_rows=task_rows(request.commit.positions, request.commit.clocks),
             take_snapshot=request.take_snapshot,
             standby=folder if request.takes_standby else None,
+            standby_only=request.takes_standby,
             rebuilt=rebuilt,
             on_progress=tell,
         )
@@ -262,10 +271,11 @@ def run_restores(
     if executor and executor != executor_id():
         yield from (_away(request, executor) for request in requests)
         return
+    worker = worker_for(settings)
     settings = settings.here()
     for request in requests:
         try:
-            yield restore(settings.application(), settings.tasks, request, worker_for(settings).reader)
+            yield restore(settings.application(), settings.tasks, request, worker.reader)
         except Exception as error:
             log.exception("task %s: its restore failed", request.task)
             yield _failed(request, error)
@@ -285,24 +295,30 @@ class RestoreJobs:
         self._settings, self._slots, self._names = settings, slots, names
         self._jobs = BackgroundJobs[Restored](spark_context, POOL, at_once=slots.count)
         self._requests: dict[TaskId, RestoreRequest] = {}
+        self._ready = ReadyWorkers(spark_context, settings, slots, POOL)
+
+    def keep_ready(self) -> None:
+        """Have workers wait, on a cluster."""
+        if self._settings.is_on_cluster:
+            self._ready.keep()
 
     def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None:
         """Begin; ``finished`` tells when they are done.
 
-        Beside epochs, each restore is a separate job. Otherwise the slots' workers are free to help.
+        Beside epochs, each restore is a separate job. Otherwise the slots' workers are free to help; what is short is
+        done there in any case, before the worker of a job would have started.
         """
         self._requests |= {request.task: request for request in requests}
-        if beside_epochs:
-            for request in requests:
+        of_slots: dict[int, list[RestoreRequest]] = {}
+        for request in requests:
+            if beside_epochs and not request.is_short:
                 home, wanted = self._slots.home_of(request.task), ""
                 if self._settings.is_on_cluster:
                     wanted = self._slots.executor_of(self._slots.slot_of[request.task])
                 work = partial(run_restores, self._settings, [request], executor=wanted)
                 self._jobs.start([request.task], work, home)
-            return
-        of_slots: dict[int, list[RestoreRequest]] = {}
-        for request in requests:
-            of_slots.setdefault(self._slots.slot_of[request.task], []).append(request)
+            else:
+                of_slots.setdefault(self._slots.slot_of[request.task], []).append(request)
         for slot, group in of_slots.items():
             self._jobs.watch([request.task for request in group], self._slots.ask(slot, run_restores, group))
 
@@ -320,6 +336,7 @@ class RestoreJobs:
 
     def close(self) -> None:
         self._jobs.close()
+        self._ready.close()
 
 
 def _away(request: RestoreRequest, executor: str) -> Restored:

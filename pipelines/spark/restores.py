@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from weir.infra.control.rows import FREEST_SLOT, RequestRow
@@ -181,7 +182,8 @@ class Restores:
         return f"task {wanted} is restoring in slot {task.slot}"
 
     def take_up(self) -> None:
-        """Let tasks continue whose restores have finished; begin those that have waited, and those of tasks in doubt.
+        """Let tasks continue whose restores have finished; begin those that have waited, and those of tasks in doubt
+        or whose executor is lost.
 
         Raises:
             RestoreFailedError: A restore failed, of a task that is not in doubt; everything that was accepted is
@@ -191,8 +193,11 @@ class Restores:
             UnloggedStoreLostError, RangeLostError, CompactedTopicError: As for ``begin``.
         """
         now_s = time.monotonic()
+        self._executor.keep_ready()
         if now_s >= self._look_after:
             self._begin_doubted()
+        if lost := self._coordinator.take_lost():
+            self._begin(lost)
         self._start([each for task, each in self._waiting.items() if now_s >= self._not_before.get(task, 0.0)])
         ended = [*self._unchecked, *self._executor.finished()]
         self._unchecked = [
@@ -204,6 +209,9 @@ class Restores:
         for restored in [restored for restored in ended if restored not in self._unchecked]:
             if restored.lacks:
                 self._wait(restored)
+                continue
+            if restored.is_without_standby:
+                self._do_without_standby(restored)
                 continue
             self.waits = ""
             if restored.error:
@@ -234,6 +242,12 @@ class Restores:
                     restored.request.task,
                     store,
                 )
+
+    def _do_without_standby(self, restored: Restored) -> None:
+        task = self._coordinator.tasks[restored.request.task]
+        log.warning("%s; it is restored without", restored.error)
+        task.standbys.pop(self._coordinator.slots.executor_of(task.slot), None)
+        self._start([replace(restored.request, takes_standby=False, is_short=False)])
 
     def _try_again(self, restored: Restored) -> None:
         """A task in doubt stays so, and is restored once that is possible; meanwhile the others go on."""
@@ -311,9 +325,20 @@ class Restores:
                 )
                 raise RangeLostError(self._coordinator.application.id, str(task), store.name, reason)
 
-    def _begin(self, reasons: Mapping[TaskId, str], *, from_snapshots: bool = True, to_freest: bool = False) -> None:
+    def move(self, slots: Mapping[TaskId, int], reason: str) -> None:
+        """Restore tasks that run in slots of other executors; raises as ``begin``."""
+        self._begin(dict.fromkeys(slots, reason), to=slots)
+
+    def _begin(
+        self,
+        reasons: Mapping[TaskId, str],
+        *,
+        from_snapshots: bool = True,
+        to_freest: bool = False,
+        to: Mapping[TaskId, int] | None = None,
+    ) -> None:
         """Commit what was accepted, then begin to restore each task as of that commit (PROTOCOL 20); ``to_freest``
-        moves it to another slot (PROTOCOL 27).
+        moves it to another slot, ``to`` to the one it names (PROTOCOL 27).
 
         A restore moves a folder that a newer driver may be using, so a driver that was overtaken must not begin one.
         """
@@ -331,6 +356,8 @@ class Restores:
             coordinator.lost(task_id, reason)
             if to_freest:
                 coordinator.move_to_freest(task_id)
+            elif to is not None:
+                coordinator.move_to(task_id, to[task_id])
             elif from_snapshots:
                 coordinator.move_to_standby(task_id)
         requests = []
@@ -345,18 +372,16 @@ class Restores:
                 instance,
                 task.slot,
             )
-            requests.append(
-                RestoreRequest(
-                    task=task_id,
-                    instance=instance,
-                    commit=task.to_commit(),
-                    through=coordinator.committed_id,
-                    generation=coordinator.generation,
-                    reason=reason,
-                    take_snapshot=self._takes_snapshots,
-                    takes_standby=coordinator.slots.executor_of(task.slot) in task.standbys,
-                )
+            request = RestoreRequest(
+                task=task_id,
+                instance=instance,
+                commit=task.to_commit(),
+                through=coordinator.committed_id,
+                generation=coordinator.generation,
+                reason=reason,
+                take_snapshot=self._takes_snapshots,
             )
+            requests.append(self._as_is_best(request))
         self._start(requests)
 
     def _start(self, requests: Sequence[RestoreRequest]) -> None:
@@ -365,6 +390,7 @@ class Restores:
         self._waiting |= {request.task: request for request in requests if request not in ready}
         if not ready:
             return
+        ready = [self._where_slots_are(request) for request in ready]
         for request in ready:
             self._waiting.pop(request.task, None)
             self._coordinator.tasks[request.task].restoring()
@@ -375,3 +401,18 @@ class Restores:
         if not are_others_running:
             self._hold_until = time.monotonic() + HOLD_S
         self._executor.start(ready, beside_epochs=are_others_running)
+
+    def _where_slots_are(self, request: RestoreRequest) -> RestoreRequest:
+        """The same elsewhere, if the executor of the task is lost."""
+        coordinator, task = self._coordinator, self._coordinator.tasks[request.task]
+        if task.slot not in coordinator.slots.lost():
+            return request
+        coordinator.move_to_standby(task.id)
+        return self._as_is_best(request)
+
+    def _as_is_best(self, request: RestoreRequest) -> RestoreRequest:
+        """From the standby, if the task has one where its slot is."""
+        task = self._coordinator.tasks[request.task]
+        has_standby = self._coordinator.slots.executor_of(task.slot) in task.standbys
+        is_short = has_standby or not self._coordinator.stores(task.id)
+        return replace(request, takes_standby=has_standby, is_short=is_short)

@@ -14,7 +14,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from multiprocessing import AuthenticationError
@@ -58,6 +58,8 @@ _BELOW = ("at ", "Driver stacktrace", "SQLSTATE")
 """How the lines begin that stand below the reason in a message of Spark's."""
 MOVE_LIMIT_S = 5.0
 """How long a slot may take to close what it has open for a task that moves away."""
+LOST_EVERY_S, LOST_SOON_S = 2.0, 0.2
+"""How often it is looked whether executors are gone, and while a slot is without a worker."""
 WORK_LIMIT_S = 0.5
 """How long a slot may still be at work at the end of the run; then its worker is killed."""
 END_LIMIT_S = 3.0
@@ -113,6 +115,9 @@ class SlotPool(PlansUnderWay):
         super().__init__(slot_of)
         self._context, self._settings, self._key = spark_context, settings, secrets.token_bytes(32)
         self._homes = homes
+        self._lost: dict[int, str] = {}
+        """The slots whose executor was gone at the last look, with its id."""
+        self._looked_s = 0.0
         self._most = slots if homes else max(slots, spark_context.defaultParallelism - slots)
         """How many slots the context has threads for, beside those of restores and snapshots."""
         self._listener = Listener((host, 0), backlog=self._most, authkey=self._key)
@@ -169,7 +174,8 @@ class SlotPool(PlansUnderWay):
         return task
 
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
-        """Whether each task held its committed state, in which case its undo log is gone now.
+        """Whether each task held its committed state, in which case its undo log is gone now; nothing is said of those
+        whose executor is gone.
 
         Raises:
             SlotError: A slot does not answer; the same may be asked again.
@@ -206,6 +212,38 @@ class SlotPool(PlansUnderWay):
     def go(self, slot: int, executor: str) -> None:
         if (home := self.executor_at(executor)) is not None:
             self._slots[slot].go(self._task_of(slot, home), executor)
+            self._wake(slot)
+
+    def lost(self) -> Collection[int]:
+        now_s = time.monotonic()
+        is_whole = all(each.is_connected for slot, each in enumerate(self._slots) if slot not in self._lost)
+        if self._homes and now_s >= self._looked_s + (LOST_EVERY_S if is_whole else LOST_SOON_S):
+            self._look_for_lost()
+            self._looked_s = now_s
+        return [slot for slot, executor in self._lost.items() if self._slots[slot].executor == executor]
+
+    def _look_for_lost(self) -> None:
+        known = [slot.executor for slot in self._slots]  # first, since a slot may come from one that is new
+        there = self.executors()
+        gone = {slot: executor for slot, executor in enumerate(known) if executor not in there}
+        if not any(slot not in gone and each.is_connected for slot, each in enumerate(self._slots)):
+            gone = {}
+        for slot, executor in sorted(gone.items() - self._lost.items()):
+            log.warning("executor %s is lost; slot %s waits for another one", executor, slot)
+            self._slots[slot].cut_off()
+        self._lost = gone
+
+    def is_ready(self, slot: int) -> bool:
+        return self._slots[slot].is_connected and super().is_ready(slot)
+
+    def _wake(self, slot: int) -> None:
+        """Have the worker of a slot started, though it may have no tasks."""
+
+        def told(woken: Future[list[TaskId]]) -> None:
+            if not woken.cancelled() and (error := woken.exception()) is not None and not self._slots[slot].is_closed:
+                log.warning("slot %s is without a worker: %s", slot, error)
+
+        self.ask(slot, run_warm_up, list[TaskId]()).add_done_callback(told)
 
     def executor_at(self, wanted: str) -> Executor | None:
         """The executor with this id; None on a single host, or if it is lost."""
@@ -235,13 +273,14 @@ class SlotPool(PlansUnderWay):
         shares: dict[int, list[Item]] = {}
         for item in items:
             shares.setdefault(self.slot_of[task_of(item)], []).append(item)
-        answers = [self.ask(slot, work, share) for slot, share in sorted(shares.items())]
-        waiting = set(answers)
-        while waiting := wait(waiting, timeout=SIGN_EVERY_S).not_done:
+        asked = {slot: self.ask(slot, work, share) for slot, share in sorted(shares.items())}
+        while waiting := wait(asked.values(), timeout=SIGN_EVERY_S).not_done:
+            lost = self.lost()
+            asked = {slot: answers for slot, answers in asked.items() if slot not in lost or answers not in waiting}
             fresh_s = time.monotonic() - FRESH_S
             if signs := [slot.sign[0] for slot in self._slots if slot.sign is not None and slot.sign[1] > fresh_s]:
                 self.while_waiting(signs)
-        return [answer for future in answers for answer in future.result()]
+        return [answer for answers in asked.values() for answer in answers.result()]
 
     def _accept(self) -> None:
         while True:
@@ -275,6 +314,8 @@ class _Slot:
         self._connection: Connection | None = None
         self._has_connected = False
         """Whether its worker has connected since its job began."""
+        self._waits = False
+        """Whether no job is to begin before it is told where."""
         self.is_closed = False
         self.sign: tuple[Sign, float] | None = None
         """The newest sign of life while work is under way, and when it came."""
@@ -290,6 +331,9 @@ class _Slot:
         """Its worker is there; a former one, which Spark has given up, ends as soon as it looks."""
         send_at_once(connection)
         with self._changed:
+            if self._waits:
+                connection.close()
+                return
             if executor != self.executor:
                 log.warning("slot %s has gone from executor %s to %s", self._number, self.executor, executor)
             self.executor = executor
@@ -301,10 +345,26 @@ class _Slot:
             self._connection, self._has_connected = connection, True
             self._changed.notify_all()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether its worker is there, as far as is known."""
+        return self._connection is not None
+
+    def cut_off(self) -> None:
+        """Its executor is gone: no other worker is to start before ``go`` says where. Should the former one still be
+        there, it is not heard any more, and ends as soon as it looks."""
+        with self._changed:
+            self._waits = self._has_connected = True  # that its job ends says nothing of the program
+            if self._connection is not None:
+                hang_up(self._connection)
+                self._connection = None
+        self.kill()
+
     def go(self, task: RDD[object], executor: str) -> None:
         """Have its worker end, which is not at work, and the next one be that of ``task``, on another executor."""
         with self._changed:
-            self._task, self.executor = task, executor
+            self._task, self.executor, self._waits = task, executor, False
+            self._changed.notify_all()
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
@@ -320,7 +380,7 @@ class _Slot:
         self._jobs.shutdown(wait=False)
 
     def kill(self) -> None:
-        """Have Spark kill the worker, which is at work."""
+        """Have Spark end the job and kill the worker, which may be at work."""
         self._task.context.cancelJobGroup(self._group)
 
     def _carry_out(self, given: Given) -> None:
@@ -389,6 +449,10 @@ class _Slot:
             while self._connection is None:
                 if self.is_closed:
                     raise SlotLostError(self._number)
+                if self._waits and (self.job is None or self.job.done()):
+                    self.job = None
+                    self._changed.wait()
+                    continue
                 if self.job is None:
                     self._has_connected, self.job = False, self._jobs.submit(self._run)
                     self.job.add_done_callback(self._job_ended)

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from weir.infra.spark import DRIVER
 from weir.pipelines.spark.signs import SIGN_EVERY_S, Asks, Sign
@@ -28,6 +28,10 @@ SILENT_S = 2 * SIGN_EVERY_S
 it from giving signs."""
 ATTEMPTS = 3
 """How often a slot gets the same plans before what keeps it from answering is an error."""
+
+
+class GivenUpError(Exception):
+    """Nobody waits any more for what a slot was given."""
 
 
 class Given:
@@ -49,6 +53,7 @@ class Given:
         """Tasks whose receipts nobody wants any more."""
         self.is_writing = False
         """Whether a task writes under an epoch that it has asked for: no commit may pass that before its receipt."""
+        self._is_given_up = False
         self._will_ask = self._asks
         self._asking: tuple[TaskId, Callable[[Renewal | None], None]] | None = None
         self._heard_s = time.monotonic()
@@ -58,8 +63,20 @@ class Given:
         """Whether a commit may pass, since whatever it still has to do it asks before it writes."""
         return not self.is_writing and (self._will_ask or time.monotonic() - self._heard_s > SILENT_S)
 
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether receipts have yet to come, of which nobody wants any."""
+        left = self.plans[len(self.receipts) :]
+        return bool(left) and all(plan.task in self.forgotten for plan in left)
+
     def sent(self) -> None:
-        """A worker has been given what is not answered, perhaps once more since another one was lost."""
+        """A worker has been given what is not answered, perhaps once more since another one was lost.
+
+        Raises:
+            GivenUpError: It is not to be carried out any more.
+        """
+        if self._is_given_up:
+            raise GivenUpError
         self._will_ask, self._asking, self._heard_s = self._asks, None, time.monotonic()
 
     def heard(self, message: object, reply: Callable[[Renewal | None], None]) -> None:
@@ -79,8 +96,14 @@ class Given:
 
     def ended(self, error: BaseException | None = None) -> None:
         """Everything is answered, or ``error`` keeps the slot from it."""
-        self.error, self.has_ended = error, True
+        self.error, self.has_ended = None if self._is_given_up else error, True
         self._news.set()
+
+    def give_up(self) -> None:
+        """Its executor is gone: what is not answered is not to be heard any more, nor may another worker begin it."""
+        self._is_given_up, self.is_writing, self._asking = True, False, None
+        self.forgotten |= {plan.task for plan in self.plans[len(self.receipts) :]}
+        self.ended()
 
     def answer(self, renewal: Callable[[TaskId], Renewal | None]) -> None:
         """Answer the task that asks, if one does."""
@@ -174,6 +197,14 @@ class PlansUnderWay(ABC):
         """Whether the slot of ``task`` has answered everything."""
         return self.slot_of[task] not in self._given
 
+    def lost(self) -> Collection[int]:
+        """As ``parts.Slots`` has it."""
+        return ()
+
+    def is_ready(self, slot: int) -> bool:
+        """As ``parts.Slots`` has it."""
+        return slot not in self._given or not self._given[slot].is_forgotten
+
     def forget(self, task: TaskId) -> None:
         """The receipt of ``task`` is not wanted any more, and it must not write."""
         if (given := self._given.get(self.slot_of[task])) is not None:
@@ -214,8 +245,14 @@ class PlansUnderWay(ABC):
             self._news.wait(LOOK_EVERY_S)
             self._tell_signs()
 
+    def _give_up_lost(self) -> None:
+        for slot in self.lost():
+            if (given := self._given.get(slot)) is not None:
+                given.give_up()
+
     def _take(self) -> list[Receipt]:
         receipts = list[Receipt]()
+        self._give_up_lost()
         for slot, given in list(self._given.items()):
             given.answer(self.renewal)
             has_ended, error = given.has_ended, given.error

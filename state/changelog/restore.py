@@ -105,6 +105,7 @@ def restore_task(
     task_rows: Sequence[tuple[bytes, bytes]],
     take_snapshot: bool = False,
     standby: Path | None = None,
+    standby_only: bool = False,
     rebuilt: Mapping[str, StateView] | None = None,
     on_progress: OnProgress = lambda progress: None,
 ) -> TaskStore:
@@ -116,12 +117,13 @@ def restore_task(
     (``TaskCommit.unlogged``) begin empty, unless ``rebuilt`` has a view with nothing but their rows. ``task_rows`` are
     the positions and stream times for the ``_task`` store, sorted by key. With ``take_snapshot`` the snapshot's file
     itself becomes the instance if possible, and is then gone. ``standby`` is a task's folder that may have a standby of
-    ``generation``: if so, it becomes the instance.
+    ``generation``: if so, it becomes the instance; with ``standby_only`` nothing else may.
 
     The changelogs must already have all of the commit, which they do once a driver has claimed the application.
 
     Raises:
         FileExistsError: ``folder`` exists.
+        StandbyError: There is no standby that could be used, and nothing else may be.
     """
 
     def changelogs(above: int = -1) -> list[TaskChangelog]:
@@ -149,6 +151,8 @@ def restore_task(
             return finish(found, tails, is_begun=True, source=f"standby of {base} and the changelog since")
         found.close()
         shutil.rmtree(folder)
+    if standby_only:
+        raise StandbyError(f"task {task_id} has no standby that could be used in {standby}")
     unused = ""
     if commit.snapshot is not None and has_snapshots(specs):
         try:

@@ -161,6 +161,12 @@ class InlineSlots:
     def go(self, slot: int, executor: str) -> None:
         raise NotImplementedError
 
+    def lost(self) -> Sequence[int]:
+        return []
+
+    def is_ready(self, slot: int) -> bool:
+        return True
+
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
         begun, self.begun = self.begun, []
         self.runner._renewal = lambda plan: self.renewal(plan.task) if plan.asks else None
@@ -193,6 +199,9 @@ class InlineRestores:
     reader: Callable[[str, int], PartitionReader]
     waiting: list[RestoreRequest] = field(default_factory=list)
     done: list[Restored] = field(default_factory=list)
+
+    def keep_ready(self) -> None:
+        pass
 
     def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None:
         self.waiting += requests

@@ -113,6 +113,32 @@ def test_a_task_goes_on_in_another_slot_while_its_old_slot_is_held_up(place, gat
     assert gate.calls[HELD] == 2
 
 
+def test_tasks_of_a_lost_executor_go_on_elsewhere_at_once_and_what_it_still_does_counts_for_nothing(
+    place, gate, monkeypatch
+):
+    """It is only frozen: later it goes on with what it was at, while nobody waits for it or hears it."""
+    run, stop = place.begin(until_caught_up=False)
+    wait_for(gate.is_in.is_set, "the call is being made")
+    slots = place.used[-1]
+    monkeypatch.setattr(slots, "executor_of", str)
+    slots.lose(0)
+    wait_for(lambda: place.positions("clicks") == [RECORDS] * 2, "all is committed")
+    assert not gate.opened.is_set(), "the first call is still held up"
+    assert set(slots.slot_of.values()) == {1}
+    assert [str(done.request.task) for done in place.restores.done] == [str(MOVED)]
+    assert totals(place) == EXPECTED
+    gate.opened.set()
+    slots._threads[0].submit(int).result(60)
+    row = b"user-0-0", msgspec.json.encode(Click(7, 0)), 1_000 * RECORDS
+    place.topics.rows["clicks", 0].append(row)
+    wait_for(lambda: place.positions("clicks") == [RECORDS + 1, RECORDS], "the rest is committed")
+    stop.set()
+    run.result(60)
+    clicks, total = EXPECTED["user-0-0"]
+    assert totals(place) == EXPECTED | {"user-0-0": (clicks + 1, total + 7)}
+    assert gate.calls[HELD] == 2
+
+
 def test_with_one_slot_a_task_is_restored_where_it_is(place, gate):
     gate.opened.set()
     place.slot_count = 1

@@ -5,6 +5,8 @@ Both executors are this process, and have one folder; which of them a slot is on
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
@@ -13,8 +15,9 @@ import pytest
 
 from tests.pipelines.spark.inline import InlineSlots, Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
-from weir.pipelines.spark import standbys
+from weir.pipelines.spark import driver, standbys
 from weir.pipelines.tasks.plan import Receipt, ReceiptStatus, TaskPlan
+from weir.state.types import TaskId
 
 EPOCHS = 5
 
@@ -63,16 +66,68 @@ def place(tmp_path) -> Place:
 
 
 def test_a_lost_task_goes_on_from_its_standby(place, cluster):
-    driver = place.driver()
-    tasks = driver._coordinator.tasks.values()
+    run = place.driver()
+    tasks = run._coordinator.tasks.values()
     cluster.loses = lambda: cluster.epochs > EPOCHS and all(task.standbys for task in tasks)
-    driver.run(Event(), until_caught_up=True)
+    run.run(Event(), until_caught_up=True)
     assert sorted(cluster.asked) == ["0_0", "0_1"]
     sources = [restored.source for restored in place.restores.done]
     assert len(sources) == 2
     assert all(source.startswith("standby of 1.") for source in sources), sources
     assert totals(place) == expected(place)
     assert not any(task.standbys for task in tasks)
+
+
+def test_tasks_of_a_lost_executor_take_over_standbys_and_share_the_next_one_once_they_have_standbys_there(
+    place, cluster, monkeypatch
+):
+    """So does the slot that was on the lost one, which begins there without tasks."""
+    for partition in (0, 1):
+        place.topics.rows["sales", partition] += sales(1_000, partition)
+    run = place.driver()
+    tasks, run._coordinator.slots.count = list(run._coordinator.tasks.values()), 2
+    for slot, task in enumerate(tasks):
+        task.slot = slot
+    homes, moves = ["1", "2"], list[tuple[str, int, bool]]()
+
+    def moved(slots: InlineSlots, task: TaskId, slot: int, *, with_store: bool = False) -> None:
+        moves.append((str(task), slot, with_store))
+
+    monkeypatch.setattr(driver, "EVEN_EVERY_S", 0.0)
+    monkeypatch.setattr(InlineSlots, "executors", lambda slots: ["2", "3"] if cluster.is_lost else ["1", "2"])
+    monkeypatch.setattr(InlineSlots, "executor_of", lambda slots, slot: homes[slot])
+    monkeypatch.setattr(InlineSlots, "lost", lambda slots: [0] if cluster.is_lost and homes[0] == "1" else [])
+    monkeypatch.setattr(InlineSlots, "go", lambda slots, slot, executor: homes.__setitem__(slot, executor))
+    monkeypatch.setattr(InlineSlots, "move", moved)
+    cluster.asked = [str(task.id) for task in tasks]  # none has to ask
+    cluster.loses = lambda: cluster.epochs > EPOCHS and all(task.standbys for task in tasks)
+    run.run(Event(), until_caught_up=True)
+    assert homes == ["3", "2"]
+    assert moves[0] == ("0_0", 1, False)
+    assert [(slot, with_store) for _, slot, with_store in moves[1:]] == [(0, False)]
+    assert Counter(task.slot for task in tasks) == {0: 1, 1: 1}
+    assert [restored.source[:13] for restored in place.restores.done] == ["standby of 1."] * 2
+    assert totals(place) == expected(place)
+
+
+def test_a_standby_that_cannot_be_used_is_done_without(place, cluster):
+    run = place.driver()
+    tasks = run._coordinator.tasks.values()
+
+    def loses() -> bool:
+        if cluster.epochs <= EPOCHS or not all(task.standbys for task in tasks):
+            return False
+        for task in tasks:
+            shutil.rmtree(place.state_of(str(task.id)) / ".standby")
+        return True
+
+    cluster.loses = loses
+    run.run(Event(), until_caught_up=True)
+    assert [(done.is_without_standby, done.source) for done in place.restores.done] == [
+        *[(True, "")] * 2,
+        *[(False, "changelog")] * 2,
+    ]
+    assert totals(place) == expected(place)
 
 
 def test_standbys_follow_commits_with_what_is_new(place, cluster):

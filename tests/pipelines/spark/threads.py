@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -36,6 +36,7 @@ class ThreadedSlots(PlansUnderWay):
         self._replies = [queue.SimpleQueue[Renewal | None]() for _ in range(spec.slots)]
         self._at_work: dict[int, Given] = {}
         self._is_gone = False
+        self._lost = set[int]()
 
     def begin(self, plans: Sequence[TaskPlan]) -> None:
         """Without budgets, whose clock all threads would share."""
@@ -57,6 +58,14 @@ class ThreadedSlots(PlansUnderWay):
             self._threads.append(ThreadPoolExecutor(1))
             self._replies.append(queue.SimpleQueue())
             self._runners[slot] = self._runner(slot)
+
+    def lost(self) -> Collection[int]:
+        return self._lost
+
+    def lose(self, slot: int) -> None:
+        """Its executor is gone for Spark, and its worker, which may be there still, is cut off from the driver."""
+        self._lost.add(slot)
+        self._replies[slot].put(None)
 
     def driver_dies(self) -> None:
         """Whatever still runs here hears of no driver any more, and has ended when this returns: stores may be closed.
