@@ -43,7 +43,7 @@ from weir.state.types import StateId, TaskId
 TOPIC, PARTITIONS = "clicks", 2
 BEAT_S, COMMIT_EVERY_S, ONE_IN = 5.0, 30.0, 10
 LEASE_S = 60.0
-SETTLE_S = 90.0
+SETTLE_S = 150.0
 """Until every sensor has looked at every application for the first time."""
 LIMITS = {
     "loaded_cpu_s": 5.0,
