@@ -147,6 +147,9 @@ class SimulatedRestores:
     restore: Callable[[RestoreRequest], Restored]
     done: list[Restored] = field(default_factory=list)
 
+    def keep_ready(self) -> None:
+        pass
+
     def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None:
         for request in requests:
             self.scheduler.note(f"restore of {request.task}: {request.reason}")

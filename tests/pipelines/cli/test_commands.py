@@ -34,6 +34,7 @@ COMMANDS = [
     ("snapshot",),
     ("restore",),
     ("verify",),
+    ("repartition",),
     ("stacks",),
     ("bench",),
     ("kafka", "start"),
