@@ -83,11 +83,16 @@ class StoreKeys:
     def keys(self, rows: pl.DataFrame) -> pl.DataFrame:
         return rows.select(self.columns)
 
-    def with_senders(self, rows: pl.DataFrame, counts: Mapping[int, int]) -> pl.DataFrame:
-        """The rows, where those who asked are in one of as many tasks as ``counts`` says by sub-topology."""
+    def with_senders(
+        self, rows: pl.DataFrame, source_counts: Mapping[str, int], counts: Mapping[int, int]
+    ) -> pl.DataFrame:
+        """The rows, where those who asked are in one of as many tasks as their topic has partitions, or else as
+        ``counts`` says by sub-topology."""
         if self.senders is None:
             return rows
-        found = self.senders.owner.partition_of(rows.select(self.senders.columns), counts[self.senders.sub_topology])
+        owner = self.senders.owner
+        among = source_counts.get(owner.input, counts[self.senders.sub_topology])
+        found = owner.partition_of(rows.select(self.senders.columns), among)
         return rows.with_columns(pl.coalesce(found, pl.col(SENDER)).cast(rows.schema[SENDER]).alias(SENDER))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from weir.pipelines.repartitioning.errors import OwnKeysError, RepartitionError, RowsUnderWayError, StoresNotDealtError
@@ -27,14 +27,23 @@ class Resized:
     before: int
     """How many tasks it has."""
     now: int
-    """How many it gets; as many, where only the tasks are others to which it answers."""
+    """How many it gets; as many, where only the tasks are others to which it answers, or topics that are narrower than
+    others have got more partitions."""
     stores: tuple[StoreKeys, ...]
     """Those whose rows move or change."""
+    partitions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By topic that it reads: how many partitions it had, and has."""
 
     @property
     def is_split(self) -> bool:
         """Whether all keys of each new task come from one task."""
         return self.now % self.before == 0
+
+    def divided(self, keys: StoreKeys) -> tuple[int, int]:
+        """Among how many tasks the keys of a store were divided, and are: fewer than there are if they come from topics
+        that are narrower than others."""
+        topics = (topic for topic in self.sub_topology.topics_of(keys.spec.name) if topic in self.partitions)
+        return next((self.partitions[topic] for topic in topics), (self.before, self.now))
 
     def parent(self, partition: int) -> int:
         """The task that a new one of a split has its keys from."""
@@ -80,7 +89,14 @@ def plan_of(
             "its state out, and change it then",
         )
     counts, before = topology.partition_counts(source_counts), Counter(map(sub_topology_of, record.tasks))
-    moved = {each.index for each in topology.sub_topologies if before[each.stored_name] != counts[each.index]}
+    known = {topic: len(each.positions) for topic, each in record.topics.items()}
+    grown = {topic for topic, count in source_counts.items() if 0 < known.get(topic, 0) != count}
+    moved = {
+        each.index
+        for each in topology.sub_topologies
+        if before[each.stored_name] != counts[each.index]
+        or any(not grown.isdisjoint(each.topics_of(store.name)) for store in each.stores)
+    }
     resized = []
     for each in topology.sub_topologies:
         keys = store_keys(topology, each)
@@ -88,7 +104,17 @@ def plan_of(
             keys = tuple(key for key in keys if key.senders is not None and key.senders.sub_topology in moved)
         if each.index in moved or keys:
             resized.append(
-                Resized(sub_topology=each, before=before[each.stored_name], now=counts[each.index], stores=keys)
+                Resized(
+                    sub_topology=each,
+                    before=before[each.stored_name],
+                    now=counts[each.index],
+                    stores=keys,
+                    partitions={
+                        source.topic: (known[source.topic], source_counts[source.topic])
+                        for source in each.sources
+                        if known.get(source.topic)
+                    },
+                )
             )
     found = RepartitionPlan(
         application=application, topology=topology, record=record, source_counts=source_counts, resized=tuple(resized)
@@ -113,7 +139,7 @@ def _require_dealable(plan: RepartitionPlan, keyed_by_record: Collection[str]) -
         key.spec.name
         for each in plan.resized
         for key in each.stores
-        if key.is_own and key.spec.name not in keyed_by_record
+        if key.is_own and key.spec.name not in keyed_by_record and len(set(each.divided(key))) > 1
     )
     if own:
         raise OwnKeysError(plan.application, own)
@@ -132,24 +158,24 @@ def _why_not(each: Resized, plan: RepartitionPlan) -> Iterator[tuple[str, str]]:
                 "has no changelog, from which its rows would be dealt out: first run the program with logging=True for "
                 "it and --until-caught-up --committed-partitions",
             )
-    if each.before == each.now:
-        return
-    merged = () if each.is_split else tuple(filter(_is_timed, each.sub_topology.nodes))
+    timed = tuple(filter(_is_timed, each.sub_topology.nodes))
     for key in each.stores:
-        if key.owner is None:
+        before, now = each.divided(key)
+        if key.owner is None and before != now:
             yield key.spec.name, "is kept by keys that the program has changed since the records came to their task"
-        elif plan.source_counts.get(key.owner.input, each.now) != each.now:
-            yield (
-                key.spec.name,
-                f"is of topic {key.owner.input!r} with {plan.source_counts[key.owner.input]} partitions, and its tasks "
-                f"also read topics with {each.now}",
-            )
-        elif key.node in merged:
+        elif key.node in timed and not each.is_split:
             yield (
                 key.spec.name,
                 f"depends on the time that its task has reached, and as {each.now} is no multiple of {each.before}, "
                 "keys of tasks at different times would meet in one",
             )
+        elif key.node in timed and before != now and (before, now) != (each.before, each.now):
+            yield (
+                key.spec.name,
+                "depends on the time that its task has reached, and as its tasks also read topics with more "
+                "partitions, keys of tasks at different times would meet in one",
+            )
+    merged = () if each.is_split else timed
     for node in merged:
         if not node.stores:
             yield node.name, f"schedules calls by the time of its task, and {each.now} is no multiple of {each.before}"

@@ -132,15 +132,15 @@ def repartition(
 
 def _dealt(plan: RepartitionPlan, each: Resized, keys: StoreKeys, partition: int, rows: pl.DataFrame) -> Dealt:
     stay = pl.repeat(partition, rows.height, dtype=pl.Int32, eager=True)
-    targets = stay
-    if each.before != each.now and keys.owner is not None:
+    targets, (before, now) = stay, each.divided(keys)
+    if before != now and keys.owner is not None:
         of_rows = keys.keys(rows)
-        placed = keys.owner.partition_of(of_rows, each.before).fill_null(partition)
+        placed = keys.owner.partition_of(of_rows, before).fill_null(partition)
         for place in (placed != partition).arg_true()[:1]:
             key = str(of_rows.row(place))
-            raise MisplacedKeyError(plan.application, keys.spec.name, key, partition, each.before)
-        targets = keys.owner.partition_of(of_rows, each.now).fill_null(partition % each.now)
-    told = keys.with_senders(rows, plan.counts)
+            raise MisplacedKeyError(plan.application, keys.spec.name, key, partition, before)
+        targets = keys.owner.partition_of(of_rows, now).fill_null(partition % now)
+    told = keys.with_senders(rows, plan.source_counts, plan.counts)
     is_changed = pl.repeat(False, rows.height, dtype=pl.Boolean, eager=True)
     if keys.senders is not None:
         for name in keys.spec.value:
@@ -187,19 +187,9 @@ def _task(
 
     name, before = name_of(partition), [live.tasks[name_of(number)] for number in range(each.before)]
     parents = [before[each.parent(partition)]] if each.is_split else before
-    made = (
-        live.tasks[name]
-        if partition < each.before
-        else TaskCommit(
-            state=None,
-            instance=new_instance(),
-            positions={
-                source.topic: {partition: 0}
-                for source in each.sub_topology.sources
-                if partition < plan.source_counts[source.topic]
-            },
-        )
-    )
+    made = live.tasks.get(name) or TaskCommit(state=None, instance=new_instance(), positions={})
+    new = {topic: {partition: 0} for topic, (known, now) in each.partitions.items() if known <= partition < now}
+    made = replace(made, positions={**made.positions, **new})
     gone = before[each.now :][partition :: each.now]
     totals = _added([made, *gone])
     if not each.sub_topology.stores:

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from weir.pipelines.repartitioning.errors import RepartitionError, UnreadRecordsError
-from weir.pipelines.repartitioning.plan import RepartitionPlan, Resized
+from weir.pipelines.repartitioning.plan import RepartitionPlan
 from weir.pipelines.serdes.partitioner import murmur2
 from weir.pipelines.serdes.source import FetchedRecords
 from weir.pipelines.tasks.placement import RECORDS, check_placement
@@ -45,7 +45,7 @@ def require_read(plan: RepartitionPlan, offsets: Offsets, reader: Callable[[str,
         PartitionerError: Keys in a new partition do not belong there by Kafka's default partitioner.
         RepartitionError: A topic has keys that its serde writes otherwise, or did not answer.
     """
-    for each, source in _dividing_topics(plan):
+    for source in _dividing_topics(plan):
         topic, now = source.topic, plan.source_counts[source.topic]
         known = plan.record.topics[topic].positions
         places = [(topic, partition) for partition in range(now)]
@@ -59,23 +59,26 @@ def require_read(plan: RepartitionPlan, offsets: Offsets, reader: Callable[[str,
                         check_placement(read, now)
                     continue
                 position = max(known[partition], begin)
-                if each.before == 1:  # then no row tells whether its key is where this is sent
+                if len(known) == 1:  # then no row tells whether its key is where this is sent
                     for read in _reads(plan, opened, max(begin, position - RECORDS), position):
                         _require_written_so(plan, source, read.frame["key"])
                 for read in _reads(plan, opened, position, end):
                     moved = _first_moved(read.frame, partition, now)
                     if moved is not None:
-                        raise UnreadRecordsError(plan.application, topic, partition, moved, is_split=each.is_split)
+                        is_split = now % len(known) == 0
+                        raise UnreadRecordsError(plan.application, topic, partition, moved, is_split=is_split)
             finally:
                 opened.close()
 
 
-def _dividing_topics(plan: RepartitionPlan) -> Iterator[tuple[Resized, SourceNode]]:
+def _dividing_topics(plan: RepartitionPlan) -> Iterator[SourceNode]:
     """The topics by whose keys stores are dealt out."""
     for each in plan.resized:
-        if each.before != each.now and each.stores:
-            names = {name for key in each.stores for name in each.sub_topology.co_partitioned.get(key.node, ())}
-            yield from ((each, source) for source in each.sub_topology.sources if source.topic in names)
+        names = {topic for key in each.stores for topic in each.sub_topology.topics_of(key.spec.name)}
+        for source in each.sub_topology.sources:
+            before, now = each.partitions.get(source.topic, (0, 0))
+            if source.topic in names and before != now:
+                yield source
 
 
 def _reads(plan: RepartitionPlan, reader: Reader, start: int, end: int) -> Iterator[FetchedRecords]:

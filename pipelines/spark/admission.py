@@ -102,6 +102,7 @@ def change_of(
             name for name, spec in specs.items() if name not in known and spec.is_logged and has_rows(app_folder, name)
         },
         is_readable=lambda blob: is_readable(app_folder, blob, topology),
+        partitions=source_counts,
     )
 
 

@@ -460,8 +460,8 @@ class PartitionCountError(RunError):
 
     def __str__(self) -> str:
         return (
-            f"application {self.application!r} was committed with {self.committed} tasks, but its topics now make "
-            f"{self.found} ({self.topics}): keys now belong to other tasks; keep the state and deal it "
+            f"application {self.application!r} was committed with {self.committed} tasks, and now its topics make "
+            f"{self.found} ({self.topics}), so that keys belong to other tasks; keep the state and deal it "
             f"out among them with `weir repartition {self.application}`, start over with `weir reset "
             f'{self.application}`, give the program another id and read from the start, as in Application("other-id", '
             "...), or begin with empty stores with `weir run MODULE:APP --accept-state-loss`"

@@ -154,17 +154,19 @@ def compare(
     identities: Mapping[str, StoreIdentity] | None = None,
     leftovers: Collection[str] = (),
     is_readable: Callable[[BlobRef], bool] = lambda blob: True,
+    partitions: Mapping[str, int] | None = None,
 ) -> TopologyChange:
     """Compare a program, with its number of tasks by sub-topology, with a commit.
 
     ``identities`` are those of committed stores, for commits that do not have them; a store without any is taken to be
     unchanged. ``leftovers`` are stores that the commit does not have, with rows in a changelog. ``is_readable`` tells
-    whether the rows in a blob have the columns of its edge.
+    whether the rows in a blob have the columns of its edge. ``partitions`` of topics are those that they have now;
+    others are taken to have as many as before.
     """
     past = _Past(committed, topology, identities or {})
     changes = {
         store.name: replace(
-            _change_of(store.name, sub_topology, counts[sub_topology.index], past),
+            _change_of(store.name, sub_topology, counts[sub_topology.index], past, partitions or {}),
             shown="" if (shown := topology.shown(store.name)) == store.name else shown,
         )
         for sub_topology in topology.sub_topologies
@@ -258,6 +260,8 @@ class _Past:
             name = sub_topology_of(task)
             self.tasks_of[name] = self.tasks_of.get(name, 0) + 1
             self.topics |= dict.fromkeys(commit.positions, name)
+        self.partitions = {topic: len(each.positions) for topic, each in committed.topics.items()}
+        """How many each topic had."""
         self.names = {_FINGERPRINT.sub("", name): name for name in self.tasks_of}
         """The names without what an older Weir added to them."""
         if form is not None:
@@ -314,7 +318,9 @@ def _have_moved(target: str, now: SubTopology, past: _Past, changes: Mapping[str
     return any((home == target) != (name in stores) for name, home in past.homes.items() if name in changes)
 
 
-def _change_of(store: str, sub_topology: SubTopology, tasks: int, past: _Past) -> StoreChange:
+def _change_of(
+    store: str, sub_topology: SubTopology, tasks: int, past: _Past, partitions: Mapping[str, int]
+) -> StoreChange:
     now = sub_topology.identities[store]
     home, aside = past.homes.get(store), past.aside.get(store)
     if home is not None:
@@ -326,6 +332,13 @@ def _change_of(store: str, sub_topology: SubTopology, tasks: int, past: _Past) -
     reasons = [*_other_identity(before, now)] if before else []
     if tasks_before != tasks:
         reasons.append(f"its keys were divided among {tasks_before} tasks and are now divided among {tasks}")
+    elif home is not None:
+        reasons += [
+            f"topic {topic!r} had {past.partitions[topic]} partitions and has {partitions[topic]}, so its keys belong "
+            "to other tasks"
+            for topic in sub_topology.topics_of(store)
+            if 0 < past.partitions.get(topic, 0) != partitions.get(topic, past.partitions.get(topic))
+        ]
     notes = tuple(_other_columns(before, now)) if before else ()
     notes += (past.expiry[store],) if store in past.expiry else ()
     if store in past.unlogged and not reasons:

@@ -147,6 +147,14 @@ class SubTopology:
             if node.is_join or node.stores
         }
 
+    def topics_of(self, store: str) -> tuple[str, ...]:
+        """The topics by whose partitions the keys of a store are divided among the tasks, which all have as many; none
+        where repartitions alone divide them."""
+        together = set[str]().union(
+            *(names for node, names in self.co_partitioned.items() if store in {spec.name for spec in node.stores})
+        )
+        return tuple(source.topic for source in self.sources if source.topic in together)
+
     @cached_property
     def sought_topics(self) -> frozenset[str]:
         """Topics in which repartitioned rows look for their keys, in the partitions of Kafka's default partitioner."""

@@ -23,7 +23,9 @@ from tests.pipelines.repartitioning.growing import (
     MS,
     PROGRAMS,
     TIMELESS,
+    WINDOWS,
     Given,
+    Growing,
     close,
     dealt,
     end,
@@ -35,7 +37,9 @@ from tests.pipelines.repartitioning.growing import (
     plan,
     require_changelogs,
     rows_held,
+    stores,
 )
+from tests.pipelines.spark.inline import Topics
 from weir import Application, Count, Json, StreamsBuilder, String, Sum
 from weir.pipelines.operators.suppress import HELD_BYTES
 from weir.pipelines.repartitioning.errors import (
@@ -344,3 +348,79 @@ def _deal(name: str, folder: Path, step: str) -> None:
 )
 def test_errors_say_the_same_in_another_process(error):
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def beside_a_wider_topic(windows: bool = False) -> Application:
+    """Sums of ``left``, whose records also go where those of ``right`` do."""
+    builder = StreamsBuilder()
+    left, right = (builder.stream(topic, key=String("key"), value=Json(Given)) for topic in ("left", "right"))
+    left.merge(right).to_delta("all")
+    keyed = left.group_by_key()
+    (keyed.windowed_by(WINDOWS) if windows else keyed).agg("totals", n=Count(), total=Sum("num")).to_delta("out")
+    return Application("growing", builder, commit_interval=MS)
+
+
+def narrow_place(folder: Path, left: int, right: int, *, windows: bool = False) -> Growing:
+    topics = Topics({(topic, n): [] for topic, count in (("left", left), ("right", right)) for n in range(count)})
+    return Growing(beside_a_wider_topic(windows), topics, folder, max_records=7, name="totals")
+
+
+def give_each(there: Growing, records: list) -> None:
+    """Produce each topic's records for as many partitions as it has."""
+    for topic in ("left", "right"):
+        give(there, [each for each in records if each[0] == topic], among=there.topics.partition_counts()[topic])
+
+
+@pytest.mark.parametrize("now", [3, 4, 5, 8])
+def test_a_topic_that_is_narrower_than_another_one_of_its_tasks_grows(tmp_path, now):
+    there, fresh = narrow_place(tmp_path / "grown", 2, 4), narrow_place(tmp_path / "fresh", now, max(now, 4))
+    give_each(there, FIRST)
+    there.run()
+    there.topics.rows |= {("left", number): [] for number in range(2, now)}
+    with pytest.raises(PartitionCountError, match=rf"its topics make {max(now, 4)} \(left: {now} partitions, right: 4"):
+        there.run()
+    dealt(there)
+    assert plan(there).resized == ()
+    for each, first in ((there, []), (fresh, FIRST)):
+        give_each(each, first)
+        give_each(each, THEN)
+        each.run()
+        close()
+    assert outputs(there) == outputs(fresh)
+    require_changelogs(there)
+    held = {(partition, key): value for _, partition, key, value in stores(there)}
+    assert held == {(partition, key): value for _, partition, key, value in stores(fresh)}
+    assert max(partition for partition, _ in held) >= 2
+
+
+def test_windows_of_a_topic_that_is_narrower_than_another_one_are_not_dealt_out(tmp_path):
+    there = narrow_place(tmp_path, 2, 4, windows=True)
+    give_each(there, FIRST)
+    there.run()
+    there.topics.rows |= {("left", number): [] for number in (2, 3)}
+    with pytest.raises(StoresNotDealtError, match="its tasks also read topics with more partitions"):
+        plan(there)
+    before = outputs(there)
+    there.run(accept_state_loss=True)
+    close()
+    give_each(there, THEN)
+    there.run()
+    close()
+    assert outputs(there) > before, "windows began empty"
+
+
+def test_a_wider_topic_grows_and_what_a_narrower_one_has_made_stays(tmp_path):
+    there, fresh = narrow_place(tmp_path / "grown", 2, 4), narrow_place(tmp_path / "fresh", 2, 8)
+    give_each(there, FIRST)
+    there.run()
+    held = rows_held(there)
+    there.topics.rows |= {("right", number): [] for number in range(4, 8)}
+    dealt(there)
+    for each, first in ((there, []), (fresh, FIRST)):
+        give_each(each, first)
+        give_each(each, THEN)
+        each.run()
+        close()
+    assert outputs(there) == outputs(fresh)
+    assert {place for _, place, _, _ in stores(there)} == {0, 1}
+    assert len(held) == len({key for topic, key, *_ in FIRST if topic == "left"})
