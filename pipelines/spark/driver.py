@@ -736,7 +736,9 @@ class Driver:
     def _has_caught_up(self, result: EpochResult | None) -> bool:
         coordinator = self._coordinator
         if coordinator.under_way or any(
-            task.state is not TaskState.RUNNING or task.pending or task.letters for task in coordinator.tasks.values()
+            # that a store is lost shows when its task is visited
+            task.state is not TaskState.RUNNING or task.pending or task.letters or not task.visited
+            for task in coordinator.tasks.values()
         ):
             return False
         return self._lag() == 0 and (result is None or not result.records_in)

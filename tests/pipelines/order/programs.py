@@ -394,6 +394,7 @@ def is_fit(program: Program, *, repartitions: bool = True) -> bool:
         and (repartitions or ForeignJoin not in kinds)
         and not any(_looks_up_itself(node) for node in machine.nodes if node.kind.endswith("table join"))
         and not any(_meets_itself(node) for node in machine.nodes if _forwards_several(node))
+        and not any(_is_overtaken(node) for node in machine.nodes if node.kind == "processor")
     )
 
 
@@ -435,13 +436,35 @@ def _forwards_several(node: Node) -> bool:
 def _meets_itself(node: Node) -> bool:
     """Whether what a node forwards reaches another node in memory on several ways: then all rows of one way come
     before those of the next, as the README says of ``flat_map``."""
-    below, waiting = {node}, [node]
+    below = _below(node)
+    return any(sum(parent in below for parent in each.parents) > 1 for each in below)
+
+
+UNORDERED = ("facts", "filter", "map values")
+
+
+def _is_overtaken(processor: Node) -> bool:
+    """Whether what a record makes due in a processor meets the record itself, on another way, where their order counts:
+    then it comes with what the processor forwards for the record, as the README says."""
+    below = _below(processor)
+    return any(
+        set(_above(way)) & set(_above(processor))
+        for meeting in below
+        if any(node.kind not in UNORDERED for node in _below(meeting) - {meeting})
+        for way in meeting.parents
+        if way not in below
+    )
+
+
+def _below(node: Node) -> set[Node]:
+    """The node and all that its rows reach in memory."""
+    found, waiting = {node}, [node]
     while waiting:
         for child in waiting.pop().children:
-            if child not in below and child.kind != "edge":
-                below.add(child)
+            if child not in found and child.kind != "edge":
+                found.add(child)
                 waiting.append(child)
-    return any(sum(parent in below for parent in each.parents) > 1 for each in below)
+    return found
 
 
 def _above(node: Node) -> list[Node]:

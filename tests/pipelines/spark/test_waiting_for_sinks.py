@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from concurrent.futures import Future
 from datetime import timedelta
@@ -12,7 +13,7 @@ import pytest
 
 from tests.pipelines.spark.inline import Place, Topics
 from tests.waiting import wait_for
-from weir import Application, Sink, StreamsBuilder, String
+from weir import Application, Count, Sink, StreamsBuilder, String
 from weir.pipelines.publishing import publisher
 from weir.pipelines.publishing.connect import connect
 from weir.pipelines.publishing.publisher import Publisher
@@ -20,6 +21,8 @@ from weir.pipelines.spark import driver
 from weir.pipelines.spark.errors import RunError
 from weir.state.commit.outbox import Outbox
 from weir.state.commit.protocol import Committer
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.instances import instances
 from weir.state.errors import ObjectStoreAwayError
 
 ROWS, EPOCH_ROWS, LIMIT_BYTES, STOP_LIMIT_S = 600, 20, 20_000, 5.0
@@ -79,17 +82,17 @@ class OwnThread:
 class Run:
     """A driver in a thread, and what it has reported."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, **options: bool) -> None:
         self.reports = []
         made = place.driver(on_progress=self.reports.append)
         place.publishing.start()
-        self._stop = Event()
+        self._stop, self._options = Event(), options
         self._ended = Future()
         Thread(target=self._run, args=(made,), daemon=True).start()
 
     def _run(self, driver) -> None:
         try:
-            self._ended.set_result(driver.run(self._stop))
+            self._ended.set_result(driver.run(self._stop, **self._options))
         except BaseException as error:
             self._ended.set_exception(error)
 
@@ -113,6 +116,10 @@ class Run:
     def error(self):
         return self._ended.exception(60)
 
+    def reason(self) -> str | None:
+        """Why it has ended, if it has."""
+        return self._ended.result().reason if self._ended.done() else None
+
 
 @pytest.fixture
 def shelf():
@@ -127,6 +134,7 @@ def place(tmp_path, shelf, monkeypatch):
     builder = StreamsBuilder()
     orders = builder.stream("orders", key=String("user"), value=String("order"))
     orders.to_sink(shelf, name="shelf")
+    orders.group_by_key().agg("counts", n=Count())
     shop = Application("shop", builder, commit_interval=timedelta(milliseconds=50))
     topics = Topics({("orders", 0): [(b"ann", b"order %d" % number, 1_000) for number in range(ROWS)]})
     made = Place(shop, topics, tmp_path, max_records=EPOCH_ROWS, outbox_max_bytes=LIMIT_BYTES)
@@ -183,6 +191,26 @@ def test_a_run_that_is_held_by_a_sink_stops_at_once_and_the_next_one_delivers(pl
     wait_for(lambda: len(shelf.orders) == ROWS, "the next run delivers all")
     assert shelf.orders == expected(place)
     again.stop()
+
+
+def test_a_run_that_is_held_has_not_caught_up_before_it_has_looked_at_every_store(place, shelf):
+    run = Run(place)
+    wait_for(lambda: run.is_at_rest("held"), "the limit is reached", 20)
+    run.stop()
+    place.publishing.close()
+    TaskStoreCache.close_all()
+    del place.topics.rows["orders", 0][run.reports[-1].records_in :]  # nothing is left to be read
+    shutil.rmtree(place.state_folder)
+    place.publishing = OwnThread(place)
+    place.publishing.start()
+    wait_for(lambda: place.publishing.states[0].waiting_bytes > LIMIT_BYTES, "the sink's rows are counted")
+    again = Run(place, until_caught_up=True)
+    wait_for(lambda: again.state() == "waiting" or again.reason(), "it is held, too")
+    assert again.reason() is None
+    shelf.back.set()
+    wait_for(again.reason, "it ends")
+    assert again.reason() == "caught_up"
+    assert list(instances(place.state_folder)), "the store is restored"
 
 
 @pytest.mark.parametrize("why", ["held", "paused", "idle"])
