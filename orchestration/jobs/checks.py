@@ -30,6 +30,11 @@ def job_that_makes(check: str) -> str:
     return VERIFY if check in VERIFIED else AUDIT
 
 
+def checks_request(supervised: Supervised, job: str, run_key: str) -> dg.RunRequest:
+    """Of a run of ``job``, which makes checks, for one application."""
+    return dg.RunRequest(run_key=run_key, job_name=job, partition_key=supervised.id, tags=supervised.tags)
+
+
 def verify_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
     """``weir_verify``: the full comparison of the state, and all rows of the outputs. Its run fails if they do not
     agree, or if a check cannot be made."""

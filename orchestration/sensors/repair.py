@@ -16,7 +16,7 @@ import dagster as dg
 
 from weir.orchestration.checks.evaluations import newest_evaluations
 from weir.orchestration.checks.state import FULL_CHECK, IN_DOUBT_ENTRY, SAMPLED_CHECK, TASK_ENTRY
-from weir.orchestration.jobs.checks import job_that_makes
+from weir.orchestration.jobs.checks import checks_request, job_that_makes
 from weir.orchestration.jobs.restore import RESTORE, RESTORE_OP
 from weir.orchestration.sensors.unmade import unmade_requests
 from weir.orchestration.sensors.watching import Found, Look, watch
@@ -71,12 +71,7 @@ def repair(look: Look) -> Found:
     run = look.requested_run(f"{supervised.id}-{newest}-{asked}")
     if doubt is None and (was_in_doubt or (run is not None and run.is_success)):
         again = [
-            dg.RunRequest(
-                run_key=f"{supervised.id}-{newest}-{job}",
-                job_name=job,
-                partition_key=supervised.id,
-                tags=supervised.tags,
-            )
+            checks_request(supervised, job, f"{supervised.id}-{newest}-{job}")
             for job in sorted({made_by for _, _, made_by in failed})
         ]
         return Found(cursor=f"{newest} {at_s} 0", run_requests=again)

@@ -64,7 +64,8 @@ def reports(look: Look) -> Found:
         ),
         LAG_CHECK: _lag(look),
     }
-    sinks = {f"{SINK_CHECK} {each.asset_key}": each for each in sink_results(look.supervised, look.settings)}
+    found, why_none = _sinks(look)
+    sinks = {f"{SINK_CHECK} {each.asset_key}": each for each in found}
     reported = json.loads(look.cursor or "{}")
     at_s, changed_s = reported.get("at_s", 0.0), [at for at in reported.get("changed_s", ()) if now_s - at < REPEAT_S]
     life = look.driver.started_at_ms if look.driver is not None else None
@@ -79,7 +80,7 @@ def reports(look: Look) -> Found:
     is_wrong = any(not each.passed and each.severity == dg.AssetCheckSeverity.ERROR for each in results.values())
     is_told = is_change and (is_wrong or len(changed_s) < MOST_CHANGES)
     is_outdated = now_s - at_s <= MATERIALIZED_WITHIN_S and _materialized_s(look) > at_s
-    said = "; ".join(result.description or name for name, result in results.items())
+    said = "; ".join(result.description or name for name, result in results.items()) + why_none
     is_due = is_told or is_outdated or now_s - at_s >= REPEAT_S
     if is_due or look.driver is None or look.driver.has_ended:  # Dagster is asked for those runs anyway, or not often
         tag_runs(look.supervised, look.tick.asset_runs, look.instance)
@@ -111,6 +112,14 @@ def _materialized_s(look: Look) -> float:
     count any more."""
     newest = look.tick.materializations.get(look.supervised.ingest)
     return 0.0 if newest is None or newest.run_id == RUNLESS_RUN_ID else newest.timestamp
+
+
+def _sinks(look: Look) -> tuple[list[dg.AssetCheckResult], str]:
+    """Of each sink; and why they cannot be had, if so, as the rest of a sentence."""
+    try:
+        return list(sink_results(look.supervised, look.settings)), ""
+    except Exception as error:  # whatever it is, the other checks are to be reported
+        return [], f"; {SINK_CHECK} could not be made: {error}"
 
 
 def _lag(look: Look) -> dg.AssetCheckResult:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from weir.orchestration.checks.evaluations import planned_by
-from weir.orchestration.jobs.checks import job_that_makes
+from weir.orchestration.jobs.checks import checks_request, job_that_makes
 from weir.orchestration.runs import is_of
 from weir.orchestration.sensors.watching import Look
 from weir.state.commit.protocol import newest_commit
@@ -31,7 +31,7 @@ def unmade_requests(look: Look, checks: Sequence[dg.AssetCheckKey]) -> list[dg.R
     newest = {job_that_makes(key.name): number for key, number in sorted(left.items(), key=lambda each: each[1])}
     keys = {job: f"{look.id}-{number}-left-{job}" for job, number in newest.items()}
     return [
-        dg.RunRequest(run_key=key, job_name=job, partition_key=look.id, tags=look.supervised.tags)
+        checks_request(look.supervised, job, key)
         for job, key in sorted(keys.items())
         if look.requested_run(key) is None
     ]

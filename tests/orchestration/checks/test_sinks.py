@@ -12,6 +12,7 @@ from tests.orchestration.readings import metric, observed, task
 from weir.infra.control import ControlDatabase, this_host
 from weir.orchestration.assets.ingest import ingest_assets
 from weir.orchestration.checks.sinks import sink_results
+from weir.orchestration.sensors import reports
 from weir.orchestration.sensors.health import health_sensor
 from weir.orchestration.sensors.reports import reports_sensor
 from weir.pipelines.operations.registry import register
@@ -79,6 +80,17 @@ def test_a_sink_that_lags_refuses_a_row_or_is_well_again_is_reported_at_the_next
     assert reported() == [(False, REFUSED)]
     told(epoch=5)
     assert reported() == [(True, "all is published")]
+
+
+def test_sinks_that_cannot_be_looked_at_keep_no_other_check_from_being_reported(told, tick, monkeypatch):
+    def broken(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    told(epoch=4)
+    monkeypatch.setattr(reports, "sink_results", broken)
+    answer = tick(reports_sensor([SHOP]))
+    assert {event.check_name for event in answer.asset_events} == {"running", "lag"}
+    assert "delivered could not be made: the disk is gone" in answer.skip_reason.skip_message
 
 
 def test_the_check_passes_while_rows_are_delivered_and_says_what_is_wrong_otherwise(check, told):
