@@ -225,10 +225,10 @@ class Coordinator:
             later = set(topology.matched(topic for topic, _ in unknown))
             added = [place for place in unknown if place[0] in later]
             offsets |= self._asked(source.beginning_offsets, added) if added else {}
-        for (topic, partition), offset in offsets.items():
-            for task in self.tasks.values():
-                if topic in task.topics and task.id.partition == partition:
-                    task.positions.setdefault(topic, {})[partition] = offset
+        for task in self.tasks.values():
+            for topic in task.topics:
+                if (offset := offsets.get((topic, task.id.partition))) is not None:
+                    task.positions.setdefault(topic, {})[task.id.partition] = offset
         for task in self.tasks.values():
             self._begin_rebuilt(task, {name for name in task.unlogged if change is None or name in empty})
         global_topics = [table.source.topic for table in topology.global_tables]
@@ -355,13 +355,16 @@ class Coordinator:
         for number, stage in enumerate(self._stages, 1):
             frontiers = Frontiers(self.application.topology, self.tasks, ends, given_up, rows_wait)
             blocked = self._blocked(frontiers, limits.max_pending_bytes)
+            unended = (
+                {task.sub_topology for task in self.tasks.keys() - self._ended} if end_time_ms is not None else set()
+            )
             ready = [
                 task
                 for task in running
                 if task.id.sub_topology in stage
                 and task.id not in blocked
                 and self._is_free(task, state)
-                and (end_time_ms is None or self._may_end(task))
+                and (end_time_ms is None or self._may_end(task, unended))
             ]
             plan = partial(
                 plan_task,
@@ -389,9 +392,8 @@ class Coordinator:
                 if plans:
                     self.epoch = state.epoch
                 result = result or EpochResult()
-                following = [
-                    task for task in running if any(task.id.sub_topology in later for later in self._stages[number:])
-                ]
+                later = set[int]().union(*self._stages[number:])
+                following = [task for task in running if task.id.sub_topology in later]
                 plans = self._uncommitted.shared(plans, self.tasks, following, is_before_commit=begins)
                 plans = self._with_global_tables(plans, ends)
                 if begins:
@@ -602,9 +604,10 @@ class Coordinator:
     ) -> dict[TaskId, int]:
         """The moves among the slots of each executor, since a task has no store elsewhere; ``moves`` gets the slot of
         each task, and how many slots there are."""
-        found = dict[TaskId, int]()
+        found, slot_of = dict[TaskId, int](), self._slot_of
         for slots in self._slots_by_executor():
-            here = {task: slots.index(slot) for task, slot in self._slot_of.items() if slot in slots}
+            numbers = {slot: number for number, slot in enumerate(slots)}
+            here = {task: numbers[slot] for task, slot in slot_of.items() if slot in numbers}
             found |= {task: slots[number] for task, number in moves(here, len(slots)).items()}
         return found
 
@@ -657,7 +660,7 @@ class Coordinator:
 
     def _is_free(self, task: Task, state: StateId) -> bool:
         """Whether a task can be given a plan that leads to ``state``."""
-        return self.slots.is_free(task.id) and task.current != state
+        return task.current != state and self.slots.is_free(task.id)
 
     def _give(self, plans: Sequence[TaskPlan], result: EpochResult) -> None:
         self._note_given(plans)
@@ -993,9 +996,10 @@ class Coordinator:
                     self._ended.add(task.id)
                 if receipt.waiting is not None:
                     log.warning("task %s waits %s ms and %s", task.id, receipt.waiting.wait_ms, task.retrying)
-                self.metrics.epoch(str(task.id), receipt.metrics, receipt.counts)
-                self.metrics.worked(str(task.id), receipt.seconds)
-                log_late(str(task.id), receipt.metrics.late, receipt.counts.get("late_records", 0))
+                name = str(task.id)
+                self.metrics.epoch(name, receipt.metrics, receipt.counts)
+                self.metrics.worked(name, receipt.seconds)
+                log_late(name, receipt.metrics.late, receipt.counts.get("late_records", 0))
                 self.metrics.freshness.took(receipt.arrived)
                 result.wants_commit |= receipt.wants_commit
                 took = Took(
@@ -1039,10 +1043,10 @@ class Coordinator:
                 found |= {task.id: until_ms for task in tasks}
         return found
 
-    def _may_end(self, task: Task) -> bool:
-        """Whether everything that sends to the task has ended, and it has not, or rows have come back to it."""
-        senders = {edge.source for edge in self._sub_topology(task).edges_in if not edge.leads_back}
-        has_more = any(other.sub_topology in senders and other not in self._ended for other in self.tasks)
+    def _may_end(self, task: Task, unended: Collection[int]) -> bool:
+        """Whether everything that sends to the task has ended, and it has not, or rows have come back to it; ``unended``
+        are the sub-topologies with tasks that have not."""
+        has_more = any(edge.source in unended for edge in self._sub_topology(task).edges_in if not edge.leads_back)
         return not has_more and (task.id not in self._ended or bool(task.pending))
 
     def _sub_topology(self, task: Task) -> SubTopology:

@@ -45,9 +45,11 @@ class Frontiers:
         self._of: dict[TaskId, Frontier] = {}
         self._senders: dict[int, list[tuple[Mark, Frontier]]] = {}
         """By sub-topology, those that send to it and have more, the one furthest behind first."""
-        by_sub_topology: dict[int, list[Task]] = {}
-        for task in tasks.values():
-            by_sub_topology.setdefault(task.id.sub_topology, []).append(task)
+        sending = {edge.source for edge in topology.edges if not edge.leads_back}
+        by_sub_topology: dict[int, list[Task]] = {index: [] for index in sending}
+        for task in tasks.values() if sending else ():
+            if task.id.sub_topology in sending:
+                by_sub_topology[task.id.sub_topology].append(task)
         for index in (sub_topology.index for sub_topology in topology.sub_topologies):  # writers come first
             self._senders[index] = sorted(self._senders_of(index, by_sub_topology))
             for task in by_sub_topology.get(index, ()):
@@ -57,15 +59,16 @@ class Frontiers:
     def marks(self, task: Task, *, reads: Collection[str]) -> tuple[Mark, ...]:
         """Of the sources that have more, other than the topics that the task ``reads``, the two furthest behind."""
         marks = [mark for mark, _ in self._least(task)]
-        marks += [mark for topic, mark in self._topics(task) if topic not in reads]
+        marks += [mark for _, mark in self._topics(task, apart_from=reads)]
         return tuple(nsmallest(2, marks))
 
     def is_held(self, task: Task, topic: str) -> bool:
         """Whether none of the task's next records of ``topic`` could be taken: other tasks may still send rows that
         come before."""
-        least = self._least(task)
+        if not (least := self._least(task)):
+            return False
         own = dict(self._topics(task)).get(topic)
-        return bool(least) and own is not None and least[0][0] < own
+        return own is not None and least[0][0] < own
 
     def takeable(self, task: Task, marks: Collection[Mark]) -> tuple[BlobRef, ...]:
         """The blobs of which the task may take at least the first row, given ``marks``."""
@@ -74,7 +77,7 @@ class Frontiers:
     def waited_for(self, task: Task, *, by_topics: bool = False) -> tuple[TaskId, ...]:
         """The tasks on which it depends how long rows that have reached ``task`` wait, if some do: first the one that
         has to read, or to take rows, next. ``by_topics``: also what records that it has not read yet wait for."""
-        if task.state is not TaskState.RUNNING:
+        if task.state is not TaskState.RUNNING or not (task.pending or (by_topics and self._has_several(task))):
             return ()
         via: dict[Mark, tuple[TaskId, ...]] = {mark: (task.id,) for _, mark in self._topics(task)}
         own = sorted(via)
@@ -91,6 +94,10 @@ class Frontiers:
     def is_given_up(self, task: Task) -> bool:
         """Whether nobody waits for the task's topics and waiting rows."""
         return task.id in self._given_up
+
+    def _has_several(self, task: Task) -> bool:
+        """Whether one source of the task may have to wait for another."""
+        return len(task.topics) > 1 or bool(self._senders[task.id.sub_topology])
 
     def _least(self, task: Task) -> list[tuple[Mark, Frontier]]:
         """Of those that send to the task and have more, the two furthest behind. What a sender has sent last comes
@@ -140,12 +147,14 @@ class Frontiers:
                 if (frontier := self._of.get(task.id)) is not None:
                     yield Mark(*frontier.key, rank, task.id.partition), frontier
 
-    def _topics(self, task: Task) -> Iterator[tuple[str, Mark]]:
+    def _topics(self, task: Task, *, apart_from: Collection[str] = ()) -> Iterator[tuple[str, Mark]]:
         """The task's topics that have more, with their marks."""
-        if task.id in self._given_up:
+        if self._given_up and task.id in self._given_up:
             return
         ranks, partition = self._topology.sub_topology(task.id.sub_topology).ranks, task.id.partition
         for topic in task.topics:
+            if topic in apart_from:
+                continue
             position = task.positions[topic][partition]
             if self._ends.get((topic, partition), position) > position:
                 merge_ms, rank = self.merge_ms(task, topic), self._topology.topic_ranks[topic]

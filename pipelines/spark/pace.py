@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from weir.state.types import TaskId
@@ -76,6 +76,29 @@ NO_SHARES: Mapping[TaskId, Share] = {}
 """Each task may take what the limits allow."""
 
 
+class Shares(Mapping[TaskId, Share]):
+    """The shares of all tasks; that of one that is not behind is found only once somebody asks, and kept then."""
+
+    def __init__(
+        self, behind: Mapping[TaskId, Share], tasks: Collection[TaskId], other: Callable[[TaskId], Share]
+    ) -> None:
+        """``behind`` has the shares of the ``tasks`` that are, and ``other`` finds that of another one."""
+        self._known, self._tasks, self._other = dict(behind), tasks, other
+
+    def __getitem__(self, task: TaskId) -> Share:
+        if (found := self._known.get(task)) is None:
+            if task not in self._tasks:
+                raise KeyError(task)
+            found = self._known[task] = self._other(task)
+        return found
+
+    def __iter__(self) -> Iterator[TaskId]:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+
 class Pace:
     """What the epochs so far say about the next one."""
 
@@ -108,7 +131,7 @@ class Pace:
         """What the newest epoch took beside the work of the slot that worked longest."""
         self._beside_s: Mapping[int, float] = {}
         """What tasks that were not behind took of it, by slot."""
-        self._shares: Mapping[TaskId, Share] = {}
+        self._shares: Mapping[TaskId, Share] = NO_SHARES
         self._epochs: deque[tuple[float, int, float]] = deque()
         """When the newest epochs with input ended, their records and seconds."""
 
@@ -134,7 +157,7 @@ class Pace:
         tasks to process, are only kept from taking for ever.
         """
         behind = {task: lag for task, lag in lags.items() if lag}
-        budgets = dict.fromkeys(lags, self._target_s / 2)
+        budgets = dict[TaskId, float]()
         of_slots: dict[int, list[TaskId]] = {}
         for task in behind:
             of_slots.setdefault(self._slot_of(task), []).append(task)
@@ -146,26 +169,35 @@ class Pace:
                 {task: priorities.get(task, 1) for task in tasks},
             )
         first = FIRST_RECORDS // max(1, len(behind)) + 1
-        wanted = {task: self._records.get(task, first) for task in lags}
-        needs = {task: min(lags[task], wanted[task]) for task in lags}
-        evenly = divided(self._max_records, needs, dict.fromkeys(lags, 1))
+        wanted = {task: self._records.get(task, first) for task in behind}
+        needs = {task: min(lag, wanted[task]) for task, lag in behind.items()}
+        evenly = divided(self._max_records, needs, dict.fromkeys(behind, 1), others=len(lags) - len(behind))
         most = by_priority(evenly, needs, of_slots.values(), priorities)
         even_bytes = self._max_bytes // max(1, len(behind))
         sizes = {
             task: even_bytes * taken(most[task], need) // taken(evenly[task], need) for task, need in needs.items()
         }
-        budgets = {task: self._enough(task, budget_s) for task, budget_s in budgets.items()}
-        self._shares = {
-            task: Share(
-                records=min(wanted[task], max(1, int(most[task]))),
-                size_bytes=max(1 << 10, sizes[task]),
-                budget_ms=max(1, round(1000 * budget_s)),
-                batch_rows=self._batch(task, budget_s),
-                is_behind=task in behind,
-            )
+        shares = {
+            task: self._share(task, min(wanted[task], most[task]), sizes[task], budget_s, is_behind=True)
             for task, budget_s in budgets.items()
         }
+        least, half_s = self._max_records / max(1, len(lags)), self._target_s / 2
+
+        def other(task: TaskId) -> Share:
+            return self._share(task, min(self._records.get(task, first), least), even_bytes, half_s, is_behind=False)
+
+        self._shares = Shares(shares, lags.keys(), other)
         return self._shares
+
+    def _share(self, task: TaskId, records: float, size_bytes: int, budget_s: float, *, is_behind: bool) -> Share:
+        enough_s = self._enough(task, budget_s)
+        return Share(
+            records=max(1, int(records)),
+            size_bytes=max(1 << 10, size_bytes),
+            budget_ms=max(1, round(1000 * enough_s)),
+            batch_rows=self._batch(task, enough_s),
+            is_behind=is_behind,
+        )
 
     def took(self, seconds: float, tasks: Mapping[TaskId, Took], *, is_whole: bool = True) -> None:
         """An epoch has taken ``seconds``, and each of its tasks its part of that in its slot.
@@ -236,17 +268,22 @@ class Pace:
         return max(1, int((budget_s - fixed_s) / batches / cost_s))
 
 
-def divided(total: float, needs: Mapping[TaskId, float], weights: Mapping[TaskId, int]) -> dict[TaskId, float]:
-    """``total``, of seconds or records, by weight, where what one does not need goes to those that need more."""
+def divided(
+    total: float, needs: Mapping[TaskId, float], weights: Mapping[TaskId, int], others: int = 0
+) -> dict[TaskId, float]:
+    """``total``, of seconds or records, by weight, where what one does not need goes to those that need more. Besides,
+    there are ``others`` of weight 1 that need nothing."""
     found, left, wanting = dict[TaskId, float](), total, dict(needs)
     while wanting:
-        weight = sum(weights[task] for task in wanting)
+        weight = sum([weights[task] for task in wanting]) + others
         parts = {task: left * weights[task] / weight for task in wanting}
         content = [task for task, need in wanting.items() if need <= parts[task]]
-        found |= {task: parts[task] for task in content or wanting}
-        if not content:
+        is_last = not (content or others)
+        found |= {task: parts[task] for task in (wanting if is_last else content)}
+        if is_last:
             break
-        left -= sum(wanting.pop(task) for task in content)
+        left -= sum([wanting.pop(task) for task in content])
+        others = 0
     return found
 
 

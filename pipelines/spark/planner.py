@@ -46,7 +46,7 @@ class Limits:
 
     def records_of(self, task: TaskId, shares: Mapping[TaskId, Share]) -> int:
         """How many records of a topic ``task`` may take; all that an epoch may, if it has no share."""
-        return shares[task].records if task in shares else self.max_records
+        return self.max_records if (share := shares.get(task)) is None else share.records
 
     @classmethod
     def of(cls, application: Application, *, max_records: int, max_bytes: int) -> Limits:
@@ -95,11 +95,16 @@ def plan_task(
             passes_wall_clock=limits.passes_wall_clock,
             letters=_first(task.letters),
         )
-    waits = limits.max_task_idle_ms is not None
+    waits, partition = limits.max_task_idle_ms is not None, task.id.partition
+    busy = {topic for topic in task.topics if partition_lag(task, topic, ends) > 0}
+    holds_back = task.waits_for_idle_topics(busy, now_ms, limits.max_task_idle_ms or 0)
+    is_due = task.next_punctuation_ms is not None and task.next_punctuation_ms <= now_ms
+    is_wanted = is_due or is_visit or stops or not task.visited or end_time_ms is not None
+    if not (is_wanted or busy or task.pending):
+        return None
     takes_rows = not stops and now_ms >= task.waits_until_ms
     ranges = []
-    for topic in task.topics if takes_rows else ():
-        partition = task.id.partition
+    for topic in task.topics if busy and takes_rows and not holds_back else ():
         start = task.positions[topic][partition]
         available = ends.get((topic, partition), start)
         end = min(available, start + limits.records_of(task.id, shares))
@@ -120,13 +125,9 @@ def plan_task(
                     merge_ms=frontiers.merge_ms(task, topic),
                 )
             )
-    busy = {topic for topic in task.topics if partition_lag(task, topic, ends) > 0}
-    if task.waits_for_idle_topics(busy, now_ms, limits.max_task_idle_ms or 0):
-        ranges = []
     marks = frontiers.marks(task, reads={wanted.topic for wanted in ranges}) if waits else ()
     blobs = frontiers.takeable(task, marks) if takes_rows else ()
-    is_due = task.next_punctuation_ms is not None and task.next_punctuation_ms <= now_ms
-    if not (ranges or blobs or is_due or is_visit or stops or not task.visited or end_time_ms is not None):
+    if not (ranges or blobs or is_wanted):
         return None
     has_all = not marks and len(blobs) == len(task.pending)
     return TaskPlan(
@@ -195,8 +196,10 @@ def paced_until(
 
 def partition_lag(task: Task, topic: str, ends: Mapping[TopicPartition, int]) -> int:
     """Offsets between the task's position and the partition's end."""
-    position = task.positions[topic][task.id.partition]
-    return max(0, ends.get((topic, task.id.partition), position) - position)
+    partition = task.id.partition
+    position = task.positions[topic][partition]
+    end = ends.get((topic, partition), position)
+    return end - position if end > position else 0
 
 
 def reads_all(
@@ -207,7 +210,8 @@ def reads_all(
 ) -> bool:
     """Whether an epoch of ``tasks`` within ``limits`` reads everything that their topics hold."""
     return all(
-        task.state is TaskState.RUNNING and partition_lag(task, topic, ends) <= limits.records_of(task.id, shares)
+        task.state is TaskState.RUNNING
+        and ((lag := partition_lag(task, topic, ends)) == 0 or lag <= limits.records_of(task.id, shares))
         for task in tasks
         for topic in task.topics
     )
@@ -215,7 +219,7 @@ def reads_all(
 
 def total_lag(tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> int:
     """Offsets that all tasks together still have to read."""
-    return sum(partition_lag(task, topic, ends) for task in tasks for topic in task.topics)
+    return sum([partition_lag(task, topic, ends) for task in tasks for topic in task.topics])
 
 
 def _first(letters: Sequence[Letter]) -> tuple[Letter, ...]:

@@ -27,10 +27,8 @@ def spread(tasks: Iterable[TaskId], slots: int, costs: Mapping[TaskId, float]) -
     waiting = sorted(tasks, key=lambda task: (-costs.get(task, 0.0), task.sub_topology, task.partition))
     loads, found = [0.0] * slots, dict[TaskId, int]()
     for first in range(0, len(waiting), slots):  # each slot gets one task, the costliest where least is
-        free = set(range(slots))
-        for task in waiting[first : first + slots]:
-            slot = min(free, key=lambda slot: (loads[slot], slot))
-            free.remove(slot)
+        freest_first = sorted(range(slots), key=loads.__getitem__)
+        for task, slot in zip(waiting[first : first + slots], freest_first, strict=False):
             loads[slot] += costs.get(task, 0.0)
             found[task] = slot
     return found

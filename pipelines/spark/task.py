@@ -195,6 +195,11 @@ class Task:
         )
 
     @property
+    def is_ahead(self) -> bool:
+        """Whether its store holds more than the last commit."""
+        return self.current is not self.committed and self.current != self.committed
+
+    @property
     def to_log(self) -> tuple[str, ...]:
         """The stores of which its next epoch writes all rows to their changelogs."""
         return tuple(name for name in self.unlogged if name not in self.without_log)
@@ -213,7 +218,7 @@ class Task:
     @property
     def owes_settling(self) -> bool:
         """Whether it still holds the undo log of a commit, not having heard of it."""
-        return self.has_undo and self.committed == self.current and self.state is TaskState.RUNNING
+        return self.has_undo and not self.is_ahead and self.state is TaskState.RUNNING
 
     def waits_for_idle_topics(self, busy: Collection[str], now_ms: int, max_idle_ms: int) -> bool:
         """Whether a topic has been without records for less than ``max_idle_ms`` while others are ``busy``."""
@@ -356,7 +361,8 @@ class Task:
 
     def _note_pace(self, receipt: Receipt) -> None:
         for topic in self.topics:
-            before, after = (clocks.get(merge_clock(topic)) for clocks in (self.clocks, receipt.clocks))
+            clock = merge_clock(topic)
+            before, after = self.clocks.get(clock), receipt.clocks.get(clock)
             offset = receipt.positions.get(topic, {}).get(self.id.partition)
             read = 0 if offset is None else offset - self.positions[topic][self.id.partition]
             if before is not None and after is not None and read > 0:

@@ -78,13 +78,13 @@ class UncommittedLimits:
 
 def uncommitted_bytes(tasks: Iterable[Task]) -> int:
     """What a rollback of all tasks would undo, in bytes."""
-    return sum(task.gauges.get("uncommitted_bytes", 0) for task in tasks if task.current != task.committed)
+    return sum(task.gauges.get("uncommitted_bytes", 0) for task in tasks if task.is_ahead)
 
 
 def rollback_us_of_slots(tasks: Iterable[Task]) -> dict[int, int]:
     """By slot, about how long its tasks would take to roll back, in microseconds."""
     found: dict[int, int] = {}
     for task in tasks:
-        if task.current != task.committed:
+        if task.is_ahead:
             found[task.slot] = found.get(task.slot, 0) + task.gauges.get("rollback_us", 0)
     return found

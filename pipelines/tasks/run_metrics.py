@@ -97,8 +97,9 @@ class RunMetrics:
         """Note an accepted epoch of a task; ``counts`` are those of the task, ``EpochMetrics.nodes`` those of nodes."""
         self._sensors[TASK, task, "", "process"].record(metrics.records)
         self._sensors[TASK, task, "", _LATENESS].record_all(metrics.lateness_ms)
+        dropped = sum([count for name, count in counts.items() if name in DROPS])
         for name, value in (
-            ("dropped-records", sum(counts.get(name, 0) for name in DROPS)),
+            ("dropped-records", dropped),
             *((name, counts.get(count, 0)) for count, name in _LATE.items()),
         ):
             sensor = self._sensors[TASK, task, "", name]
