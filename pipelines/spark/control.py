@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -160,7 +160,7 @@ class ControlPanel:
         self._control.report(
             rows,
             self._reading,
-            [asdict(reading) for reading in progress.readings],
+            msgspec.to_builtins(progress.readings),
             is_last=progress.state in LAST_STATES,
         )
         self._control.report_waiting(progress.message)

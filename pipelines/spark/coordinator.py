@@ -1044,8 +1044,10 @@ class Coordinator:
         return found
 
     def _may_end(self, task: Task, unended: Collection[int]) -> bool:
-        """Whether everything that sends to the task has ended, and it has not, or rows have come back to it; ``unended``
-        are the sub-topologies with tasks that have not."""
+        """Whether everything that sends to the task has ended, and it has not, or rows have come back to it.
+
+        ``unended`` are the sub-topologies with tasks that have not.
+        """
         has_more = any(edge.source in unended for edge in self._sub_topology(task).edges_in if not edge.leads_back)
         return not has_more and (task.id not in self._ended or bool(task.pending))
 

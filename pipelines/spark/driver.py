@@ -82,6 +82,9 @@ been written before what the request is about."""
 QUIET_REQUESTS_EVERY_S = 0.5
 """The same while the run is told of records."""
 REPORT_EVERY_S = 0.5
+REPORT_SHARE = 0.05
+"""The share of the time that goes into reports at most, unless they are further apart than ``QUIET_REPORT_EVERY_S``:
+with many tasks a report takes long."""
 QUIET_REPORT_EVERY_S = 15.0
 """While nothing waits and nothing changes; heartbeats and readings come without reports."""
 HURRY_S = 1.0
@@ -155,6 +158,7 @@ class _Clock:
 
     commit: float = field(default_factory=time.monotonic)
     report: float = 0.0
+    reports_apart: float = REPORT_EVERY_S
     ends: float = 0.0
     topics: float = field(default_factory=time.monotonic)
     evened: float = field(default_factory=time.monotonic)
@@ -326,7 +330,8 @@ class Driver:
     def _has_more(self) -> bool:
         """Whether it is known that records wait, from topics or from other tasks."""
         tasks = self._coordinator.tasks.values()
-        return self._lag() > 0 or any(task.pending or task.letters for task in tasks)
+        is_behind = any(total_lag([task], self._ends) for task in tasks)
+        return is_behind or any(task.pending or task.letters for task in tasks)
 
     def _state(self, result: EpochResult | None) -> str:
         if self._is_paused:
@@ -890,7 +895,8 @@ class Driver:
 
     def _report(self, state: str, *, now: bool = False) -> None:
         since_s = time.monotonic() - self._clock.report
-        if not now and (since_s < REPORT_EVERY_S or (since_s < QUIET_REPORT_EVERY_S and self._is_as_reported(state))):
+        is_soon = since_s < self._clock.reports_apart
+        if not now and (is_soon or (since_s < QUIET_REPORT_EVERY_S and self._is_as_reported(state))):
             return
         self._reported = self._to_report(state)
         self._clock.report = time.monotonic()
@@ -924,3 +930,5 @@ class Driver:
         )
         self._control.report(progress, coordinator.tasks.values(), self._ends)
         self._on_progress(progress)
+        wanted_s = (time.monotonic() - self._clock.report) / REPORT_SHARE
+        self._clock.reports_apart = min(max(REPORT_EVERY_S, wanted_s), QUIET_REPORT_EVERY_S)

@@ -177,8 +177,9 @@ class RunMetrics:
         ]
         found.append(Reading(group=UPDATER, name="active-restoring-tasks", value=len(self._remaining)))
         for (group, task, part, name), sensor in sorted(self._sensors.items()):
+            tags = _tags(group, task, part)
             found += [
-                Reading(group=group, name=f"{name}-{which}", tags=_tags(group, task, part), value=value)
+                Reading(group=group, name=f"{name}-{which}", tags=tags, value=value)
                 for which, value in _shown(name, sensor)
             ]
         found += [

@@ -18,10 +18,14 @@ from weir.state.commit.log import COMMITS, file_version
 from weir.state.commit.record import RECORDS
 from weir.state.commit.tables import file_actions
 from weir.state.storage.places import Place, table_at
+from weir.state.types import FileEntry
 
 ROLL_UP_EVERY_ROWS = 500
 ROWS_A_FILE = 10_000
 """A file with this many rows is full: later roll-ups leave it alone."""
+BYTES_A_FILE = 128 << 20
+"""So is one whose records have about this many bytes, as many as are in memory at a time; a row of 10,000 tasks has some
+millions."""
 
 
 def rows_to_roll_up(files: pl.DataFrame) -> int:
@@ -44,13 +48,25 @@ def roll_up(app_folder: Place, through: int) -> int:
     newest_commit = files.filter(pl.col("max.kind") == "commit")["version"].max()
     old = files.filter((pl.col("version") <= through) & (pl.col("version") != newest_commit)).sort("version")
     singles = old.filter(pl.col("num_records") == 1)
-    started = old.filter(pl.col("num_records").is_between(2, ROWS_A_FILE - 1)).tail(1)
-    if singles.is_empty() or singles.height + started.height < 2:
+    if singles.is_empty():
         return 0
-    rows = [_without_files(_read(folder, singles)), *([_read(folder, started)] if started.height else [])]
-    entry = write_file(app_folder, COMMITS, pl.concat(rows).sort("generation", "epoch"))
-    is_done = replace_files(folder, pl.concat([started, singles]), [entry], is_data_changed=True)
+    rows_a_file = max(2, BYTES_A_FILE // _longest(folder, files.filter(pl.col("version") == newest_commit)))
+    started = old.filter(pl.col("num_records").is_between(2, min(ROWS_A_FILE, rows_a_file) - 1)).tail(1)
+    if singles.height + started.height < 2:
+        return 0
+    entries, first = list[FileEntry](), max(1, rows_a_file - sum(started["num_records"]))
+    for begin, count in ((0, first), *((at, rows_a_file) for at in range(first, singles.height, rows_a_file))):
+        rows = [_without_files(_read(folder, singles.slice(begin, count)))]
+        if not entries and started.height:
+            rows.append(_read(folder, started))
+        entries.append(write_file(app_folder, COMMITS, pl.concat(rows).sort("generation", "epoch")))
+    is_done = replace_files(folder, pl.concat([started, singles]), entries, is_data_changed=True)
     return singles.height if is_done else 0
+
+
+def _longest(folder: Place, files: pl.DataFrame) -> int:
+    """The bytes of the longest record; 1 if there are no files."""
+    return max(_read(folder, files)["record"].str.len_bytes(), default=1) if files.height else 1
 
 
 def _read(folder: Place, files: pl.DataFrame) -> pl.DataFrame:

@@ -79,6 +79,19 @@ def test_a_full_file_is_not_rewritten(tmp_path, driver, monkeypatch):
     assert [one.epoch for one in commits_above(folder, file_actions(DeltaTable(folder)), 0)] == list(range(1, 25))
 
 
+def test_a_file_has_only_as_many_rows_as_fit_into_memory_at_a_time(tmp_path, driver, monkeypatch):
+    length = read_rows(tmp_path / "app" / COMMITS.name)["record"].str.len_bytes().max()
+    monkeypatch.setattr(rollup, "BYTES_A_FILE", 7 * length // 2)
+    assert roll_up(tmp_path / "app", THROUGH_ALL) == 8
+    assert log_files(tmp_path) == [1, 2, 3, 3]
+    driver.commit(record(tmp_path, 1, 9))
+    driver.commit(record(tmp_path, 1, 10))
+    assert roll_up(tmp_path / "app", THROUGH_ALL) == 2
+    assert log_files(tmp_path) == [1, 1, 3, 3, 3]
+    folder = tmp_path / "app" / COMMITS.name
+    assert [one.epoch for one in commits_above(folder, file_actions(DeltaTable(folder)), 0)] == list(range(1, 11))
+
+
 def test_after_a_roll_up_the_driver_keeps_committing_and_the_next_one_claims(tmp_path, driver):
     roll_up(tmp_path / "app", THROUGH_ALL)
     driver.commit(record(tmp_path, 1, 9))
