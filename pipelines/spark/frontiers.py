@@ -56,6 +56,11 @@ class Frontiers:
                 if (found := self._frontier(task)) is not None:
                     self._of[task.id] = found
 
+    @property
+    def may_hold(self) -> bool:
+        """Whether rows of a task may have to wait for others: not if each task reads one topic and nothing else."""
+        return bool(self._topology.edges) or any(len(each.sources) > 1 for each in self._topology.sub_topologies)
+
     def marks(self, task: Task, *, reads: Collection[str]) -> tuple[Mark, ...]:
         """Of the sources that have more, other than the topics that the task ``reads``, the two furthest behind."""
         marks = [mark for mark, _ in self._least(task)]

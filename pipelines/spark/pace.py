@@ -273,16 +273,17 @@ def divided(
 ) -> dict[TaskId, float]:
     """``total``, of seconds or records, by weight, where what one does not need goes to those that need more. Besides,
     there are ``others`` of weight 1 that need nothing."""
-    found, left, wanting = dict[TaskId, float](), total, dict(needs)
+    found, left = dict[TaskId, float](), total
+    wanting = [(task, need, weights[task]) for task, need in needs.items()]
     while wanting:
-        weight = sum([weights[task] for task in wanting]) + others
-        parts = {task: left * weights[task] / weight for task in wanting}
-        content = [task for task, need in wanting.items() if need <= parts[task]]
-        is_last = not (content or others)
-        found |= {task: parts[task] for task in (wanting if is_last else content)}
+        weight = sum([each for _, _, each in wanting]) + others
+        parts = [(task, need, each, left * each / weight) for task, need, each in wanting]
+        wanting = [(task, need, each) for task, need, each, part in parts if need > part]
+        is_last = len(wanting) == len(parts) and not others
+        found |= {task: part for task, need, _, part in parts if is_last or need <= part}
         if is_last:
             break
-        left -= sum([wanting.pop(task) for task in content])
+        left -= sum([need for _, need, _, part in parts if need <= part])
         others = 0
     return found
 
@@ -296,7 +297,7 @@ def by_priority(
     """``evenly``, but what the tasks of a slot would take of it is divided among them by priority (1 if not given)."""
     found = dict(evenly)
     for tasks in slots:
-        total = sum(min(needs[task], evenly[task]) for task in tasks)
+        total = sum([min(needs[task], evenly[task]) for task in tasks])
         needs_here = {task: needs[task] for task in tasks}
         parts = divided(total, needs_here, {task: priorities.get(task, 1) for task in tasks})
         for task, part in parts.items():

@@ -49,6 +49,8 @@ class Stalls:
 
     def note(self, frontiers: Frontiers, tasks: Mapping[TaskId, Task], now_ms: int) -> None:
         """Remember which sources rows wait for after an epoch, and say so in the tasks that the rows wait for."""
+        if not frontiers.may_hold:
+            return
         waited_for = {id: via[0] for id, task in tasks.items() if (via := frontiers.waited_for(task, by_topics=True))}
         self._stalls = {
             id: self._stalls.get(id) or _Stall(_place(tasks[id]), now_ms)

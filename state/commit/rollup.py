@@ -24,8 +24,8 @@ ROLL_UP_EVERY_ROWS = 500
 ROWS_A_FILE = 10_000
 """A file with this many rows is full: later roll-ups leave it alone."""
 BYTES_A_FILE = 128 << 20
-"""So is one whose records have about this many bytes, as many as are in memory at a time; a row of 10,000 tasks has some
-millions."""
+"""So is one whose records have about this many bytes, as many as are in memory at a time; a row of 10,000 tasks has
+millions of them."""
 
 
 def rows_to_roll_up(files: pl.DataFrame) -> int:
