@@ -34,7 +34,7 @@ def lines_of(work: Callable[[], object]) -> int:
 def test_a_start_with_ten_times_the_tasks_is_ten_times_the_work(tmp_path):
     few, many = (
         lines_of(lambda: Turns(tmp_path / str(tasks), tasks, 2, slots=4).close())  # noqa: B023
-        for tasks in (40, 400)
+        for tasks in (100, 1_000)
     )
     assert many < 11 * few
 
@@ -58,7 +58,7 @@ def turns(tmp_path) -> Iterator[Callable[[int, int], Turns]]:
 
 @pytest.mark.parametrize("sub_topologies", [1, 4])
 def test_ten_times_the_tasks_are_ten_times_the_work(turns, sub_topologies):
-    few, many = turns(40, sub_topologies), turns(400, sub_topologies)
+    few, many = turns(100, sub_topologies), turns(1_000, sub_topologies)
     for work in (
         lambda driver: driver.run(1, 1.0),
         lambda driver: driver.run(1, 0.0),
