@@ -1,21 +1,26 @@
 """librdkafka's consumer of one topic partition, read as columns.
 
 confluent-kafka's makes a Python object of every record, which cost more than the rest of an epoch (docs/adr/0007). The
-consumer is the "simple" one: it has no group, and offsets are up to the caller.
+consumer is the "simple" one: it has no group, offsets are up to the caller, and each partition has a queue of its own,
+so that many share a client (docs/adr/0017).
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException
 
 from weir.infra.kafka.columns import RecordColumns, address_of
-from weir.infra.kafka.librdkafka import CONSUMER, OK, new_client, new_conf, rdkafka
+from weir.infra.kafka.fetching import Fetching
+from weir.infra.kafka.librdkafka import OK, rdkafka
+from weir.infra.kafka.shared_clients import SharedClient, SharedClients
 
 NO_LIMIT = 2**63 - 1
+
+_clients, _fetching = SharedClients(), Fetching()
+"""Of this process; ``_fetching.lock`` guards both."""
 
 
 class PartitionConsumer:
@@ -24,7 +29,7 @@ class PartitionConsumer:
     Errors of single brokers and connections are left to librdkafka, which logs and repairs them: another broker may
     still serve.
 
-    It is never garbage-collected before ``close``: its threads keep running.
+    It is never garbage-collected before ``close``: the client's threads keep running.
 
     Raises:
         KafkaException: A property or the topic's name is invalid or cannot be used.
@@ -33,34 +38,39 @@ class PartitionConsumer:
     def __init__(
         self, properties: Mapping[str, object], topic: str, partition: int, *, with_headers: bool = False
     ) -> None:
-        self._partition = partition
-        self._is_started = False
-        kafka = rdkafka()
-        self._client = new_client(CONSUMER, new_conf(properties))
-        self._topic = kafka.rd_kafka_topic_new(self._client, topic.encode(), None)
-        if not self._topic:
-            kafka.rd_kafka_destroy(self._client)
-            raise KafkaException(
-                KafkaError(
-                    KafkaError._INVALID_ARG,
-                    f"topic {topic!r} cannot be read: {KafkaError(kafka.rd_kafka_last_error()).str()}",
-                )
-            )
-        self._columns = RecordColumns(
-            address_of(kafka.rd_kafka_message_timestamp),
-            address_of(kafka.rd_kafka_yield),
-            self._client,
-            address_of(kafka.rd_kafka_message_headers) if with_headers else None,
-            address_of(kafka.rd_kafka_header_get_all) if with_headers else None,
-        )
+        self._properties, self._topic, self._partition, self._with_headers = properties, topic, partition, with_headers
+        self._handle: int | None = None
+        with _fetching.lock:
+            self._join()
 
     def start(self, offset: int) -> None:
-        """Fetch from ``offset`` on; what was fetched before is discarded."""
-        self.stop()
-        if rdkafka().rd_kafka_consume_start(self._topic, self._partition, offset) != OK:
-            raise KafkaException(KafkaError(rdkafka().rd_kafka_last_error()))
-        self._is_started = True
-        self._columns.begin_at(offset)
+        """Fetch from ``offset`` on; what was fetched before is discarded.
+
+        Raises:
+            KafkaException: There is no client for it; another call tries again.
+        """
+        with _fetching.lock:
+            self.stop()
+            if self._handle is None or not _clients.suits(self._client, self._properties):
+                self._leave()
+                self._join()
+            self._columns.begin_at(offset)
+            self._fetch()
+
+    def resume(self) -> None:
+        """Fetch on where it stopped, if it did; what was collected stays."""
+        with _fetching.lock:
+            if self.is_fetching:
+                return
+            if self._columns.found.rows:
+                self._fetch()
+            else:
+                self.start(self.next_offset)
+
+    @property
+    def is_fetching(self) -> bool:
+        """False before ``start`` and after ``stop``, which others may cause, too."""
+        return self in _fetching
 
     def consume(self, timeout_s: float, *, end: int, until_ms: int = NO_LIMIT, max_bytes: int = NO_LIMIT) -> bool:
         """Collect what was fetched, waiting ``timeout_s`` for a first record; ``take`` hands it out.
@@ -68,13 +78,15 @@ class PartitionConsumer:
         True if it stopped at a bound: after the last record before ``end``, after the first one later than
         ``until_ms``, or after the one with which everything collected reaches ``max_bytes``.
         """
-        found = self._columns.found
-        found.end, found.until_ms, found.max_bytes = end, until_ms, max_bytes
-        found.is_complete, found.error = 0, OK
-        rdkafka().rd_kafka_consume_callback(
-            self._topic, self._partition, round(timeout_s * 1000), self._columns.take, self._columns.pointer
-        )
-        rdkafka().rd_kafka_poll(self._client, 0)
+        with _fetching.work(self):
+            self.resume()
+            found = self._columns.found
+            found.end, found.until_ms, found.max_bytes = end, until_ms, max_bytes
+            found.is_complete, found.error = 0, OK
+            rdkafka().rd_kafka_consume_callback(
+                self._handle, self._partition, round(timeout_s * 1000), self._columns.take, self._columns.pointer
+            )
+        rdkafka().rd_kafka_poll(self._client.pointer, 0)
         if found.is_out_of_memory:
             raise MemoryError
         return bool(found.is_complete)
@@ -103,23 +115,52 @@ class PartitionConsumer:
         return self._columns.frame()
 
     def connect(self, timeout_s: float) -> None:
-        """Connect to the brokers and ask them for the topic; those that are unreachable are connected to later."""
-        metadata = ctypes.c_void_p()
-        if (
-            rdkafka().rd_kafka_metadata(self._client, 0, self._topic, ctypes.byref(metadata), round(timeout_s * 1000))
-            == OK
-        ):
-            rdkafka().rd_kafka_metadata_destroy(metadata)
+        """Connect to the brokers and ask them for the topic, unless the client has; those that are unreachable are
+        connected to later."""
+        self._client.connect(self._topic, self._handle, timeout_s)
 
     def stop(self) -> None:
-        """Fetch no more until ``start``."""
-        if self._is_started:
-            rdkafka().rd_kafka_consume_stop(self._topic, self._partition)
-            self._is_started = False
+        """Fetch no more until it is used again."""
+        with _fetching.lock:
+            if self.is_fetching:
+                _fetching.remove(self)
+                rdkafka().rd_kafka_consume_stop(self._handle, self._partition)
 
     def close(self) -> None:
         """Call it once; nothing may be called afterwards."""
+        with _fetching.lock:
+            self._leave()
+
+    def _fetch(self) -> None:
+        _fetching.add(self, _clients.crowd.fetching)
+        if rdkafka().rd_kafka_consume_start(self._handle, self._partition, self.next_offset) != OK:
+            _fetching.remove(self)
+            raise KafkaException(KafkaError(rdkafka().rd_kafka_last_error()))
+
+    def _join(self) -> None:
+        """Find a client, and have a handle of the topic there."""
+        kafka = rdkafka()
+        client = _clients.join(self._properties, self._topic, self._partition)
+        handle: int | None = kafka.rd_kafka_topic_new(client.pointer, self._topic.encode(), None)
+        if not handle:
+            error = KafkaError(kafka.rd_kafka_last_error()).str()
+            _clients.leave(client, self._topic, self._partition)
+            raise KafkaException(
+                KafkaError(KafkaError._INVALID_ARG, f"topic {self._topic!r} cannot be read: {error}")
+            )
+        self._client, self._handle = client, handle
+        self._columns = RecordColumns(
+            address_of(kafka.rd_kafka_message_timestamp),
+            address_of(kafka.rd_kafka_yield),
+            client.pointer,
+            address_of(kafka.rd_kafka_message_headers) if self._with_headers else None,
+            address_of(kafka.rd_kafka_header_get_all) if self._with_headers else None,
+        )
+
+    def _leave(self) -> None:
         self.stop()
-        rdkafka().rd_kafka_topic_destroy(self._topic)
-        rdkafka().rd_kafka_destroy(self._client)
-        self._columns.close()
+        if self._handle is not None:
+            rdkafka().rd_kafka_topic_destroy(self._handle)
+            _clients.leave(self._client, self._topic, self._partition)
+            self._columns.close()
+        self._handle = None

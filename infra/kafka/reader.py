@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import polars as pl
@@ -104,9 +105,9 @@ class PartitionReader:
             OffsetGoneError: The log begins after ``start``, or was truncated.
             KafkaException: The broker refuses (authorization, unknown topic); connection errors are waited out.
         """
-        if self._handed_out != start:
+        is_there, self._handed_out = self._handed_out == start, _NOWHERE  # after an error below the next read seeks
+        if not is_there:
             self._seek(start)
-        self._handed_out = _NOWHERE  # an error below loses what was fetched: the next read seeks
         next_offset = self._collect(
             start, end, NO_LIMIT if until_time_ms is None else until_time_ms, max_bytes, patience_s
         )
@@ -127,6 +128,16 @@ class PartitionReader:
             kept = pl.DataFrame(kept.rows(), schema=self._schema, orient="row")  # releases the buffers of all records
         self._fetched, self._handed_out = kept, next_offset
         return RawRecords(self.topic, self.partition, fetched[:count], next_offset, next_time_ms)
+
+    def fetch_ahead(self, start: int) -> None:
+        """Fetch from ``start`` on, where the next read begins, if that does not go on anyway. Errors are left to it."""
+        with suppress(KafkaException):
+            if self._handed_out == start:
+                self._consumer.resume()
+            else:
+                self._handed_out = _NOWHERE
+                self._seek(start)
+                self._handed_out = start
 
     def take_back(self, records: RawRecords, offset: int) -> None:
         """Keep the last read's records from ``offset`` on for the next read, which starts there; once more, with an
@@ -156,6 +167,8 @@ class PartitionReader:
         if self._handed_out == _NOWHERE:
             self._consumer.stop()
             return True
+        if not self._consumer.is_fetching:
+            return self._fetched.is_empty()
         before = self._consumer.next_offset
         self._consumer.consume(0.0, end=NO_LIMIT, max_bytes=1)
         found = self._consumer.take()

@@ -74,6 +74,11 @@ class LogConsumer:
         headers, self._headers = self._headers, []
         return found.with_columns(pl.Series("headers", headers, record_schema(with_headers=True)["headers"]))
 
+    is_fetching = True
+
+    def resume(self) -> None:
+        """Nothing is fetched ahead."""
+
     def stop(self) -> None:
         """Nothing is fetched ahead."""
 
