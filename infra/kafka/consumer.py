@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from weir.infra.kafka.columns import RecordColumns, address_of
 from weir.infra.kafka.fetching import Fetching
 from weir.infra.kafka.librdkafka import OK, rdkafka
-from weir.infra.kafka.shared_clients import SharedClient, SharedClients
+from weir.infra.kafka.shared_clients import SharedClients
 
 NO_LIMIT = 2**63 - 1
 
@@ -145,9 +145,7 @@ class PartitionConsumer:
         if not handle:
             error = KafkaError(kafka.rd_kafka_last_error()).str()
             _clients.leave(client, self._topic, self._partition)
-            raise KafkaException(
-                KafkaError(KafkaError._INVALID_ARG, f"topic {self._topic!r} cannot be read: {error}")
-            )
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"topic {self._topic!r} cannot be read: {error}"))
         self._client, self._handle = client, handle
         self._columns = RecordColumns(
             address_of(kafka.rd_kafka_message_timestamp),
