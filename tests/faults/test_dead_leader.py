@@ -13,23 +13,35 @@ from weir.infra.kafka.reader import PartitionReader
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker]
 
-TOPIC, PLACE = "visits", ("visits", 0)
+TOPIC, OTHER, PLACE = "visits", "pages", ("visits", 0)
 FIRST, SECOND = BROKERS
 LIMIT_S = 60.0
 
 
 def test_the_log_goes_on_under_its_new_leader_and_nobody_asks_the_dead_one_for_long(tmp_path):
+    """And a partition that is read through the same client goes on all the time."""
     with kafka_cluster(tmp_path / "cluster") as cluster:
         cluster.create_topic(TOPIC, FIRST, SECOND)
         servers = {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}
-        producer, reader = Producer(servers), PartitionReader(servers, *PLACE)
+        cluster.create_topic(OTHER, SECOND, FIRST)
+        producer, reader, beside = (
+            Producer(servers),
+            PartitionReader(servers, *PLACE),
+            PartitionReader(servers, OTHER, 0),
+        )
         admin = KafkaAdmin(cluster.bootstrap_servers, time_limit_s=4.0)
         producer.produce(TOPIC, b"before")
+        producer.produce(OTHER, b"before")
         assert producer.flush(LIMIT_S) == 0
         assert admin.log_ends([PLACE]) == {PLACE: LogEnd(1, 0)}
         assert reader.read(0, 1).next_offset == 1
+        assert beside.read(0, 1).next_offset == 1
 
         cluster.kill(FIRST)
+        producer.produce(OTHER, b"after")
+        assert producer.flush(LIMIT_S) == 0
+        assert reader.read(1, 2, patience_s=0.1).next_offset == 1
+        assert beside.read(1, 2, patience_s=LIMIT_S).frame["value"].to_list() == [b"after"], "its leader is there"
         with pytest.raises(
             BrokerUnreachableError
         ):  # now the client has heard from the other one that the dead one leads
@@ -47,3 +59,5 @@ def test_the_log_goes_on_under_its_new_leader_and_nobody_asks_the_dead_one_for_l
         wait_for(lambda: ends() == {PLACE: LogEnd(2, 1)}, "the new leader is asked", LIMIT_S)
         wait_for(lambda: reader.read(1, 2).next_offset == 2, "the new leader is read", LIMIT_S)
         assert admin.beginning_offsets([PLACE]) == {PLACE: 0}
+        for each in (reader, beside):
+            each.close()
