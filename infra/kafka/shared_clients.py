@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -101,11 +102,15 @@ class SharedClients:
         return client
 
     def leave(self, client: SharedClient, topic: str, partition: int) -> None:
-        """The topic partition is not read through ``client`` any more, which ends if it was the last one."""
+        """The topic partition is not read through ``client`` any more, which ends if it was the last one.
+
+        Nobody waits for that: librdkafka 2.16 never returns once a topic that was read has been deleted.
+        """
         client.read.remove((topic, partition))
         if not client.read:
             self._clients = [each for each in self._clients if each[1] is not client]
-            rdkafka().rd_kafka_destroy(client.pointer)
+            end = threading.Thread(target=rdkafka().rd_kafka_destroy, args=[client.pointer], daemon=True)
+            end.start()
 
 
 def _lowered(properties: Mapping[str, object], crowd: Crowd) -> Mapping[str, object]:
