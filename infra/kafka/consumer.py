@@ -87,13 +87,15 @@ class PartitionConsumer:
                 self._handle, self._partition, round(timeout_s * 1000), self._columns.take, self._columns.pointer
             )
         rdkafka().rd_kafka_poll(self._client.pointer, 0)
+        if self.at_end is not None:  # it is told only once, and control records may come before it
+            found.next_offset = max(found.next_offset, self.at_end)
         if found.is_out_of_memory:
             raise MemoryError
         return bool(found.is_complete)
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record that was collected."""
+        """The offset after the last record that was collected, or of the partition's end if that was met after it."""
         return int(self._columns.found.next_offset)
 
     @property

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.pipelines.spark.log_consumer import log_reader
+from tests.waiting import wait_for
 from weir.infra.kafka.raw_records import OffsetGoneError, RawRecords
 from weir.infra.kafka.reader import PartitionReader
 
@@ -244,6 +245,22 @@ def test_aborted_transactions_and_markers_are_passed_over(reading, broker, topic
     found = reader.read(0, 6)
     assert (found.frame["value"].to_list(), offsets(found)) == ([b"a", b"c"], [0, 4])
     assert_reaches(reader, found.next_offset, 6)
+
+
+def test_what_is_taken_back_before_a_marker_at_the_end_is_read_to_the_end_again(reading, broker, kafka_admin, topic):
+    """librdkafka tells only once that the partition ends."""
+    name = topic()
+    producer = Producer({"bootstrap.servers": broker, "transactional.id": name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(name, b"a")
+    producer.commit_transaction()
+    wait_for(lambda: kafka_admin.end_offsets([(name, 0)]) == {(name, 0): 2}, "the marker is there", 10)
+    reader = reading(name)
+    for _ in range(3):
+        found = reader.read(0, 2)
+        assert (offsets(found), found.next_offset) == ([0], 2)
+        reader.take_back(found, 0)
 
 
 def test_a_range_without_records_moves_the_position_to_its_end(reading, broker, topic):
