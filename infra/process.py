@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +32,31 @@ def end_with(parent: int, ended_by: signal.Signals, libc: ctypes.CDLL | None = N
     """Have the kernel send ``ended_by`` to this process when ``parent`` ends; False if it has already ended."""
     (libc or ctypes.CDLL(None, use_errno=True)).prctl(_PR_SET_PDEATHSIG, int(ended_by), 0, 0, 0)
     return os.getppid() == parent
+
+
+def when_ended(pid: int, ticks: int | None, call: Callable[[], None]) -> bool:
+    """Have ``call`` made in a thread of its own once a process of this user ends, which ``start_ticks`` identifies and
+    which need not be the parent; False if it has already ended."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    if start_ticks(pid) != ticks:  # its pid was given again before
+        os.close(watched)
+        return False
+
+    def wait() -> None:
+        select.select([watched], [], [])
+        call()
+
+    threading.Thread(target=wait, name=f"end of {pid}", daemon=True).start()
+    return True
+
+
+def this_machine() -> str:
+    """A name that no two hosts share, nor two containers of one, as long as they are up."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{socket.gethostname()} {boot}"
 
 
 def close_files(umask: str) -> None:

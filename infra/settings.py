@@ -77,6 +77,11 @@ class Settings(BaseModel):
     """On how many other executors of the cluster each task has a standby, which follows its stores."""
     driver_host: str = "127.0.0.1"
     """The address at which executors reach the driver; by default none but those of this host do."""
+    query_host: str = ""
+    """The address at which each executor of a cluster answers queries, such as ``0.0.0.0``; by default the one by which
+    Spark knows it."""
+    query_port: int = Field(default=0, ge=0, le=65_520)
+    """The port where it does, or one of the 15 after that if it is taken; 0 means one that the system picks."""
     max_epoch_records: int = Field(default=1_000_000, ge=1)
     """The most records that an epoch reads, over all tasks; of each topic, where a task reads several."""
     max_epoch_bytes: int = Field(default=256 << 20, ge=1 << 10)

@@ -1,58 +1,41 @@
-"""Queries of an application's local stores from any process of the host, while it runs or afterwards.
+"""Queries of an application's stores from any process, while it runs or afterwards.
 
-Every answer carries the input position that it reflects. The stores themselves are in ``weir.state.stores``. Answers
-come from the tasks whose state is on this host, so with several hosts each knows only its part. Threads may share a
-reader: their reads take turns, since a process can open a store only once.
+Every answer carries the input position that it reflects. Tasks whose stores are on this host are read from disk
+(``weir.pipelines.queries.local``); on a cluster, executors on other hosts are asked for theirs
+(``weir.pipelines.queries.cluster``). Threads may share a reader.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import glob
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import polars as pl
 
 from weir.pipelines.application import Application
-from weir.pipelines.committed_input import commit_with, input_before
 from weir.pipelines.errors import QueryError
+from weir.pipelines.queries.contract import AwayError, Location, Question, TaskAnswer, TaskStores
+from weir.pipelines.queries.elsewhere import Elsewhere
+from weir.pipelines.queries.local import UNHEARD, LocalStores, take_least
 from weir.pipelines.serdes.partitioner import murmur2
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.row_type import RowType, key_frame
-from weir.pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.commit.protocol import newest_commit
-from weir.state.engine.backing import reading_own
-from weir.state.engine.contract import StateView
-from weir.state.engine.instances import current_instance
-from weir.state.engine.views import NewestView, open_reader
-from weir.state.errors import OwnStoreError
 from weir.state.storage.places import folder_at
-from weir.state.stores.access import Key, Scan, StoreTime
-from weir.state.stores.key_value import KeyValueStore
-from weir.state.stores.kinds import store_of
-from weir.state.stores.session import SessionStore
+from weir.state.stores.access import Key
 from weir.state.stores.specs import PLACE, key_columns
-from weir.state.stores.versioned import VersionedStore
-from weir.state.stores.window import WindowStore
 from weir.state.types import IsolationLevel, Positions, StoreKind, StoreSpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_POLL_S = 0.01
+_POLL_S, _AWAY_POLL_S = 0.01, 0.1
+"""How often tasks are asked again, and those that nobody can answer for."""
 _HEARS_WITHIN_S = 1.0
 """A running application tells its tasks of a commit sooner."""
-_UNHEARD = "has not heard of its newest commit"
-_TURN = Lock()
-_LAST_PLACE = (1 << 63) - 1
-"""Greater than any place in a list."""
-
-Read = Callable[[Any], pl.DataFrame]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +60,10 @@ class Query:
     """The answer must reflect the input up to these offsets, by topic and partition (Kafka's ``PositionBound``). With
     ``read_uncommitted`` the topics must be ones that the store's own tasks read; after a repartition there are none."""
     timeout: timedelta = timedelta(0)
-    """How long to wait until ``at_least`` is reached."""
+    """How long to wait until ``at_least`` is reached, and on a cluster for tasks that are being restored elsewhere."""
+    allow_stale: bool = False
+    """On a cluster, whether standbys answer for tasks whose executor cannot (Kafka Streams' ``enableStaleStores``).
+    They lack the newest commits, as the answer's position says, and what no commit covers."""
 
 
 _AS_SET = Query()
@@ -97,10 +83,11 @@ class Answer:
 
 
 class StateReader:
-    """Reads the stores of one application, from any process of the host, while it runs or afterwards.
+    """Reads the stores of one application, from any process, while it runs or afterwards.
 
     ``directory`` is the folder that ``--dir`` names, ``warehouse`` the setting of that name if it is not in the folder.
-    ``schema_registry`` holds the client properties of a schema
+    ``control_url`` is the setting of that name, by which a reader on any host finds the executors of a cluster; without
+    it, only a reader with the driver's own folder does. ``schema_registry`` holds the client properties of a schema
     registry, ``{"url": ...}``; only ``task_of`` needs it, for topics with Avro or Protobuf keys.
 
     Examples:
@@ -123,11 +110,13 @@ class StateReader:
         *,
         warehouse: Path | str | None = None,
         schema_registry: Mapping[str, str] | None = None,
+        control_url: str = "",
     ) -> None:
         self._schema_registry = dict(schema_registry or {})
         self._folder = Path(directory) / "state" / application.id
         self._warehouse = folder_at(warehouse or Path(directory) / "warehouse") / application.id
         self._application, self._topology = application, application.topology
+        self._elsewhere = Elsewhere(Path(directory), application.id, control_url)
 
     def get(self, store: str, key: Key, *, as_of: datetime | None = None, query: Query = _AS_SET) -> Answer:
         """The row of a key: one or none; of a list store, the list, one row per value. ``as_of`` is for versioned
@@ -137,8 +126,8 @@ class StateReader:
         or an object with these fields, as functions get it.
 
         Raises:
-            QueryError: The store does not exist or is of another kind, the key does not fit its columns, this host has
-                no state of it, or the position is not reached in time.
+            QueryError: The store does not exist or is of another kind, the key does not fit its columns, there is no
+                state of it, or the position is not reached, or a task's executor does not answer, in time.
 
         Examples:
             >>> from shop import app
@@ -152,16 +141,9 @@ class StateReader:
             [300]
         """
 
-        def read(found: KeyValueStore | VersionedStore) -> pl.DataFrame:
-            if isinstance(found, KeyValueStore) and PLACE in found.spec.key:
-                return _range(found, key, key)
-            keys = key_row(found.spec, key)
-            if as_of is not None:
-                keys = keys.with_columns(as_of_ms=pl.lit(_ms(as_of)))
-            return found.get_rows(keys).filter("_found").drop("_found")
-
-        kinds = (VersionedStore,) if as_of is not None else (KeyValueStore, VersionedStore)
-        return self._ask(store, kinds, read, query)
+        kinds = (StoreKind.VERSIONED,) if as_of is not None else (StoreKind.KEY_VALUE, StoreKind.VERSIONED)
+        spec = self._spec_of(store, kinds)
+        return self._ask(spec, query, look="key", lower=key_row(spec, key), as_of_ms=_ms(as_of))
 
     def range(
         self, store: str, lower: Key | None = None, upper: Key | None = None, *, query: Query = _AS_SET
@@ -174,12 +156,8 @@ class StateReader:
             >>> reader.range("spent", "ann", "bob").rows.select("customer", "cents").rows()
             [('ann', 1200), ('bob', 200)]
         """
-        return self._ask(
-            store,
-            (KeyValueStore,),
-            lambda found: _range(found, lower, upper),
-            query,
-        )
+        spec = self._spec_of(store, (StoreKind.KEY_VALUE,))
+        return self._ask(spec, query, look="range", lower=_bound(spec, lower), upper=_bound(spec, upper))
 
     def prefix(self, store: str, prefix: Any, *, query: Query = _AS_SET) -> Answer:
         """Rows whose key starts with ``prefix``, in key order: the start of the first column, or a tuple of the first
@@ -191,7 +169,8 @@ class StateReader:
             >>> reader.prefix("spent", "a").rows["customer"].to_list()
             ['ann']
         """
-        return self._ask(store, (KeyValueStore,), lambda found: _frame(found.prefix_scan(prefix)), query)
+        spec = self._spec_of(store, (StoreKind.KEY_VALUE,))
+        return self._ask(spec, query, look="prefix", lower=prefix_row(spec, prefix))
 
     def windows(
         self,
@@ -213,15 +192,9 @@ class StateReader:
             >>> reader.windows("hourly").rows["customer"].to_list()
             ['ann', 'bob']
         """
-        bounds = (_ms(from_time), _ms(to_time))
-        return self._ask(
-            store,
-            (WindowStore,),
-            lambda found: _frame(
-                found.fetch_all(*bounds) if key is None else found.fetch_between(_dictionary(found.spec, key), *bounds)
-            ),
-            query,
-        )
+        spec = self._spec_of(store, (StoreKind.WINDOW,))
+        bounds = {"from_ms": _ms(from_time), "to_ms": _ms(to_time)}
+        return self._ask(spec, query, look="windows", lower=_bound(spec, key), **bounds)
 
     def sessions(
         self,
@@ -241,24 +214,19 @@ class StateReader:
             >>> visit["window_end"] - visit["window_start"], visit["count"]
             (datetime.timedelta(seconds=600), 2)
         """
-        return self._ask(
-            store,
-            (SessionStore,),
-            lambda found: _frame(
-                found.find_sessions(_dictionary(found.spec, key), _ms(earliest_end), _ms(latest_start))
-            ),
-            query,
-        )
+        spec = self._spec_of(store, (StoreKind.SESSION,))
+        bounds = {"from_ms": _ms(earliest_end), "to_ms": _ms(latest_start)}
+        return self._ask(spec, query, look="sessions", lower=key_row(spec, key), **bounds)
 
     def committed_offset(self, store: str, topic: str, partition: int) -> int | None:
         """The offset of an input topic's partition at the store's last commit (KIP-892), behind repartitions too: every
         record before it has had all its effects on the store. None if the store does not depend on that partition, or
         before its first commit.
 
-        The store's last commit is the newest that its tasks on this host have heard of.
+        The store's last commit is the newest that its tasks have heard of.
 
         Raises:
-            QueryError: The store does not exist, or this host has no state of it.
+            QueryError: The store does not exist, or there is no state of it.
 
         Examples:
             >>> from shop import app
@@ -275,19 +243,13 @@ class StateReader:
             >>> StateReader(".weir", app).committed_position("spent")
             {'orders': {0: 3}}
         """
-        sub_topology = self._spec(store)[0]
+        sub_topology, spec = self._spec(store)
+        question = Question(look="position", store=spec.name, isolation=IsolationLevel.READ_COMMITTED)
         position: Positions = {}
-        for folder in self._task_folders(store):
-            deadline = time.monotonic() + _HEARS_WITHIN_S
-            while True:
-                with _TURN, open_reader(self._instance(folder), IsolationLevel.READ_COMMITTED) as held:
-                    reached = self._reached(held, sub_topology, folder.name, IsolationLevel.READ_COMMITTED)
-                if reached is not None:
-                    break
-                if time.monotonic() >= deadline:
-                    raise QueryError(f"task {folder.name} {_UNHEARD}; run the application, and it will")
-                time.sleep(_POLL_S)
-            _take_least(position, reached)
+        for answer in self._answers(sub_topology, question, _POSITION):
+            if answer.reached is None:
+                raise QueryError(f"task {answer.task} {UNHEARD}; run the application, and it will")
+            take_least(position, answer.reached)
         return position
 
     def kind(self, store: str) -> StoreKind:
@@ -312,14 +274,14 @@ class StateReader:
         return self._spec(store)[1]
 
     def tasks(self, store: str) -> list[str]:
-        """The stored names of the tasks that hold a part of the store on this host.
+        """The stored names of the tasks that hold a part of the store.
 
         Examples:
             >>> from shop import app
             >>> StateReader(".weir", app).tasks("spent")
             ['orders_0']
         """
-        return [folder.name for folder in self._task_folders(store)]
+        return [location.task for location in self._locations(self._spec(store)[0]) if location.has_state]
 
     def task_of(self, store: str, key: Key) -> str:
         """The task that Kafka's default partitioner assigns a key to, whether the key has a row or not.
@@ -352,41 +314,23 @@ class StateReader:
             partition = int(murmur2([encoded or b""])[0] & 0x7FFFFFFF) % count
         return f"{sub_topology.stored_name}_{partition}"
 
-    def _ask(self, store: str, kinds: tuple[type, ...], read: Read, query: Query) -> Answer:
-        sub_topology, spec = self._spec(store)
+    def _ask(self, spec: StoreSpec, query: Query, **asked: Any) -> Answer:
+        sub_topology = self._spec(spec.name)[0]
         isolation = query.isolation or self._application.state_isolation
-        deadline = time.monotonic() + query.timeout.total_seconds()
+        question = Question(store=spec.name, isolation=isolation, at_least=query.at_least, **asked)
         rows: list[pl.DataFrame] = []
         position: Positions | None = {}
-        for folder in self._task_folders(store):
-            while True:
-                instance = self._instance(folder)
-                with (
-                    _TURN,
-                    open_reader(instance, isolation) as held,
-                    _with_own_values(held, instance, spec) as snapshot,
-                ):
-                    reached = self._reached(held, sub_topology, folder.name, isolation)
-                    behind = _UNHEARD if reached is None else _behind(reached, query.at_least)
-                    if not behind or not query.at_least:
-                        opened = store_of(spec, snapshot, _time(snapshot))
-                        if not isinstance(opened, kinds):
-                            raise QueryError(
-                                f"store {store!r} is a {spec.kind.replace('_', '-')} store, which does not "
-                                "support this query"
-                            )
-                        rows.append(read(opened))
-                        break
-                if time.monotonic() >= deadline:
-                    raise QueryError(
-                        f"task {folder.name} has not reached the requested position: {behind}; wait "
-                        "longer, or check with `weir status` that the application is running"
-                    )
-                time.sleep(_POLL_S)
-            if position is None or reached is None:
+        for answer in self._answers(sub_topology, question, query):
+            if answer.rows is None:
+                raise QueryError(
+                    f"task {answer.task} has not reached the requested position: {answer.behind}; wait "
+                    "longer, or check with `weir status` that the application is running"
+                )
+            rows.append(answer.rows)
+            if position is None or answer.reached is None:
                 position = None
             else:
-                _take_least(position, reached)
+                take_least(position, answer.reached)
         position = position or {}
         missing = {
             topic: offsets
@@ -395,7 +339,7 @@ class StateReader:
         }
         if missing:
             raise QueryError(
-                f"the tasks of store {store!r} on this host do not read all the requested partitions of "
+                f"the tasks of store {spec.name!r} do not read all the requested partitions of "
                 f"{', '.join(missing)}, so their position there is unknown; ask only for partitions that they read"
                 + ("" if isolation is IsolationLevel.READ_COMMITTED else ", or with IsolationLevel.READ_COMMITTED")
             )
@@ -404,31 +348,50 @@ class StateReader:
             found = found.sort(spec.key.names())
         return Answer(rows=self._topology.finish(spec.name, found).drop(PLACE, strict=False), position=position)
 
-    def _instance(self, folder: Path) -> Path:
-        instance = current_instance(folder)
-        if instance is None:
-            raise QueryError(f"task {folder.name} has no readable state at the moment; try again")
-        return instance
+    def _answers(self, sub_topology: SubTopology, question: Question, query: Query) -> list[TaskAnswer]:
+        """What each task of a store answers, by their names; what is still behind when the time is over is among it.
 
-    def _reached(
-        self, held: NewestView, sub_topology: SubTopology, task: str, isolation: IsolationLevel
-    ) -> Positions | None:
-        """How far a task's state reflects its input.
-
-        None while it has not heard of a commit that took what was on its way to it: then that is no longer known.
+        Raises:
+            QueryError: There is no state, or nobody answers for a task in time.
         """
-        reached = load_task_row(held, POSITIONS_KEY, Positions)
-        if isolation is not IsolationLevel.READ_COMMITTED or not sub_topology.edges_in:
-            return reached
-        record = None if held.base is None else commit_with(self._warehouse, task, held.base)
-        if record is None:
-            return None
-        try:
-            before = input_before(self._topology, sub_topology, self._warehouse, record, task)
-        except FileNotFoundError:
-            return None
-        _take_least(reached, before)
-        return reached
+        deadline = time.monotonic() + query.timeout.total_seconds()
+        answers: dict[str, TaskAnswer] = {}
+        while True:
+            locations = self._locations(sub_topology)
+            pending = [each for each in locations if each.task not in answers or answers[each.task].behind]
+            away = _asked(question, pending, answers, allow_stale=query.allow_stale)
+            if not away and not any(answer.behind and answer.rows is None for answer in answers.values()):
+                break
+            if time.monotonic() >= deadline:
+                if away:
+                    raise _nobody_answers(away, query)
+                break
+            time.sleep(_AWAY_POLL_S if away else _POLL_S)
+        known = [location.task for location in locations]
+        if found := [answers[task] for task in known if task in answers and answers[task].has_state]:
+            return found
+        raise self._without_state()
+
+    def _locations(self, sub_topology: SubTopology) -> list[Location]:
+        """Where the stores of each task of a sub-topology are, by the tasks' names."""
+        local = LocalStores(self._folder, self._warehouse, self._topology)
+        if (found := self._elsewhere.locations(sub_topology, self._topology, self._folder, local)) is not None:
+            return found
+        if not (tasks := local.tasks(sub_topology)):
+            raise self._without_state()
+        return [Location(task=task, stores=local) for task in tasks]
+
+    def _without_state(self) -> QueryError:
+        return QueryError(
+            f"{self._application.id} has no state in {self._folder.parent} yet; run it first with `weir run MODULE:APP`"
+        )
+
+    def _spec_of(self, store: str, kinds: Iterable[StoreKind]) -> StoreSpec:
+        spec = self._spec(store)[1]
+        if spec.kind not in kinds:
+            kind = spec.kind.replace("_", "-")
+            raise QueryError(f"store {store!r} is a {kind} store, which does not support this query")
+        return spec
 
     def _spec(self, store: str) -> tuple[SubTopology, StoreSpec]:
         if self._application.topology.has_made_up_names:  # they are those of the newest commit
@@ -443,36 +406,59 @@ class StateReader:
             raise QueryError(f"{self._application.id} has no store {store!r}; it has {', '.join(stores) or 'none'}")
         return stores[stored]
 
-    def _task_folders(self, store: str) -> list[Path]:
-        name = self._spec(store)[0].stored_name
-        folders = [
-            folder
-            for folder in sorted(self._folder.glob(f"{glob.escape(name)}_*"))
-            if folder.name.removeprefix(f"{name}_").isdigit() and current_instance(folder) is not None
-        ]
-        if not folders:
-            raise QueryError(
-                f"{self._application.id} has no state in {self._folder.parent} yet; run it first with `weir run "
-                "MODULE:APP`"
-            )
-        return folders
+
+_POSITION = Query(timeout=timedelta(seconds=_HEARS_WITHIN_S))
 
 
-@contextmanager
-def _with_own_values(held: StateView, instance: Path, spec: StoreSpec) -> Iterator[StateView]:
-    try:
-        with reading_own(held, instance, spec) as snapshot:
-            yield snapshot
-    except OwnStoreError as error:
-        raise QueryError(str(error)) from error
+def _asked(
+    question: Question, locations: Iterable[Location], answers: dict[str, TaskAnswer], *, allow_stale: bool
+) -> dict[Location, str]:
+    """Ask for each task whoever has its stores, or else its standbys, and put what they answer into ``answers``.
+    Returns the tasks for which nobody answers, and why."""
+    together: dict[TaskStores | None, list[Location]] = {}
+    for location in locations:
+        together.setdefault(location.stores, []).append(location)
+    away: dict[Location, str] = {}
+    for stores, these in together.items():
+        found: list[TaskAnswer] = []
+        whys = {location.task: location.why for location in these}
+        if stores is not None:
+            try:
+                found = stores.answer(question, [location.task for location in these])
+            except AwayError as error:
+                whys = dict.fromkeys(whys, str(error))
+        by_task = {answer.task: answer for answer in found}
+        for location in these:
+            answer = by_task.get(location.task)
+            if answer is None or not (answer.has_state or not location.has_state):
+                why = whys[location.task] if answer is None else "has no readable state at the moment"
+                answer = _stale(question, location) if allow_stale else None
+                if answer is None:
+                    away[location] = why
+                    continue
+            answers[location.task] = answer
+    return away
 
 
-def _take_least(position: Positions, other: Positions) -> None:
-    """Add ``other`` to ``position``; of two offsets of one partition the lower counts."""
-    for topic, offsets in other.items():
-        known = position.setdefault(topic, {})
-        for partition, offset in offsets.items():
-            known[partition] = min(offset, known.get(partition, offset))
+def _stale(question: Question, location: Location) -> TaskAnswer | None:
+    """What the first standby of a task answers that can."""
+    for standby in location.standbys:
+        try:
+            (answer,) = standby.answer(dataclasses.replace(question, of_standbys=True), [location.task])
+        except AwayError:
+            continue
+        if answer.has_state:
+            return answer
+    return None
+
+
+def _nobody_answers(away: Mapping[Location, str], query: Query) -> QueryError:
+    location, why = next(iter(away.items()))
+    others = f" (and {len(away) - 1} more)" if len(away) > 1 else ""
+    stale = ""
+    if location.standbys and not query.allow_stale:
+        stale = ", or take what standbys have: `weir query --allow-stale`, in Python Query(allow_stale=True)"
+    return QueryError(f"task {location.task}{others}: {why}; try again in a moment{stale}")
 
 
 def key_row(spec: StoreSpec, key: Key) -> pl.DataFrame:
@@ -487,16 +473,22 @@ def key_row(spec: StoreSpec, key: Key) -> pl.DataFrame:
         raise QueryError(f"store {spec.name!r}: {error}") from None
 
 
-def _range(found: KeyValueStore, lower: Key | None, upper: Key | None) -> pl.DataFrame:
-    """Rows with keys from ``lower`` through ``upper``; of a list store, the whole lists."""
-    bounds = [_dictionary(found.spec, bound) for bound in (lower, upper)]
-    if PLACE in found.spec.key:
-        bounds = [bound and {**bound, PLACE: place} for bound, place in zip(bounds, (0, _LAST_PLACE), strict=True)]
-    return _frame(found.range(*bounds))
+def prefix_row(spec: StoreSpec, prefix: Any) -> pl.DataFrame:
+    """The start of a key's first column, or a tuple of its first columns, as a row of these columns.
+
+    Raises:
+        QueryError: The prefix does not fit the columns.
+    """
+    values = prefix if isinstance(prefix, tuple) else (prefix,)
+    columns = dict(list(key_columns(spec).items())[: len(values)])
+    try:
+        return key_frame(columns, values)
+    except TypeError as error:
+        raise QueryError(f"store {spec.name!r}: {error}") from None
 
 
-def _dictionary(spec: StoreSpec, key: Key | None) -> dict[str, Any] | None:
-    return None if key is None else key_row(spec, key).row(0, named=True)
+def _bound(spec: StoreSpec, key: Key | None) -> pl.DataFrame | None:
+    return None if key is None else key_row(spec, key)
 
 
 def _entering(keys: pl.DataFrame, entrance: RowType) -> pl.DataFrame:
@@ -505,23 +497,5 @@ def _entering(keys: pl.DataFrame, entrance: RowType) -> pl.DataFrame:
     return pl.DataFrame([values[: len(entrance.columns)]], schema=entrance.columns, orient="row")
 
 
-def _frame(scan: Scan[Any]) -> pl.DataFrame:
-    return scan.frame()
-
-
-def _time(snapshot: StateView) -> StoreTime:
-    return StoreTime(clocks=load_task_row(snapshot, CLOCKS_KEY, dict[str, int]), now_ms=time.time_ns() // 1_000_000)
-
-
 def _ms(moment: datetime | None) -> int | None:
     return None if moment is None else (moment - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _behind(reached: Positions, wanted: Positions) -> str:
-    """The topic partitions of the task that are behind the wanted position, as text; empty if none."""
-    return ", ".join(
-        f"{topic}-{partition} is at {reached[topic][partition]}, not {offset}"
-        for topic, offsets in wanted.items()
-        for partition, offset in offsets.items()
-        if partition in reached.get(topic, {}) and reached[topic][partition] < offset
-    )

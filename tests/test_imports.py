@@ -37,7 +37,7 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     (
         "pipelines",
         ("weir.infra",),
-        ("pipelines/spark", "pipelines/cli", "pipelines/operations", "pipelines/publishing"),
+        ("pipelines/spark", "pipelines/cli", "pipelines/operations", "pipelines/publishing", "pipelines/queries"),
     ),
     ("pipelines", ("pyspark",), ("pipelines/spark",)),
     ("infra", ("pyspark", "delta"), ("infra/spark",)),
@@ -77,9 +77,11 @@ LATE_IMPORTS = (
     "confluent_kafka.schema_registry",
     "weir.infra.prometheus",
     "weir.pipelines.spark.merging",
+    "weir.pipelines.queries.cluster",
+    "weir.pipelines.queries.remote",
 )
-"""May be imported inside functions anywhere: packages of an optional extra, a server that starts on request, and the
-Spark job of compactions, without which Dagster's definitions load no Spark."""
+"""May be imported inside functions anywhere: packages of an optional extra, a server that starts on request, the
+Spark job of compactions, without which Dagster's definitions load no Spark, and what only a cluster needs."""
 
 
 @cache

@@ -49,6 +49,7 @@ from weir.infra.control.models import (
     Instance,
     Metric,
     Minute,
+    QueryServer,
     Readings,
     Request,
     Sinks,
@@ -62,6 +63,7 @@ from weir.infra.control.rows import (
     Lease,
     MetricRow,
     MinuteRow,
+    QueryServerRow,
     RequestKind,
     RequestRow,
     TaskStatusRow,
@@ -164,7 +166,8 @@ class ControlDatabase:
                         .where(Instance.id == holder.id)
                         .values(ended_at_ms=now, state=state, error=f"replaced by {owner} ({host}, {pid})")
                     )
-                connection.execute(delete(TaskStatus).where(TaskStatus.application == application))
+                for model in (TaskStatus, QueryServer):
+                    connection.execute(delete(model).where(model.application == application))
                 return _open_lease(connection, application, owner, pid, host, now, ttl_s)
         except IntegrityError:  # somebody else inserted one after we looked
             with self._reading() as connection:
@@ -230,6 +233,28 @@ class ControlDatabase:
         statement = statement.on_conflict_do_update(index_elements=["application", "task"], set_=changed)
         with self._writing() as connection:
             connection.execute(statement, values)
+
+    def report_query_servers(self, application: str, servers: Sequence[QueryServerRow]) -> None:
+        """Replace what is known of the servers of the application's executors."""
+        with self._writing() as connection:
+            connection.execute(delete(QueryServer).where(QueryServer.application == application))
+            if servers:
+                values = [{"application": application, **asdict(server)} for server in servers]
+                connection.execute(plain_insert(QueryServer), values)
+
+    def query_servers(self, application: str) -> tuple[list[QueryServerRow], list[TaskStatusRow]]:
+        """The servers of the application's executors, and the status of its tasks as of the same moment; none of
+        either if nobody drives it, or not on a cluster."""
+        with self._reading() as connection:
+            driver = _open_instance(connection, application)
+            if driver is None or not _is_alive(driver, this_host(), _now_ms()):
+                return [], []
+            found = connection.execute(select(QueryServer.__table__).where(QueryServer.application == application))
+            servers = [QueryServerRow(**_without_application(row)) for row in found.mappings()]
+            if not servers:
+                return [], []
+            found = connection.execute(select(TaskStatus.__table__).where(TaskStatus.application == application))
+            return servers, [TaskStatusRow(**_without_application(row)) for row in found.mappings()]
 
     def report_readings(self, application: str, readings: Sequence[Mapping[str, Any]]) -> None:
         """Replace the application's readings, which are plain JSON values."""
@@ -488,7 +513,7 @@ class ControlDatabase:
             for row in connection.execute(
                 select(TaskStatus.__table__).where(TaskStatus.application.in_(known))
             ).mappings():
-                task = TaskStatusRow(**{key: row[key] for key in row if key != "application"})
+                task = TaskStatusRow(**_without_application(row))
                 tasks.setdefault(row["application"], []).append(task)
             readings, sinks, waits = (
                 _by_application(connection, value, known) for value in (Readings.readings, Sinks.sinks, Waiting.reason)
@@ -516,7 +541,18 @@ class ControlDatabase:
     def forget(self, application: str) -> None:
         """Delete everything about an application."""
         with self._writing() as connection:
-            for model in (Instance, TaskStatus, Readings, Sinks, Waiting, Watched, Request, Metric, Minute):
+            for model in (
+                Instance,
+                TaskStatus,
+                QueryServer,
+                Readings,
+                Sinks,
+                Waiting,
+                Watched,
+                Request,
+                Metric,
+                Minute,
+            ):
                 connection.execute(delete(model).where(model.application == application))
 
     def _replace(self, model: type[Base], applications: Sequence[str], values: Mapping[str, Any]) -> None:
@@ -671,6 +707,10 @@ def _open_instance(connection: Connection, application: str) -> Row[Any] | None:
     return connection.execute(
         select(Instance.__table__).where(Instance.application == application, Instance.ended_at_ms.is_(None))
     ).first()
+
+
+def _without_application(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: row[key] for key in row if key != "application"}
 
 
 def _by_minute(*conditions: ColumnElement[bool]) -> Select[Any]:

@@ -16,7 +16,7 @@ from threading import Event, Thread
 from typing import Any, TypeVar
 
 from weir.infra.control.database import ControlDatabase, ControlDatabaseError, LeaseHeldError, this_host
-from weir.infra.control.rows import Lease, MetricRow, RequestRow, TaskStatusRow
+from weir.infra.control.rows import Lease, MetricRow, QueryServerRow, RequestRow, TaskStatusRow
 
 log = logging.getLogger("weir.control")
 
@@ -144,6 +144,10 @@ class DriverControl:
 
         if sinks != self._sinks:
             self._try(None, write)
+
+    def report_query_servers(self, servers: Sequence[QueryServerRow]) -> None:
+        """Write where executors answer queries."""
+        self._try(None, lambda database: database.report_query_servers(self.application, servers))
 
     def report_waiting(self, reason: str) -> None:
         """Write why the driver waits, or an empty text, if that has changed."""

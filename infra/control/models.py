@@ -79,6 +79,19 @@ class TaskStatus(Base):
     updated_at_ms: Mapped[int]
 
 
+class QueryServer(Base):
+    """Where an executor of a running application answers queries, and the token that it asks for."""
+
+    __tablename__ = "weir_query_servers"
+    application: Mapped[str] = mapped_column(primary_key=True)
+    executor: Mapped[str] = mapped_column(primary_key=True)
+    host: Mapped[str]
+    port: Mapped[int]
+    token: Mapped[str]
+    machine: Mapped[str]
+    folder: Mapped[str]
+
+
 class Readings(Base):
     """The metrics of a running application as of its last report."""
 

@@ -58,6 +58,21 @@ class TaskStatusRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueryServerRow:
+    """Where an executor answers queries of its tasks' stores."""
+
+    executor: str
+    host: str
+    port: int
+    token: str = field(repr=False)
+    """What both sides prove to have."""
+    machine: str
+    """The host, as ``weir.infra.process.this_machine`` names it there."""
+    folder: str
+    """The folder of the tasks' state on that host."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RequestRow:
     """A request and, once ``state`` is done or failed, its answer in ``result``."""
 

@@ -95,13 +95,19 @@ def _sequence(jvm: Any, items: Any) -> Any:
 
 def executor_id() -> str:
     """The executor that the worker runs on that asks this: told by the command line of the Java process above it."""
+    found = executor_process()
+    return DRIVER if found is None else found[0]
+
+
+def executor_process() -> tuple[str, int] | None:
+    """The same with the pid of that process; None in local mode."""
     pid = os.getpid()
     while pid > 1:
         words = _read(pid, "cmdline").split(b"\0")
         if _ID_FLAG in words[:-1]:
-            return words[words.index(_ID_FLAG) + 1].decode()
+            return words[words.index(_ID_FLAG) + 1].decode(), pid
         pid = int(_read(pid, "stat").rpartition(b")")[2].split()[1])
-    return DRIVER
+    return None
 
 
 def _read(pid: int, name: str) -> bytes:

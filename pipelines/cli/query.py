@@ -1,5 +1,4 @@
-"""``weir query``: reads keys, ranges and windows of a store from local state, whether the application is running or
-not."""
+"""``weir query``: reads keys, ranges and windows of a store, whether the application is running or not."""
 
 from __future__ import annotations
 
@@ -171,7 +170,12 @@ def query(
         str | None,
         typer.Option(metavar="TOPIC-PARTITION=OFFSET,...", help="Wait until the answer includes this much input."),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for --at-least.")] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for --at-least, and for tasks that are being restored elsewhere.")
+    ] = 10.0,
+    allow_stale: Annotated[
+        bool, typer.Option("--allow-stale", help="On a cluster, take what standbys have where an executor is lost.")
+    ] = False,
     tasks: Annotated[
         bool, typer.Option("--tasks", help="Only list the tasks that hold the store, or the key.")
     ] = False,
@@ -184,7 +188,7 @@ def query(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Query a store's local state: a key, a range or a prefix, or the windows or sessions of a key."""
+    """Query a store: a key, a range or a prefix, or the windows or sessions of a key."""
     from weir.pipelines.operations.registry import registered_application
     from weir.pipelines.state_reader import Query, StateReader
 
@@ -194,6 +198,7 @@ def query(
         registered_application(settings, application),
         warehouse=settings.warehouse,
         schema_registry=settings.schema_registry,
+        control_url=settings.control_url,
     )
     asked = Question(
         key=key, lower=lower, upper=upper, prefix=prefix, from_time=from_time, to_time=to_time, as_of=as_of
@@ -217,9 +222,13 @@ def query(
             else:
                 print_table(position_rows(offsets))
             return
-        answer = asked.ask(
-            reader, store, Query(isolation=isolation, at_least=_position(at_least), timeout=timedelta(seconds=timeout))
+        options = Query(
+            isolation=isolation,
+            at_least=_position(at_least),
+            timeout=timedelta(seconds=timeout),
+            allow_stale=allow_stale,
         )
+        answer = asked.ask(reader, store, options)
     except QueryError as error:
         raise OperationError(str(error)) from None
     rows = without_bookkeeping(answer.rows)

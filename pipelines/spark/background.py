@@ -50,10 +50,7 @@ class BackgroundJobs(Generic[Answer]):
 
         Call it from the driver's thread, which binds the job to its environment.
         """
-        self._context.environment[SLOT_VARIABLE] = BACKGROUND
-        job = row_at(self._context, executor).mapPartitions(work)
-        job._jrdd  # binds the environment of this moment  # noqa: B018
-        self.watch(tasks, self._threads.submit(self._collect, job))
+        self.watch(tasks, self._threads.submit(collect, bound(self._context, work, executor), self._pool))
 
     def watch(self, tasks: Sequence[TaskId], answers: Future[list[Answer]]) -> None:
         """Count what a slot does for ``tasks`` among these jobs."""
@@ -73,10 +70,23 @@ class BackgroundJobs(Generic[Answer]):
         """Begin no more jobs; those that run end with the Spark context."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _collect(self, job: RDD[Answer]) -> list[Answer]:
-        """Runs in a thread of its own, whose pool shares the cores fairly with that of the epochs (PROTOCOL 27)."""
-        self._context.setLocalProperty("spark.scheduler.pool", self._pool)
-        return job.collect()
+
+def bound(
+    context: SparkContext, work: Callable[[Iterable[object]], Iterator[Answer]], executor: Executor | None
+) -> RDD[Answer]:
+    """A job of one row in a separate worker, of ``executor`` if one is given. Call it from the driver's thread, which
+    binds the job to its environment."""
+    context.environment[SLOT_VARIABLE] = BACKGROUND
+    job = row_at(context, executor).mapPartitions(work)
+    job._jrdd  # binds the environment of this moment  # noqa: B018
+    return job
+
+
+def collect(job: RDD[Answer], pool: str) -> list[Answer]:
+    """Run a job in the thread that calls this, whose pool shares the cores fairly with that of the epochs
+    (PROTOCOL 27)."""
+    job.context.setLocalProperty("spark.scheduler.pool", pool)
+    return job.collect()
 
 
 def first_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from functools import partial
 import msgspec
 
 from weir.infra.control.guard import DriverControl
-from weir.infra.control.rows import MetricRow, RequestRow, TaskStatusRow
+from weir.infra.control.rows import MetricRow, QueryServerRow, RequestRow, TaskStatusRow
 from weir.pipelines.errors import naming
 from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.spark.planner import total_lag
@@ -50,6 +50,7 @@ class ControlPanel:
         self._answers: list[tuple[int, str, bool]] = []
         self._report: Callable[[], None] | None = None
         self._sinks: Sequence[SinkState] | None = None
+        self._query_servers: Sequence[QueryServerRow] | None = None
         self._beat: tuple[str, int | None] = ("starting", None)
         """The state and the generation that were reported last."""
         self._reading: MetricRow | None = None
@@ -101,6 +102,12 @@ class ControlPanel:
             self._sinks = sinks
             self._changed.notify()
 
+    def tell_query_servers(self, servers: Sequence[QueryServerRow]) -> None:
+        """Where executors answer queries."""
+        with self._changed:
+            self._query_servers = servers
+            self._changed.notify()
+
     def report_sinks(self, sinks: Sequence[SinkState]) -> None:
         """Write how the sinks are doing at the end, after ``serving``."""
         self._control.report_sinks([msgspec.to_builtins(sink) for sink in sinks])
@@ -109,15 +116,18 @@ class ControlPanel:
         look_s, is_last = 0.0, False
         while not is_last:
             with self._changed:
-                if not (self._is_over or self._answers or self._report or self._sinks):
+                if not (self._is_over or self._answers or self._report or self._sinks or self._query_servers):
                     self._changed.wait(max(0.0, look_s - time.monotonic()))
                 is_last = self._is_over
                 answers, self._answers = self._answers, []
                 report, self._report = self._report, None
                 sinks, self._sinks = self._sinks, None
+                servers, self._query_servers = self._query_servers, None
             (report or self._write_again)()
             if sinks:
                 self.report_sinks(sinks)
+            if servers:
+                self._control.report_query_servers(servers)
             for request_id, result, failed in answers:  # after what they have brought about
                 self._control.finish(request_id, result, failed=failed)
             if time.monotonic() >= look_s and not is_last:

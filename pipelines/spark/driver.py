@@ -203,6 +203,7 @@ class Driver:
         )
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
         self._standbys = Standbys(coordinator, executors.standbys, spec.standby_replicas)
+        self._queries = executors.queries
         self._waits_for_standbys = spec.standby_replicas > 0
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
@@ -288,6 +289,7 @@ class Driver:
             self._restores.take_up()
             self._snapshots.take_up()
             self._standbys.take_up()
+            self._queries.keep()
             if self._fills_slots:
                 self._fill_slots()
             if time.monotonic() - self._clock.evened > EVEN_EVERY_S:
@@ -881,7 +883,11 @@ class Driver:
     def _to_report(self, state: str) -> tuple[object, ...]:
         """What changes while something happens."""
         coordinator = self._coordinator
-        tasks = [(task.state, task.reason, task.retrying, task.calling) for task in coordinator.tasks.values()]
+        executor_of = coordinator.slots.executor_of
+        tasks = [
+            (task.state, task.reason, task.retrying, task.calling, executor_of(task.slot), *task.standbys)
+            for task in coordinator.tasks.values()
+        ]
         return (
             state,
             self._message or self._restores.waits or self._held,

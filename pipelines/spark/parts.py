@@ -176,6 +176,23 @@ class StandbyExecutor(Protocol):
     def finished(self) -> list[Followed]: ...
 
 
+class QueryExecutor(Protocol):
+    """What answers queries where the stores are; implemented by ``weir.pipelines.spark.query_servers.QueryServers``."""
+
+    def keep(self) -> None:
+        """Have it there on every executor; call it now and then."""
+        ...
+
+
+class _ReadFromDisk:
+    def keep(self) -> None:
+        pass
+
+
+READ_FROM_DISK: QueryExecutor = _ReadFromDisk()
+"""On a single host, queries read the stores themselves."""
+
+
 class Control(Protocol):
     """The control database as the driver uses it: losing it never stops a run, so no method raises."""
 
@@ -322,6 +339,7 @@ class Executors:
     restores: RestoreExecutor
     snapshots: SnapshotExecutor
     standbys: StandbyExecutor
+    queries: QueryExecutor = READ_FROM_DISK
 
 
 @dataclass(frozen=True, kw_only=True)

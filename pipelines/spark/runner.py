@@ -43,11 +43,12 @@ from weir.pipelines.spark.driver import TOPICS_EVERY_S, Driver, started_driver
 from weir.pipelines.spark.errors import NoMatchingTopicError
 from weir.pipelines.spark.mirror import offset_mirror
 from weir.pipelines.spark.own_stores import feeding, followers
-from weir.pipelines.spark.parts import Control, Executors, Listeners, RunSpec
+from weir.pipelines.spark.parts import READ_FROM_DISK, Control, Executors, Listeners, RunSpec
 from weir.pipelines.spark.placement import placed, slot_homes
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import NEW_TOPICS, ROLLED_BACK, Progress, RunSummary
 from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S, Publishers
+from weir.pipelines.spark.query_servers import QueryServers
 from weir.pipelines.spark.restore_jobs import RestoreJobs
 from weir.pipelines.spark.slots import LOOPBACK, SlotPool
 from weir.pipelines.spark.snapshot_jobs import SnapshotJobs
@@ -64,6 +65,7 @@ from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
 
+QueryServersOf = Callable[[SlotPool], QueryServers]
 EXECUTORS_LIMIT_S = 60.0
 """How long a run waits for the executors that it has asked its cluster for; then it begins with what is there."""
 FIRST_ANSWER_LIMIT_S = 120.0
@@ -280,7 +282,9 @@ class _Generations:
             wait_for_brokers=waiting_for_brokers(self._wait, self.stop),
         )
         with (
-            spark_driver(self.spark, worker, spec, listeners, homes, settings.driver_host) as driver,
+            spark_driver(
+                self.spark, worker, spec, listeners, homes, settings.driver_host, self._query_servers(worker, panel)
+            ) as driver,
             closing(publishers),
         ):
             starting.close()
@@ -305,6 +309,15 @@ class _Generations:
             panel.report_sinks(publishers.states)
             waited_s = time.monotonic() - driver.last_commit_end_s if application.topology.outside_sinks else 0.0
             return replace(summary, publishing_s=waited_s if summary.commits else 0.0)
+
+    def _query_servers(self, worker: WorkerSettings, panel: ControlPanel) -> QueryServersOf | None:
+        """What has queries answered on a cluster."""
+        context, settings = self.spark, self.settings
+        if context is None or not settings.master:
+            return None
+        return lambda slots: QueryServers(
+            context, worker, slots, panel.tell_query_servers, at=settings.query_host, first_port=settings.query_port
+        )
 
     def _say(self, message: str) -> None:
         self.report(starting_report(self.application, message))
@@ -357,9 +370,11 @@ def spark_driver(
     listeners: Listeners,
     homes: Sequence[Executor] = (),
     host: str = LOOPBACK,
+    query_servers_of: QueryServersOf | None = None,
 ) -> Iterator[Driver]:
     """A started driver whose tasks run in slots of ``context``, with its workers ready; on a cluster, ``homes`` are the
-    executors of the slots, and ``host`` is where they reach the driver.
+    executors of the slots, ``host`` is where they reach the driver, and ``query_servers_of`` makes what has queries
+    answered.
 
     Raises what ``Coordinator.start`` raises.
     """
@@ -368,9 +383,11 @@ def spark_driver(
         closing(RestoreJobs(context, worker, pool, spec.application.topology.task_name)) as restores,
         closing(SnapshotJobs(context, worker, pool)) as snapshots,
         closing(StandbyJobs(context, worker, pool)) as standbys,
+        ExitStack() as stack,
         closing(spec.committer(_on_step(listeners.control, load_step_hook(worker.on_step)))) as committer,
     ):
-        executors = Executors(slots=pool, restores=restores, snapshots=snapshots, standbys=standbys)
+        queries = stack.enter_context(closing(query_servers_of(pool))) if query_servers_of else READ_FROM_DISK
+        executors = Executors(slots=pool, restores=restores, snapshots=snapshots, standbys=standbys, queries=queries)
         driver = started_driver(spec, committer, executors, listeners)
         pool.while_waiting = driver.while_waiting
         yield driver

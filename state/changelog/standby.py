@@ -8,7 +8,7 @@ from pathlib import Path
 from weir.state.changelog.reading import TaskChangelog
 from weir.state.changelog.restore import RestoreProgress, caught_up, restore_task
 from weir.state.commit.record import TaskCommit
-from weir.state.engine.standby import standby_of
+from weir.state.engine.standby import READING_S, standby_of
 from weir.state.storage.places import Place
 from weir.state.types import StateId, StoreSpec
 
@@ -39,7 +39,7 @@ def follow(
         nonlocal loaded
         loaded = progress.rows
 
-    with standby_of(task) as standby:
+    with standby_of(task, READING_S) as standby:
         if anew:
             standby.remove()
         store = standby.opened(task_id, names, generation, through)

@@ -1,6 +1,7 @@
 """Standbys: a task's stores once more, on another executor, which follow its commits so that a restore there is short.
 
-A standby is the folder ``.standby`` below the task's, which is no instance: nobody runs epochs on it or queries it. It
+A standby is the folder ``.standby`` below the task's, which is no instance: nobody runs epochs on it, and only queries
+that say so read it. It
 begins as a restore does, from a snapshot or from the changelogs, and goes on by the changelogs' rows since. A restore
 takes it over where it is (``weir.state.changelog.restore``). It is trusted only in the generation that made it: a later
 one may have other columns, or rows that a backfill has put in. Choosing its executor belongs to the driver.
@@ -12,18 +13,21 @@ import fcntl
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
 from weir.state.engine.task_store import TaskStore
+from weir.state.engine.views import NewestView, open_reader
 from weir.state.errors import StateError, TaskCorruptedError
-from weir.state.types import StateId
+from weir.state.types import IsolationLevel, StateId
 
 _FOLDER, _NEW, _LOCK = ".standby", ".standby-new", ".standby.lock"
 _FOLLOWS = "follows"
 """A file in its folder while rows are loaded: of a standby that has it, nobody knows what it holds."""
 _LOOK_S = 0.05
+READING_S = 1.0
+"""How long a query and what brings a standby to a commit wait for each other at most; a query takes it for a moment."""
 
 
 class StandbyError(StateError):
@@ -47,9 +51,26 @@ def standby_of(task: Path, wait_s: float = 0.0) -> Iterator[Standby]:
         yield Standby(task)
 
 
-def _is_locked(lock: IO[bytes]) -> bool:
+@contextmanager
+def reading_standby(task: Path, isolation: IsolationLevel, wait_s: float = READING_S) -> Iterator[NewestView | None]:
+    """A snapshot of the standby in a task's folder, which may follow on meanwhile; None if there is none, or if it is
+    still following after ``wait_s``."""
+    if not (task / _LOCK).exists():
+        yield None
+        return
+    with ExitStack() as held:
+        until_s = time.monotonic() + wait_s
+        with (task / _LOCK).open("rb") as lock:
+            while not (is_locked := _is_locked(lock, fcntl.LOCK_SH)) and time.monotonic() < until_s:
+                time.sleep(_LOOK_S)
+            is_there = is_locked and (task / _FOLDER).is_dir() and not (task / _FOLDER / _FOLLOWS).exists()
+            view = held.enter_context(open_reader(task / _FOLDER, isolation)) if is_there else None
+        yield view
+
+
+def _is_locked(lock: IO[bytes], how: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -83,7 +83,7 @@ def test_a_query_waits_for_a_position_or_says_why_it_is_not_reached(place, monke
     assert reader.get("sums", "shop-2", query=Query(at_least={"sales": {0: 100}})).rows.height == 1
     with pytest.raises(QueryError, match="sales-0 is at 100, not 120"):
         reader.get("sums", "shop-2", query=Query(at_least={"sales": {0: 120}}))
-    with pytest.raises(QueryError, match=r"'sums' .* do not read .*sales"):
+    with pytest.raises(QueryError, match=r"'sums' do not read .*sales"):
         reader.get("sums", "shop-2", query=Query(at_least={"sales": {7: 1}}))
     place.topics.rows["sales", 0] += sales(20, 0)
     waits = SimpleNamespace(monotonic=time.monotonic, time_ns=time.time_ns, sleep=lambda seconds: place.run())
