@@ -431,7 +431,7 @@ def _asked(
         for location in these:
             answer = by_task.get(location.task)
             if answer is None or not (answer.has_state or not location.has_state):
-                why = whys[location.task] if answer is None else "has no readable state at the moment"
+                why = whys[location.task] if answer is None else "it has no readable state at the moment"
                 answer = _stale(question, location) if allow_stale else None
                 if answer is None:
                     away[location] = why
@@ -457,8 +457,8 @@ def _nobody_answers(away: Mapping[Location, str], query: Query) -> QueryError:
     others = f" (and {len(away) - 1} more)" if len(away) > 1 else ""
     stale = ""
     if location.standbys and not query.allow_stale:
-        stale = ", or take what standbys have: `weir query --allow-stale`, in Python Query(allow_stale=True)"
-    return QueryError(f"task {location.task}{others}: {why}; try again in a moment{stale}")
+        stale = ", or take what standbys have by --allow-stale, in Python by Query(allow_stale=True)"
+    return QueryError(f"nobody answers for task {location.task}{others}: {why}; try again in a moment{stale}")
 
 
 def key_row(spec: StoreSpec, key: Key) -> pl.DataFrame:

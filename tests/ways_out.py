@@ -11,6 +11,7 @@ from __future__ import annotations
 CLI = "tests/pipelines/cli"
 CHANGED = f"{CLI}/test_changed_programs.py::test_"
 BACKFILLS = f"{CLI}/test_refused_backfills.py::test_"
+QUERIES = "tests/pipelines/queries/test_queries.py::test_"
 COMMANDS = f"{CLI}/test_refused_commands.py::test_"
 TABLES = f"{CLI}/test_lost_tables.py::test_"
 TOPICS = "tests/integration/test_lost_topics.py::test_"
@@ -511,13 +512,21 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/operations/control.py wait_for_end": {
         "logs x": COMMANDS + "the_log_shows_what_a_driver_did_last_that_is_still_stopping",
     },
-    "pipelines/state_reader.py StateReader._task_folders": {
+    "pipelines/state_reader.py StateReader._without_state": {
         "run MODULE:APP": COMMANDS + "state_that_is_not_on_this_host_is_restored_by_a_run",
     },
     "pipelines/state_reader.py StateReader._ask": {
         "status": COMMANDS + "a_position_that_is_not_reached_is_reached_by_an_application_that_status_shows_as_stopped",
         "wait longer": "tests/pipelines/test_state_reader.py::"
         "test_a_query_waits_for_a_position_or_says_why_it_is_not_reached",
+    },
+    "pipelines/state_reader.py _nobody_answers": {
+        "try again in a moment": QUERIES + "a_task_that_is_being_restored_is_waited_for",
+        "--allow-stale": QUERIES + "standbys_answer_with_their_position_where_that_is_allowed",
+        "Query(allow_stale=True)": QUERIES + "standbys_answer_with_their_position_where_that_is_allowed",
+    },
+    "pipelines/queries/cluster.py Cluster.locations": {
+        "try again once it answers": QUERIES + "a_control_database_that_does_not_answer_is_named",
     },
     "pipelines/operations/registry.py require": {
         "run MODULE:APP": COMMANDS + "where_nothing_has_run_an_application_is_run_or_another_folder_named",

@@ -74,7 +74,9 @@ def _location(row: TaskStatusRow, name: str, stores: dict[str, TaskStores]) -> L
     return Location(
         task=name,
         stores=owner,
-        why=f"is {row.status}" if is_restoring else f"is on executor {row.executor}, which answers no queries yet",
+        why=f"it is {row.status}"
+        if is_restoring
+        else f"it is on executor {row.executor}, which answers no queries yet",
         standbys=[stores[executor] for executor, _ in by_age if executor in stores and stores[executor] is not owner],
         has_state=row.state is not None,
     )

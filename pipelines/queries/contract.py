@@ -107,7 +107,7 @@ def _packed_frame(value: Any) -> bytes:
 
 
 def _unpacked_frame(kind: type, value: Any) -> pl.DataFrame:
-    return pl.read_ipc(io.BytesIO(value), memory_map=False)
+    return pl.read_ipc(io.BytesIO(value))
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_packed_frame)

@@ -103,6 +103,9 @@ class RemoteStores:
         except flight.FlightUnauthenticatedError as error:
             self.close()
             raise AwayError(f"{self._who} has another token than the control database has for it") from error
+        except flight.FlightServerError as error:
+            reason = str(error).splitlines()[0]
+            raise QueryError(f"{self._who} has failed, and its stderr says why: {reason}") from error
         except (pa.ArrowException, OSError) as error:
             self.close()
             why = "has not answered in time" if isinstance(error, flight.FlightTimedOutError) else "does not answer"

@@ -47,8 +47,12 @@ class QueryServer(flight.FlightServerBase):  # type: ignore[misc]
         self._stores = stores
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.RecordBatchStream:
-        question, tasks = unpacked(ticket.ticket)
-        table = to_table([self._answer(question, task) for task in tasks])
+        try:
+            question, tasks = unpacked(ticket.ticket)
+            table = to_table([self._answer(question, task) for task in tasks])
+        except Exception as error:
+            log.exception("a query has failed")
+            raise flight.FlightServerError(f"{type(error).__name__}: {error}") from error
         batches = table.to_batches(max_chunksize=BATCH_ROWS)
         return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(table.schema, batches))
 

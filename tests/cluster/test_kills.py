@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from tests.faults.bank import PARTITIONS, VISITS, app
 from tests.faults.bank_run import BankRun, bank
 from tests.faults.traffic import Traffic
 from tests.waiting import wait_for
+from weir import Query, StateReader
 from weir.infra.control import ControlDatabase
+from weir.infra.control.rows import QueryServerRow
 from weir.infra.settings import Settings
 from weir.infra.spark.standalone import StandaloneCluster
+from weir.pipelines.cli.app import app as weir
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTORS, SLOTS, TASKS, WITH_STORES = 2, 4, 9, 6
 RUNS_LIMIT_S, JOINED_LIMIT_S, STANDBYS_LIMIT_S, FROZEN_LIMIT_S = 120.0, 120.0, 120.0, 90.0
+PATIENT = Query(timeout=timedelta(seconds=60))
 MORE_KILLS = int(os.environ.get("FAULT_KILLS", 0)) // 20
 """How many more at random, after one of each."""
 
@@ -148,6 +157,7 @@ def test_nothing_is_lost_or_doubled_whatever_is_killed(cluster, running):
     run, traffic = running
     assert sorted(stores(cluster).values()) == [4, 5]
     assert not (run.settings.state_dir / "bank").exists(), "the driver's host has no state"
+    query_under_way(run)
     start_again(cluster, run)
     rng = random.Random(MORE_KILLS)
     for victim in [*VICTIMS, *rng.choices(list(VICTIMS), k=MORE_KILLS)]:
@@ -155,7 +165,40 @@ def test_nothing_is_lost_or_doubled_whatever_is_killed(cluster, running):
         run.check_under_way(traffic.truth, traffic.given)
     traffic.stop()
     run.wait_until_equal(traffic.truth)
+    query_everything(run, traffic)
     run.stop()
+
+
+def reader_of(run: BankRun) -> StateReader:
+    """On the driver's host, which has no stores."""
+    return StateReader(run.settings.dir, app)
+
+
+def query_under_way(run: BankRun, *, allow_stale: bool = False) -> None:
+    """Every count that executors answer is the number of its newest visit, and was read from all of its partitions."""
+    answer = reader_of(run).range("visits", query=replace(PATIENT, allow_stale=allow_stale))
+    assert (answer.rows["visits"] == answer.rows["newest"]).all()
+    assert answer.position[VISITS].keys() == set(range(PARTITIONS))
+    assert not answer.rows.is_empty()
+
+
+def query_everything(run: BankRun, traffic: Traffic) -> None:
+    """Each account has the balance that the truth has, behind a repartition; the command line says the same of one."""
+    wait_for(lambda: len(answering(run)) == EXECUTORS, "both executors answer queries")
+    reader, balances = reader_of(run), traffic.truth.balances()
+    answer = reader.range("balances", query=PATIENT)
+    columns = answer.rows.select("key", "balance", "postings").rows()
+    assert {key: (balance, postings) for key, balance, postings in columns} == balances
+    for account, wanted in balances.items():
+        known = reader.get("balances", account, query=replace(PATIENT, at_least=answer.position))
+        assert known.rows.select("balance", "postings").rows() == [wanted]
+    account, (balance, _) = next(iter(balances.items()))
+    shown = CliRunner().invoke(weir, ["query", "bank", "balances", account, "--json", "--dir", str(run.settings.dir)])
+    assert json.loads(shown.stdout)["rows"][0]["balance"] == balance, shown.output
+
+
+def answering(run: BankRun) -> list[QueryServerRow]:
+    return ControlDatabase(run.settings.control_database_url).query_servers("bank")[0]
 
 
 def start_again(cluster: StandaloneCluster, run: BankRun) -> None:
@@ -172,9 +215,13 @@ def start_again(cluster: StandaloneCluster, run: BankRun) -> None:
 def survive(victim: str, cluster: StandaloneCluster, run: BankRun, traffic: Traffic) -> None:
     wait_for(lambda: len(standbys_of(run)) == WITH_STORES, "tasks with stores have standbys", STANDBYS_LIMIT_S)
     given, seen = traffic.given, len(log_of(run))
+    wait_for(lambda: len(answering(run)) == EXECUTORS, "both executors answer queries")
     VICTIMS[victim](cluster, run)
+    if victim in ("executor", "worker"):
+        query_under_way(run, allow_stale=True)
     wait_for(lambda: traffic.given > given + 500, "there is traffic")
     if victim in LOSE_EXECUTORS:
         for told in ("from its standby of", "slots go to other executors"):
             wait_for(lambda told=told: told in log_of(run)[seen:], f"{victim}: {told!r}", JOINED_LIMIT_S)
         wait_for(lambda: len(set(executors_of(run).values())) == EXECUTORS, "both have tasks", JOINED_LIMIT_S)
+    query_under_way(run)

@@ -27,7 +27,7 @@ from weir.infra.control import (
     guard,
     this_host,
 )
-from weir.infra.control.rows import AT_REST
+from weir.infra.control.rows import AT_REST, QueryServerRow
 
 METRIC = MetricRow(epoch=7, committed_epoch=5, records_in=100, records_per_s=12.5, lag=3, commit_ms=8.25)
 
@@ -369,8 +369,31 @@ def test_lags_are_the_greatest_of_each_step_up_to_a_time(database, monkeypatch):
     assert database.lags("another", until_ms=1_100, step_ms=100, steps=3) == []
 
 
+def test_servers_of_queries_are_known_with_the_tasks_as_long_as_their_driver_lives(database):
+    servers = [
+        QueryServerRow(executor=id, host="h", port=4, token=f"t{id}", machine="m", folder="/f") for id in ("0", "1")
+    ]
+    row = TaskStatusRow(task="0_2", slot=1, status="running", executor="1", standbys={"0": 0.5})
+    lease = acquire(database)
+    database.report_tasks("app", [row])
+    assert database.query_servers("app") == ([], []), "it is on a single host"
+    database.report_query_servers("app", [replace(servers[0], port=9)])
+    database.report_query_servers("app", servers)
+    found, (task,) = database.query_servers("app")
+    assert sorted(found, key=lambda server: server.executor) == servers
+    assert (task.task, task.executor, task.standbys) == ("0_2", "1", {"0": 0.5})
+    assert database.query_servers("another") == ([], [])
+    database.release(lease)
+    assert database.query_servers("app") == ([], []), "its executors have ended"
+    acquire(database)
+    assert database.query_servers("app") == ([], []), "those of the next driver are not known yet"
+
+
 def test_forget_leaves_nothing_of_one_application(database):
     acquire(database)
+    database.report_query_servers(
+        "app", [QueryServerRow(executor="0", host="h", port=4, token="t", machine="m", folder="/f")]
+    )
     database.request("app", "stop", by="someone")
     database.add_metric("app", METRIC)
     database.note_watched(["app", "another"])
@@ -379,6 +402,8 @@ def test_forget_leaves_nothing_of_one_application(database):
     assert database.applications() == []
     assert database.application_status("app") is None
     assert database.pending_requests("app") == []
+    acquire(database)
+    assert database.query_servers("app") == ([], [])
 
 
 def test_a_database_deleted_under_a_running_driver_is_recreated_with_its_lease(tmp_path):

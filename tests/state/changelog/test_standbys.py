@@ -25,9 +25,9 @@ from weir.state.commit.evolution import TOMBSTONE_HORIZON
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, SnapshotRef, TaskCommit
 from weir.state.engine.cache import TaskStoreCache
-from weir.state.engine.standby import StandbyError, standby_of
+from weir.state.engine.standby import StandbyError, reading_standby, standby_of
 from weir.state.engine.task_store import TASK_STORE, TaskStore
-from weir.state.types import StateId
+from weir.state.types import IsolationLevel, StateId
 
 TASK = "0_0"
 
@@ -182,6 +182,32 @@ def test_killed_at_each_step_it_goes_on_or_begins_anew(life, owner, step, when, 
         life.follow()
     found, _ = life.promoted()
     assert found == life.contents[life.epoch]
+
+
+def test_queries_read_it_at_its_commit_while_it_follows_and_keep_it_from_nothing(life):
+    """Whoever follows is waited for; a snapshot that is being read stays what it was."""
+    with reading_standby(life.task, IsolationLevel.READ_COMMITTED) as view:
+        assert view is None
+    life.run(3)
+    follow(**life.arguments(1))
+    with reading_standby(life.task, IsolationLevel.READ_COMMITTED) as view:
+        before = list(view.scan(TOTALS.name))
+        life.run(2)
+        follow(**life.arguments(1))
+        assert list(view.scan(TOTALS.name)) == before
+        assert view.base == StateId(1, 3)
+    with reading_standby(life.task, IsolationLevel.READ_COMMITTED) as view:
+        assert view.base == StateId(1, 5)
+        assert list(view.scan(TOTALS.name)) != before
+    with (
+        standby_of(life.task) as standby,
+        standby.following(),
+        reading_standby(life.task, IsolationLevel.READ_COMMITTED, wait_s=0.1) as view,
+    ):
+        assert view is None
+    (life.task / ".standby" / "follows").touch()  # of a process that died at it
+    with reading_standby(life.task, IsolationLevel.READ_COMMITTED) as view:
+        assert view is None
 
 
 def test_one_of_another_generation_is_not_used(life):
