@@ -44,23 +44,23 @@ class Cluster:
         if not servers:
             return None
         for gone in self._remote.keys() - set(servers):
-            self._remote.pop(gone).close()
+            if (stores := self._remote.pop(gone, None)) is not None:
+                stores.close()
         own = this_machine(), str(folder.resolve())
-        stores = {
+        found = {
             server.executor: here if (server.machine, server.folder) == own else self._stores_of(server)
             for server in servers
         }
-        found = [
-            _location(row, topology.task_name(task), stores)
+        locations = [
+            _location(row, topology.task_name(task), found)
             for row in tasks
             if (task := _task(row)).sub_topology == sub_topology.index
         ]
-        return sorted(found, key=lambda location: location.task)
+        return sorted(locations, key=lambda location: location.task)
 
     def _stores_of(self, server: QueryServerRow) -> TaskStores:
-        if server not in self._remote:
-            self._remote[server] = RemoteStores(server.executor, server.host, server.port, server.token)
-        return self._remote[server]
+        made = RemoteStores(server.executor, server.host, server.port, server.token)  # connects when it is asked
+        return self._remote.setdefault(server, made)
 
 
 def _task(row: TaskStatusRow) -> TaskId:
