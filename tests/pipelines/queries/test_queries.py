@@ -23,7 +23,6 @@ from tests.pipelines.queries import market
 from tests.pipelines.queries.market import MINUTE, NINE, PARTITIONS, RECORDS, sold
 from tests.pipelines.spark.inline import Place, Topics
 from tests.traces import command_lines
-from tests.waiting import wait_for
 from weir import Query, QueryError, StateReader
 from weir.infra.control import ControlDatabase
 from weir.infra.control.rows import QueryServerRow, TaskStatusRow
@@ -39,6 +38,7 @@ from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.types import IsolationLevel, StateId
 
+pytestmark = pytest.mark.slow
 TOKEN = "a-token-that-nobody-guesses"
 EVERYTHING = {"sales": dict.fromkeys(range(PARTITIONS), 0)}
 for each in sold():
@@ -60,17 +60,16 @@ def run(folder: Path) -> Market:
 
 
 @contextmanager
-def server(place: Place, process: int | None = None) -> Iterator[tuple[QueryServerRow, subprocess.Popen[bytes]]]:
+def server(place: Place) -> Iterator[tuple[QueryServerRow, subprocess.Popen[bytes]]]:
     """A server over what ``place`` has on its disk, as an executor's."""
-    process = process or os.getpid()
     settings = ServerSettings(
         reference="tests.pipelines.queries.market:app",
         application_folder=str(place.warehouse / "market"),
         state_folder=str(place.state_folder),
         host="127.0.0.1",
         token=TOKEN,
-        process=process,
-        process_start=start_ticks(process),
+        process=os.getpid(),
+        process_start=start_ticks(os.getpid()),
     )
     with subprocess.Popen(
         [sys.executable, "-m", "weir.pipelines.queries.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -235,6 +234,7 @@ def test_nobody_is_answered_who_does_not_have_the_token(place, served):
     ):
         with pytest.raises(flight.FlightUnauthenticatedError):
             call()
+    RemoteStores("1", served.host, served.port, "another").end()
     assert right.answer(question, [task])[0].rows is not None, "it goes on"
     assert TOKEN not in repr(served)
 
@@ -369,19 +369,6 @@ def test_nothing_is_loaded_for_a_cluster_where_there_is_none(place):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(market.SHOPS - 3)]
-
-
-def test_a_server_ends_with_its_executor_and_when_it_is_told(place):
-    with subprocess.Popen(["sleep", "600"]) as executor, server(place, executor.pid) as (_, process):
-        assert process.poll() is None
-        executor.kill()
-        executor.wait()
-        wait_for(lambda: process.poll() is not None, "it has ended", 20)
-    with server(place) as (row, process):
-        RemoteStores("1", row.host, row.port, "another").end()
-        assert process.poll() is None
-        RemoteStores("1", row.host, row.port, TOKEN).end()
-        wait_for(lambda: process.poll() == 0, "it has ended", 20)
 
 
 def test_the_command_line_asks_executors_as_well(served, elsewhere):
