@@ -26,6 +26,7 @@ from sqlalchemy import (
     Engine,
     QueuePool,
     Row,
+    RowMapping,
     Select,
     create_engine,
     delete,
@@ -709,8 +710,8 @@ def _open_instance(connection: Connection, application: str) -> Row[Any] | None:
     ).first()
 
 
-def _without_application(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: row[key] for key in row if key != "application"}
+def _without_application(row: RowMapping) -> dict[str, Any]:
+    return {str(key): row[key] for key in row if key != "application"}
 
 
 def _by_minute(*conditions: ColumnElement[bool]) -> Select[Any]:

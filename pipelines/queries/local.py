@@ -138,22 +138,24 @@ def take_least(position: Positions, other: Positions) -> None:
 def _rows(question: Question, store: AnyStore) -> pl.DataFrame:
     key = _dictionary(question.lower)
     match question.look, store:
-        case "key", KeyValueStore() if PLACE in store.spec.key:
-            return _range(store, key, key)
-        case "key", VersionedStore() if question.as_of_ms is not None and question.lower is not None:
-            found = store.get_rows(question.lower.with_columns(as_of_ms=pl.lit(question.as_of_ms)))
-            return found.filter("_found").drop("_found")
-        case "key", KeyValueStore() | VersionedStore() if question.as_of_ms is None and question.lower is not None:
-            return store.get_rows(question.lower).filter("_found").drop("_found")
-        case "range", KeyValueStore():
-            return _range(store, key, _dictionary(question.upper))
-        case "prefix", KeyValueStore() if key is not None:
-            return _frame(store.prefix_scan(tuple(key.values())))
-        case "windows", WindowStore():
+        case "key", KeyValueStore() as found if PLACE in found.spec.key:
+            return _range(found, key, key)
+        case "key", VersionedStore() as found if question.as_of_ms is not None and question.lower is not None:
+            rows = found.get_rows(question.lower.with_columns(as_of_ms=pl.lit(question.as_of_ms)))
+            return rows.filter("_found").drop("_found")
+        case "key", KeyValueStore() | VersionedStore() as found if (
+            question.as_of_ms is None and question.lower is not None
+        ):
+            return found.get_rows(question.lower).filter("_found").drop("_found")
+        case "range", KeyValueStore() as found:
+            return _range(found, key, _dictionary(question.upper))
+        case "prefix", KeyValueStore() as found if key is not None:
+            return _frame(found.prefix_scan(tuple(key.values())))
+        case "windows", WindowStore() as found:
             bounds = question.from_ms, question.to_ms
-            return _frame(store.fetch_all(*bounds) if key is None else store.fetch_between(key, *bounds))
-        case "sessions", SessionStore():
-            return _frame(store.find_sessions(key, question.from_ms, question.to_ms))
+            return _frame(found.fetch_all(*bounds) if key is None else found.fetch_between(key, *bounds))
+        case "sessions", SessionStore() as found:
+            return _frame(found.find_sessions(key, question.from_ms, question.to_ms))
     kind = store.spec.kind.replace("_", "-")
     raise QueryError(f"store {store.spec.name!r} is a {kind} store, which does not support this query")
 

@@ -386,7 +386,9 @@ def spark_driver(
         ExitStack() as stack,
         closing(spec.committer(_on_step(listeners.control, load_step_hook(worker.on_step)))) as committer,
     ):
-        queries = stack.enter_context(closing(query_servers_of(pool))) if query_servers_of else READ_FROM_DISK
+        queries = READ_FROM_DISK
+        if query_servers_of is not None:
+            queries = stack.enter_context(closing(query_servers_of(pool)))
         executors = Executors(slots=pool, restores=restores, snapshots=snapshots, standbys=standbys, queries=queries)
         driver = started_driver(spec, committer, executors, listeners)
         pool.while_waiting = driver.while_waiting
