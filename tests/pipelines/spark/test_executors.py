@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from weir.infra.spark import executors as module
-from weir.infra.spark.executors import Executor, NoExecutorError, executor_id, executors_once_there
+from weir.infra.spark.executors import Executor, NoExecutorError, executor_id, executor_process, executors_once_there
 from weir.pipelines.spark.worker import OtherVersionError, WorkerSettings, weir_version
 from weir.pipelines.tasks.epoch import TaskSettings
 
@@ -58,3 +60,16 @@ def test_a_cluster_that_gives_no_executor_is_named(monkeypatch):
 
 def test_a_process_that_no_executor_has_started_is_the_drivers():
     assert executor_id() == "driver"
+    assert executor_process() is None
+
+
+def test_a_process_below_an_executor_knows_its_id_and_its_process():
+    asks = "from weir.infra.spark.executors import executor_id, executor_process as p; print(executor_id(), *p())"
+    starts = (
+        f"import os, subprocess, sys; print(os.getpid(), flush=True); subprocess.run([sys.executable, '-c', {asks!r}])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", starts, "--executor-id", "7", "--cores", "3"], capture_output=True, text=True, check=True
+    )
+    process, *answered = done.stdout.split()
+    assert answered == ["7", "7", process]
