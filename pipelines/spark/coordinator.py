@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,14 +24,14 @@ from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.late_log import log_late
 from weir.pipelines.spark.pace import NO_SHARES, Share, Took
 from weir.pipelines.spark.parts import Slots, Source
-from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all, total_lag
+from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
 from weir.pipelines.spark.restore_jobs import Restored
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
-from weir.pipelines.spark.spread import AHEAD_S, drawn, evened, freest, relieved, shared_out
 from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.spark.uncommitted import UncommittedLimits, uncommitted_bytes
 from weir.pipelines.spark.under_way import ATTEMPTS
+from weir.pipelines.spark.whereabouts import Whereabouts
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.blobs import BLOBS, blob_files, remove_blobs, remove_orphans, sync_blobs
 from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, Renewal, TaskPlan
@@ -46,7 +45,7 @@ from weir.pipelines.topology.processors import ProcessorNode
 from weir.state.changelog.forgetting import forget_stores
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.changelog.rows import changelog_spec
-from weir.state.changelog.snapshot import has_snapshots, remove_snapshots, remove_snapshots_but, snapshot_files
+from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but, snapshot_files
 from weir.state.commit.evolution import evolution
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import (
@@ -122,6 +121,7 @@ class Coordinator:
         self.global_beginnings: dict[TopicPartition, int] = {}
         """Where the topic partitions of global tables begin."""
         self.metrics = RunMetrics(level=metrics_level)
+        self.whereabouts = Whereabouts(self.tasks, slots, self.metrics, stores=self.stores, forget=self._forget)
         self.generation = self.epoch = self.commits = 0
         self.committed_id = StateId(0, 0)
         self._has_uncommitted = False
@@ -455,185 +455,6 @@ class Coordinator:
         if not found:
             raise RunError(f"there is no task {wanted!r}; the tasks are {', '.join(map(str, self.tasks))}")
         return found
-
-    def move_to_freest(self, task_id: TaskId) -> None:
-        """Have a task whose state is lost or in doubt continue in the slot whose tasks have worked least over the last
-        minute, other than its own if there is another one."""
-        slot_of, costs = self._slot_of, {task: self.metrics.busy_s(str(task)) for task in self.tasks}
-        slot = freest(task_id, slot_of, self.slots.count, costs)
-        if slot != slot_of[task_id]:
-            self.move_to(task_id, slot)
-
-    def move_to_standby(self, task_id: TaskId) -> None:
-        """Have a task whose state is lost continue where it has a standby, if it has one that is not where it is, in
-        the slot there whose tasks have worked least over the last minute. If it has none and its executor is lost, too,
-        any slot will do."""
-        task, lost = self.tasks[task_id], self.slots.lost()
-        if task.slot not in lost and (not task.standbys or self.slots.executor_of(task.slot) in task.standbys):
-            return
-        ready = [slot for slot in self._ready if slot not in lost]
-        keeps = [slot for slot in ready if self.slots.executor_of(slot) in task.standbys]
-        if choice := keeps or (ready if task.slot in lost else []):
-            self.move_to(task_id, self._freest_of(choice))
-
-    def _freest_of(self, slots: Collection[int]) -> int:
-        """The one whose tasks have worked least over the last minute; of several, the one with the fewest."""
-        loads = dict.fromkeys(slots, (0.0, 0))
-        for task in self.tasks.values():
-            if task.slot in loads:
-                cost, tasks = loads[task.slot]
-                loads[task.slot] = cost + self.metrics.busy_s(str(task.id)), tasks + 1
-        return min(loads, key=lambda slot: (*loads[slot], slot))
-
-    def move_to(self, task_id: TaskId, slot: int) -> None:
-        """Have a task whose state is lost or was given up continue in another slot."""
-        self.slots.move(task_id, slot)
-        self.tasks[task_id].slot = slot
-
-    def take_lost(self) -> dict[TaskId, str]:
-        """Take tasks out of the epochs whose executors are gone; returns why those are to be restored elsewhere that
-        have done something."""
-        found, lost = dict[TaskId, str](), self.slots.lost()
-        for task in self.tasks.values():
-            if task.slot not in lost or task.state not in (TaskState.RUNNING, TaskState.ISOLATED):
-                continue
-            self._forget(task.id)
-            if task.current is None:
-                self.move_to_standby(task.id)
-            else:
-                found[task.id] = f"executor {self.slots.executor_of(task.slot)} is lost"
-        return found
-
-    def fill_slots(self) -> list[TaskId]:
-        """Have tasks that rest move with their stores into slots that have none; returns these tasks.
-
-        Raises:
-            RunError: A slot does not answer; some may have moved.
-        """
-        resting = {task for task in self.tasks if self._rests(task)}
-        costs = {task: self.metrics.busy_s(str(task)) for task in self.tasks}
-        moves = self._within_executors(lambda slot_of, slots: relieved(slot_of, slots, costs, resting))
-        self._move(moves)
-        return sorted(moves)
-
-    def even_slots(self, ends: Mapping[TopicPartition, int]) -> tuple[list[TaskId], list[TaskId]]:
-        """Have tasks of busy slots move with their stores to slots that have less to do, with all that waits up to
-        ``ends``: those that have moved, and those that are at work and will move later.
-
-        Raises:
-            RunError: A slot does not answer; some may have moved.
-        """
-        work_s = {
-            id_: self.metrics.work_s(str(id_), total_lag([task], ends), AHEAD_S) for id_, task in self.tasks.items()
-        }
-        moves = self._within_executors(lambda slot_of, slots: evened(slot_of, slots, work_s))
-        ready = {task: slot for task, slot in moves.items() if self._rests(task)}
-        self._move(ready)
-        return sorted(ready), sorted(moves.keys() - ready.keys())
-
-    def follow_executors(self, *, is_late: bool = False) -> Mapping[int, str]:
-        """Have slots of executors that are lost go to those that have joined, and if ``is_late`` also to others; then
-        also slots whose tasks rest, which stay, in other slots. Returns the executor of each.
-
-        Raises:
-            RunError: A slot does not answer; some may have gone.
-        """
-        there = self.slots.executors()
-        if lost := self.slots.lost():
-            return self._sent_on(lost, there, is_late=is_late)
-        if len(there) < 2:
-            return {}
-        busy = {task.slot for task in self.tasks.values() if not self._rests(task.id)}
-        homes = [self.slots.executor_of(slot) for slot in range(self.slots.count)]
-        empty = set(self._ready) - {task.slot for task in self.tasks.values()}
-        moves = shared_out(homes, there, set(self._ready) - busy, empty)
-        gone = dict[int, str]()
-        for slot, executor in moves.items():
-            others = [other for other in self._ready if homes[other] == homes[slot] and other not in moves]
-            leaving = [task for task, its_slot in self._slot_of.items() if its_slot == slot]
-            if leaving and not others:
-                continue
-            for task in leaving:
-                self._move({task: self._freest_of(others)})
-            self.slots.go(slot, executor)
-            gone[slot] = executor
-        return gone
-
-    def _sent_on(self, lost: Collection[int], there: Sequence[str], *, is_late: bool) -> Mapping[int, str]:
-        counts = Counter(self.slots.executor_of(slot) for slot in range(self.slots.count))
-        joined = [executor for executor in there if not counts[executor]]
-        sent = dict[int, str]()
-        for slot in lost:
-            if choice := joined or (list(there) if is_late else []):
-                sent[slot] = min(choice, key=lambda executor: counts[executor])
-                counts[sent[slot]] += 1
-                self.slots.go(slot, sent[slot])
-        return sent
-
-    def drawn_to(self, joined: Collection[str], *, waits_for_standbys: bool) -> dict[TaskId, int]:
-        """Which of the tasks that rest are to be restored in slots of executors that have ``joined``. A task stays if
-        its changelogs do not have all of its rows; with ``waits_for_standbys``, also if it has yet to get a standby
-        there."""
-        lost = self.slots.lost()
-
-        def may_go(id_: TaskId, executor: str) -> bool:
-            task = self.tasks[id_]
-            is_logged = task.current is not None and not task.unlogged
-            waits = waits_for_standbys and executor not in task.standbys and has_snapshots(self.stores(id_))
-            return is_logged and not waits and self._rests(id_)
-
-        return drawn(
-            self._slot_of,
-            {slot: self.slots.executor_of(slot) for slot in self._ready if slot not in lost},
-            joined,
-            {task: self.metrics.busy_s(str(task)) for task in self.tasks},
-            may_go,
-        )
-
-    @property
-    def _ready(self) -> list[int]:
-        """The slots that can take tasks."""
-        return [slot for slot in range(self.slots.count) if self.slots.is_ready(slot)]
-
-    @property
-    def _slot_of(self) -> dict[TaskId, int]:
-        return {task.id: task.slot for task in self.tasks.values()}
-
-    def _within_executors(
-        self, moves: Callable[[Mapping[TaskId, int], int], Mapping[TaskId, int]]
-    ) -> dict[TaskId, int]:
-        """The moves among the slots of each executor, since a task has no store elsewhere; ``moves`` gets the slot of
-        each task, and how many slots there are."""
-        found, slot_of = dict[TaskId, int](), self._slot_of
-        for slots in self._slots_by_executor():
-            numbers = {slot: number for number, slot in enumerate(slots)}
-            here = {task: numbers[slot] for task, slot in slot_of.items() if slot in numbers}
-            found |= {task: slots[number] for task, number in moves(here, len(slots)).items()}
-        return found
-
-    def _slots_by_executor(self) -> list[list[int]]:
-        found: dict[str, list[int]] = {}
-        for slot in self._ready:
-            found.setdefault(self.slots.executor_of(slot), []).append(slot)
-        return list(found.values())
-
-    def _rests(self, task: TaskId) -> bool:
-        return self.tasks[task].state is TaskState.RUNNING and self.slots.is_free(task)
-
-    def _move(self, moves: Mapping[TaskId, int]) -> None:
-        for task, slot in moves.items():
-            self.slots.move(task, slot, with_store=True)
-            self.tasks[task].slot = slot
-
-    @property
-    def has_empty_slot(self) -> bool:
-        """Whether a slot has no task although another one of its executor has several."""
-        held = Counter(task.slot for task in self.tasks.values())
-        return any(
-            min(counts) == 0 and max(counts) > 1
-            for slots in self._slots_by_executor()
-            if (counts := [held[slot] for slot in slots])
-        )
 
     def take_doubted(self) -> dict[TaskId, str]:
         """Take tasks out of the epochs whose stores a check has found to differ since; returns what it has found.

@@ -683,8 +683,8 @@ class Driver:
 
     def _fill_slots(self) -> list[TaskId]:
         """Have tasks move into slots that were added; those that are at work now will do so later."""
-        moved = self._coordinator.fill_slots()
-        self._fills_slots = self._coordinator.has_empty_slot
+        moved = self._coordinator.whereabouts.fill_slots()
+        self._fills_slots = self._coordinator.whereabouts.has_empty_slot
         return moved
 
     def _even_slots(self) -> None:
@@ -692,15 +692,15 @@ class Driver:
         others; those that are at work now will do so later."""
         try:
             self._follow_executors()
-            if self._joined and self._coordinator.has_empty_slot:
+            if self._joined and self._coordinator.whereabouts.has_empty_slot:
                 self._fill_slots()
-            moved, left = self._coordinator.even_slots(self._ends)
+            moved, left = self._coordinator.whereabouts.even_slots(self._ends)
         except RunError as error:  # whoever waits for its plans finds out what is wrong with it
             moved, left = [], []
             log.warning("%s", error)
         if moved:
             log.info("moved to slots that have less to do: %s", ", ".join(map(str, moved)))
-        if drawn := self._coordinator.drawn_to(self._joined, waits_for_standbys=self._waits_for_standbys):
+        if drawn := self._coordinator.whereabouts.drawn_to(self._joined, waits_for_standbys=self._waits_for_standbys):
             self._restores.move(drawn, "an executor has joined that has fewer tasks")
         if not left:
             self._clock.evened = time.monotonic()
@@ -709,7 +709,7 @@ class Driver:
         now_s = time.monotonic()
         self._clock.lost = (self._clock.lost or now_s) if self._coordinator.slots.lost() else None
         is_late = self._clock.lost is not None and now_s > self._clock.lost + JOIN_LIMIT_S
-        if gone := self._coordinator.follow_executors(is_late=is_late):
+        if gone := self._coordinator.whereabouts.follow_executors(is_late=is_late):
             self._joined |= set(gone.values())
             told = ", ".join(f"slot {slot} to executor {executor}" for slot, executor in gone.items())
             log.info("slots go to other executors: %s", told)

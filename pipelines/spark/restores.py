@@ -164,7 +164,7 @@ class Restores:
         if task.state is TaskState.RESTORING:
             return f"task {wanted} is restoring already"
         if task.state is TaskState.IN_DOUBT and to_freest:
-            coordinator.move_to_freest(task.id)
+            coordinator.whereabouts.move_to_freest(task.id)
         if task.state is TaskState.IN_DOUBT and task.id in self._waiting:
             self._start([self._waiting[task.id]])
             return f"task {wanted} is restoring in slot {task.slot}"
@@ -196,7 +196,7 @@ class Restores:
         self._executor.keep_ready()
         if now_s >= self._look_after:
             self._begin_doubted()
-        if lost := self._coordinator.take_lost():
+        if lost := self._coordinator.whereabouts.take_lost():
             self._begin(lost)
         self._start([each for task, each in self._waiting.items() if now_s >= self._not_before.get(task, 0.0)])
         ended = [*self._unchecked, *self._executor.finished()]
@@ -355,11 +355,11 @@ class Restores:
         for task_id, reason in reasons.items():
             coordinator.lost(task_id, reason)
             if to_freest:
-                coordinator.move_to_freest(task_id)
+                coordinator.whereabouts.move_to_freest(task_id)
             elif to is not None:
-                coordinator.move_to(task_id, to[task_id])
+                coordinator.whereabouts.move_to(task_id, to[task_id])
             elif from_snapshots:
-                coordinator.move_to_standby(task_id)
+                coordinator.whereabouts.move_to_standby(task_id)
         requests = []
         for task_id, reason in reasons.items():
             task, instance = coordinator.tasks[task_id], new_instance()
@@ -407,7 +407,7 @@ class Restores:
         coordinator, task = self._coordinator, self._coordinator.tasks[request.task]
         if task.slot not in coordinator.slots.lost():
             return request
-        coordinator.move_to_standby(task.id)
+        coordinator.whereabouts.move_to_standby(task.id)
         return self._as_is_best(request)
 
     def _as_is_best(self, request: RestoreRequest) -> RestoreRequest:

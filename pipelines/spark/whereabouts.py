@@ -1,0 +1,215 @@
+"""Which slot each task is in while a run goes on, and which executor runs each slot: executors are lost and join, slots
+are added, and some have more to do than others.
+
+How tasks are divided in each case, ``weir.pipelines.spark.spread`` says; where they are as a run begins,
+``weir.pipelines.spark.placement``. What a move means for the state of a task is up to whoever asks for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from weir.pipelines.spark.parts import Slots
+from weir.pipelines.spark.planner import total_lag
+from weir.pipelines.spark.spread import AHEAD_S, drawn, evened, freest, relieved, shared_out
+from weir.pipelines.spark.task import Task, TaskState
+from weir.pipelines.tasks.run_metrics import RunMetrics
+from weir.state.changelog.snapshot import has_snapshots
+from weir.state.types import StoreSpec, TaskId, TopicPartition
+
+
+class Whereabouts:
+    """Moves the tasks of one generation among its slots, and these among executors."""
+
+    def __init__(
+        self,
+        tasks: Mapping[TaskId, Task],
+        slots: Slots,
+        metrics: RunMetrics,
+        *,
+        stores: Callable[[TaskId], Sequence[StoreSpec]],
+        forget: Callable[[TaskId], None],
+    ) -> None:
+        """``forget`` gives up what a task is still doing, if it is at work."""
+        self._tasks, self._slots, self._metrics = tasks, slots, metrics
+        self._stores, self._forget = stores, forget
+
+    def move_to_freest(self, task_id: TaskId) -> None:
+        """Have a task whose state is lost or in doubt continue in the slot whose tasks have worked least over the last
+        minute, other than its own if there is another one."""
+        slot_of, costs = self._slot_of, {task: self._metrics.busy_s(str(task)) for task in self._tasks}
+        slot = freest(task_id, slot_of, self._slots.count, costs)
+        if slot != slot_of[task_id]:
+            self.move_to(task_id, slot)
+
+    def move_to_standby(self, task_id: TaskId) -> None:
+        """Have a task whose state is lost continue where it has a standby, if it has one that is not where it is, in
+        the slot there whose tasks have worked least over the last minute. If it has none and its executor is lost, too,
+        any slot will do."""
+        task, lost = self._tasks[task_id], self._slots.lost()
+        if task.slot not in lost and (not task.standbys or self._slots.executor_of(task.slot) in task.standbys):
+            return
+        ready = [slot for slot in self._ready if slot not in lost]
+        keeps = [slot for slot in ready if self._slots.executor_of(slot) in task.standbys]
+        if choice := keeps or (ready if task.slot in lost else []):
+            self.move_to(task_id, self._freest_of(choice))
+
+    def _freest_of(self, slots: Collection[int]) -> int:
+        """The one whose tasks have worked least over the last minute; of several, the one with the fewest."""
+        loads = dict.fromkeys(slots, (0.0, 0))
+        for task in self._tasks.values():
+            if task.slot in loads:
+                cost, tasks = loads[task.slot]
+                loads[task.slot] = cost + self._metrics.busy_s(str(task.id)), tasks + 1
+        return min(loads, key=lambda slot: (*loads[slot], slot))
+
+    def move_to(self, task_id: TaskId, slot: int) -> None:
+        """Have a task whose state is lost or was given up continue in another slot."""
+        self._slots.move(task_id, slot)
+        self._tasks[task_id].slot = slot
+
+    def take_lost(self) -> dict[TaskId, str]:
+        """Take tasks out of the epochs whose executors are gone; returns why those are to be restored elsewhere that
+        have done something."""
+        found, lost = dict[TaskId, str](), self._slots.lost()
+        for task in self._tasks.values():
+            if task.slot not in lost or task.state not in (TaskState.RUNNING, TaskState.ISOLATED):
+                continue
+            self._forget(task.id)
+            if task.current is None:
+                self.move_to_standby(task.id)
+            else:
+                found[task.id] = f"executor {self._slots.executor_of(task.slot)} is lost"
+        return found
+
+    def fill_slots(self) -> list[TaskId]:
+        """Have tasks that rest move with their stores into slots that have none; returns these tasks.
+
+        Raises:
+            RunError: A slot does not answer; some may have moved.
+        """
+        resting = {task for task in self._tasks if self._rests(task)}
+        costs = {task: self._metrics.busy_s(str(task)) for task in self._tasks}
+        moves = self._within_executors(lambda slot_of, slots: relieved(slot_of, slots, costs, resting))
+        self._move(moves)
+        return sorted(moves)
+
+    def even_slots(self, ends: Mapping[TopicPartition, int]) -> tuple[list[TaskId], list[TaskId]]:
+        """Have tasks of busy slots move with their stores to slots that have less to do, with all that waits up to
+        ``ends``: those that have moved, and those that are at work and will move later.
+
+        Raises:
+            RunError: A slot does not answer; some may have moved.
+        """
+        work_s = {
+            id_: self._metrics.work_s(str(id_), total_lag([task], ends), AHEAD_S) for id_, task in self._tasks.items()
+        }
+        moves = self._within_executors(lambda slot_of, slots: evened(slot_of, slots, work_s))
+        ready = {task: slot for task, slot in moves.items() if self._rests(task)}
+        self._move(ready)
+        return sorted(ready), sorted(moves.keys() - ready.keys())
+
+    def follow_executors(self, *, is_late: bool = False) -> Mapping[int, str]:
+        """Have slots of executors that are lost go to those that have joined, and if ``is_late`` also to others; then
+        also slots whose tasks rest, which stay, in other slots. Returns the executor of each.
+
+        Raises:
+            RunError: A slot does not answer; some may have gone.
+        """
+        there = self._slots.executors()
+        if lost := self._slots.lost():
+            return self._sent_on(lost, there, is_late=is_late)
+        if len(there) < 2:
+            return {}
+        busy = {task.slot for task in self._tasks.values() if not self._rests(task.id)}
+        homes = [self._slots.executor_of(slot) for slot in range(self._slots.count)]
+        empty = set(self._ready) - {task.slot for task in self._tasks.values()}
+        moves = shared_out(homes, there, set(self._ready) - busy, empty)
+        gone = dict[int, str]()
+        for slot, executor in moves.items():
+            others = [other for other in self._ready if homes[other] == homes[slot] and other not in moves]
+            leaving = [task for task, its_slot in self._slot_of.items() if its_slot == slot]
+            if leaving and not others:
+                continue
+            for task in leaving:
+                self._move({task: self._freest_of(others)})
+            self._slots.go(slot, executor)
+            gone[slot] = executor
+        return gone
+
+    def _sent_on(self, lost: Collection[int], there: Sequence[str], *, is_late: bool) -> Mapping[int, str]:
+        counts = Counter(self._slots.executor_of(slot) for slot in range(self._slots.count))
+        joined = [executor for executor in there if not counts[executor]]
+        sent = dict[int, str]()
+        for slot in lost:
+            if choice := joined or (list(there) if is_late else []):
+                sent[slot] = min(choice, key=lambda executor: counts[executor])
+                counts[sent[slot]] += 1
+                self._slots.go(slot, sent[slot])
+        return sent
+
+    def drawn_to(self, joined: Collection[str], *, waits_for_standbys: bool) -> dict[TaskId, int]:
+        """Which of the tasks that rest are to be restored in slots of executors that have ``joined``. A task stays if
+        its changelogs do not have all of its rows; with ``waits_for_standbys``, also if it has yet to get a standby
+        there."""
+        lost = self._slots.lost()
+
+        def may_go(id_: TaskId, executor: str) -> bool:
+            task = self._tasks[id_]
+            is_logged = task.current is not None and not task.unlogged
+            waits = waits_for_standbys and executor not in task.standbys and has_snapshots(self._stores(id_))
+            return is_logged and not waits and self._rests(id_)
+
+        return drawn(
+            self._slot_of,
+            {slot: self._slots.executor_of(slot) for slot in self._ready if slot not in lost},
+            joined,
+            {task: self._metrics.busy_s(str(task)) for task in self._tasks},
+            may_go,
+        )
+
+    @property
+    def _ready(self) -> list[int]:
+        """The slots that can take tasks."""
+        return [slot for slot in range(self._slots.count) if self._slots.is_ready(slot)]
+
+    @property
+    def _slot_of(self) -> dict[TaskId, int]:
+        return {task.id: task.slot for task in self._tasks.values()}
+
+    def _within_executors(
+        self, moves: Callable[[Mapping[TaskId, int], int], Mapping[TaskId, int]]
+    ) -> dict[TaskId, int]:
+        """The moves among the slots of each executor, since a task has no store elsewhere; ``moves`` gets the slot of
+        each task, and how many slots there are."""
+        found, slot_of = dict[TaskId, int](), self._slot_of
+        for slots in self._slots_by_executor():
+            numbers = {slot: number for number, slot in enumerate(slots)}
+            here = {task: numbers[slot] for task, slot in slot_of.items() if slot in numbers}
+            found |= {task: slots[number] for task, number in moves(here, len(slots)).items()}
+        return found
+
+    def _slots_by_executor(self) -> list[list[int]]:
+        found: dict[str, list[int]] = {}
+        for slot in self._ready:
+            found.setdefault(self._slots.executor_of(slot), []).append(slot)
+        return list(found.values())
+
+    def _rests(self, task: TaskId) -> bool:
+        return self._tasks[task].state is TaskState.RUNNING and self._slots.is_free(task)
+
+    def _move(self, moves: Mapping[TaskId, int]) -> None:
+        for task, slot in moves.items():
+            self._slots.move(task, slot, with_store=True)
+            self._tasks[task].slot = slot
+
+    @property
+    def has_empty_slot(self) -> bool:
+        """Whether a slot has no task although another one of its executor has several."""
+        held = Counter(task.slot for task in self._tasks.values())
+        return any(
+            min(counts) == 0 and max(counts) > 1
+            for slots in self._slots_by_executor()
+            if (counts := [held[slot] for slot in slots])
+        )
