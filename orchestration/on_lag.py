@@ -146,7 +146,7 @@ def cause_of(measured: Measured, on_lag: OnLag, name: str) -> Cause:
 
     A task that alone is behind comes first, since nothing else helps it; then commits, then slots.
     """
-    under_repair = [task for task in measured.tasks if task.status in ("restoring", "in doubt")]
+    under_repair = [task for task in measured.tasks if task.status in ("restoring", "corrupted")]
     if under_repair:
         return Cause(
             sentence=", ".join(f"task {task.task} is {task.status}" for task in under_repair),

@@ -363,6 +363,9 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "logs x": f"{CLI}/test_tasks.py::test_a_driver_that_has_no_tasks_yet_is_found_in_the_log",
         "run MODULE:APP": f"{CLI}/test_tasks.py::test_an_application_without_tasks_has_them_after_a_run",
     },
+    "pipelines/operations/assignments.py application_assignments": {
+        "run MODULE:APP": f"{CLI}/test_tasks.py::test_an_application_without_assignments_has_one_after_a_run",
+    },
     "pipelines/operations/dead_letters.py _replay_records": {
         "dead-letters list x": f"{LETTERS}letters_are_replayed_beside_a_driver_of_the_corrected_program_each_once",
         "dead-letters replay x": f"{LETTERS}more_letters_than_a_request_takes_wait_for_the_next_one",
@@ -679,6 +682,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
 """What messages of refusals offer and no test runs from there, with the reason."""
 
 NO_WAYS_OUT = {
+    "pipelines/spark/task_state.py IllegalTransitionError",
     "pipelines/assignment/checks.py InvalidAssignmentError",
     "pipelines/spark/errors.py StateInDoubtError",
     "pipelines/spark/errors.py UnconfirmedReadsError",

@@ -42,9 +42,11 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from weir.infra.control.models import (
+    ASSIGNMENTS_KEPT,
     FORMAT_VERSION,
     METRICS_KEPT_MS,
     MINUTES_KEPT_MS,
+    Assignment,
     Base,
     Format,
     Instance,
@@ -61,6 +63,7 @@ from weir.infra.control.models import (
 from weir.infra.control.rows import (
     AT_REST,
     ApplicationStatus,
+    AssignmentRow,
     Lease,
     MetricRow,
     MinuteRow,
@@ -289,6 +292,23 @@ class ControlDatabase:
             if now % _PRUNE_EVERY_MS < _PRUNE_EVERY_MS // 60:
                 self._fold_readings(connection, now)
 
+    def add_assignment(self, application: str, row: AssignmentRow) -> None:
+        """Append an assignment; only the newest ``ASSIGNMENTS_KEPT`` of the application stay."""
+        own = select(Assignment.id).where(Assignment.application == application).order_by(Assignment.id.desc())
+        oldest = own.offset(ASSIGNMENTS_KEPT).limit(1).scalar_subquery()
+        with self._writing() as connection:
+            values = {"application": application, **asdict(row), "at_ms": row.at_ms or _now_ms()}
+            connection.execute(plain_insert(Assignment).values(**values))
+            connection.execute(delete(Assignment).where(Assignment.application == application, Assignment.id <= oldest))
+
+    def assignments(self, application: str) -> list[AssignmentRow]:
+        """Those that are kept, oldest first."""
+        with self._reading() as connection:
+            found = connection.execute(
+                select(Assignment.__table__).where(Assignment.application == application).order_by(Assignment.id)
+            )
+            return [_assignment(row) for row in found.mappings()]
+
     def request(
         self,
         application: str,
@@ -516,6 +536,13 @@ class ControlDatabase:
             ).mappings():
                 task = TaskStatusRow(**_without_application(row))
                 tasks.setdefault(row["application"], []).append(task)
+            newest = select(func.max(Assignment.id)).where(Assignment.application.in_(known))
+            assignments = {
+                row["application"]: _assignment(row)
+                for row in connection.execute(
+                    select(Assignment.__table__).where(Assignment.id.in_(newest.group_by(Assignment.application)))
+                ).mappings()
+            }
             readings, sinks, waits = (
                 _by_application(connection, value, known) for value in (Readings.readings, Sinks.sinks, Waiting.reason)
             )
@@ -530,6 +557,7 @@ class ControlDatabase:
                 readings=tuple(readings.get(life.application) or ()),
                 sinks=tuple(sinks.get(life.application) or ()),
                 waits_for=waits.get(life.application) or "",
+                assignment=assignments.get(life.application),
             )
             for life in lives
         }
@@ -553,6 +581,7 @@ class ControlDatabase:
                 Request,
                 Metric,
                 Minute,
+                Assignment,
             ):
                 connection.execute(delete(model).where(model.application == application))
 
@@ -730,6 +759,10 @@ def _by_minute(*conditions: ColumnElement[bool]) -> Select[Any]:
         .where(*conditions)
         .group_by(Metric.application, "minute_ms")
     )
+
+
+def _assignment(row: Mapping[Any, Any]) -> AssignmentRow:
+    return AssignmentRow(**{field.name: row[field.name] for field in fields(AssignmentRow)})
 
 
 def _by_application(connection: Connection, value: Any, applications: Sequence[str]) -> dict[str, Any]:

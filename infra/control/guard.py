@@ -16,7 +16,7 @@ from threading import Event, Thread
 from typing import Any, TypeVar
 
 from weir.infra.control.database import ControlDatabase, ControlDatabaseError, LeaseHeldError, this_host
-from weir.infra.control.rows import Lease, MetricRow, QueryServerRow, RequestRow, TaskStatusRow
+from weir.infra.control.rows import AssignmentRow, Lease, MetricRow, QueryServerRow, RequestRow, TaskStatusRow
 
 log = logging.getLogger("weir.control")
 
@@ -134,6 +134,10 @@ class DriverControl:
     def add_reading(self, metric: MetricRow) -> None:
         """Write one reading, and nothing else."""
         self._try(None, lambda database: database.add_metric(self.application, metric))
+
+    def add_assignment(self, row: AssignmentRow) -> None:
+        """Write who got which tasks."""
+        self._try(None, lambda database: database.add_assignment(self.application, row))
 
     def report_sinks(self, sinks: Sequence[Mapping[str, Any]]) -> None:
         """Write how the sinks are doing, if that has changed."""

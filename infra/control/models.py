@@ -10,6 +10,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 FORMAT_VERSION = 2
 METRICS_KEPT_MS = 3_600_000
 MINUTES_KEPT_MS = 86_400_000
+ASSIGNMENTS_KEPT = 100
+"""Of each application, the newest."""
 
 
 class Base(DeclarativeBase):
@@ -175,3 +177,17 @@ class Minute(Base):
     lag: Mapped[int]
     commit_ms: Mapped[float]
     state_bytes: Mapped[int | None]
+
+
+class Assignment(Base):
+    """Which executor got which tasks, each time that this changed, and why; the newest are kept."""
+
+    __tablename__ = "weir_assignments"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    application: Mapped[str]
+    at_ms: Mapped[int]
+    reason: Mapped[str]
+    seconds: Mapped[float]
+    executors: Mapped[dict[str, Any]] = mapped_column(JSON)
+    moves: Mapped[list[Any]] = mapped_column(JSON)
+    __table_args__ = (Index("weir_assignments_by_application", "application", "id"),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ class TaskStatusRow:
     task: str
     slot: int
     status: str
-    """running, restoring, in doubt or paused."""
+    """Its state: created, restoring, running, paused, isolated, corrupted, suspended or closed."""
     executor: str | None = None
     """The id of the executor that the slot is on; ``driver`` on a single host."""
     standbys: Mapping[str, float] | None = None
@@ -127,6 +127,23 @@ class MinuteRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AssignmentRow:
+    """Which executor has which tasks, and what has changed."""
+
+    reason: str
+    """Why there was one, in a sentence."""
+    seconds: float
+    """How long it took, without restores."""
+    executors: Mapping[str, Mapping[str, Any]]
+    """By id: the number of ``slots``, and names of tasks: ``active``, ``standby``, and those that it had before,
+    ``previous``."""
+    moves: Sequence[Mapping[str, str | None]]
+    """Each with ``task``, ``role``, ``source`` and ``target``, an executor or one of its slots, and ``reason``."""
+    at_ms: int = 0
+    """Set by the database's writer."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ApplicationStatus:
     """The newest life of an application with its tasks and newest reading."""
 
@@ -153,6 +170,8 @@ class ApplicationStatus:
     """How the sinks are doing: ``weir.pipelines.publishing.publisher.SinkState``, as plain values."""
     waits_for: str = ""
     """Why the driver waits, if it is running and does."""
+    assignment: AssignmentRow | None = None
+    """The newest one."""
 
     @property
     def has_ended(self) -> bool:

@@ -14,7 +14,7 @@ from dagster._core.storage.tags import SENSOR_NAME_TAG
 from weir.infra.control import ApplicationStatus, ControlDatabase
 from weir.orchestration.advice import in_dagster
 from weir.orchestration.checks.killed import was_cut_short
-from weir.orchestration.checks.tasks import task_table
+from weir.orchestration.checks.tasks import assignment_table, task_table
 from weir.orchestration.drivers.dagster_run import run_of
 from weir.orchestration.jobs.requests import RESUME
 from weir.orchestration.resources import WeirResource
@@ -61,11 +61,13 @@ def running_result(
 ) -> dg.AssetCheckResult:
     """``driver`` is the newest that there was, ``log`` the file that drivers write to. ``asset_runs`` is called for
     ``newest_asset_runs`` if no driver runs. The state is in the metadata as one word: the driver's own, or ``never
-    started``, ``silent``, ``dead``, ``not started``, ``in doubt``."""
+    started``, ``silent``, ``dead``, ``not started``, ``corrupted``."""
     found = _judged(supervised, driver, instance, now_s, asset_runs)
     shown = dict[str, dg.MetadataValue]()
     if driver is not None and not driver.has_ended and driver.tasks:
         shown["tasks"] = task_table(driver)
+        if driver.assignment is not None:
+            shown["assignment"] = assignment_table(driver.assignment)
     if driver is not None and (run_id := run_of(driver.owner)) is not None:
         shown["run"] = dg.MetadataValue.dagster_run(run_id)
     shown["log"] = dg.MetadataValue.path(log)
@@ -149,7 +151,7 @@ def _living(supervised: Supervised, driver: ApplicationStatus, now_s: float) -> 
     if driver.waits_for:
         return _result(supervised, "waiting", driver.waits_for, warn)
     for state, what, severity in (
-        ("in doubt", "in doubt and process nothing", dg.AssetCheckSeverity.ERROR),
+        ("corrupted", "corrupted and process nothing", dg.AssetCheckSeverity.ERROR),
         ("isolated", "isolated: their epochs fail, and the others go on", dg.AssetCheckSeverity.ERROR),
         ("restoring", "being restored", warn),
     ):

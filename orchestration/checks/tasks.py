@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
 import dagster as dg
 
-from weir.infra.control import ApplicationStatus, TaskStatusRow
+from weir.infra.control import ApplicationStatus, AssignmentRow, TaskStatusRow
 from weir.orchestration.advice import in_dagster
 from weir.orchestration.thresholds import size_text
 from weir.pipelines.operations.tasks import NOTHING, Measured, measured, seconds_behind
-from weir.pipelines.operations.text import duration
+from weir.pipelines.operations.text import duration, utc_text
 
-SHOWN = 50
+SHOWN, SHOWN_MOVES = 50, 10
 UNKNOWN = "-"
 
 
@@ -22,10 +25,38 @@ def task_table(driver: ApplicationStatus) -> dg.TableMetadataValue:
     tasks = sorted(driver.tasks, key=lambda task: (-task.lag, tuple(map(int, task.task.split("_")))))
     figures = measured(driver)
     rows = [_row(driver.application, task, figures.get(task.task, NOTHING)) for task in tasks[:SHOWN]]
-    columns = rows[0] if rows else {}
+    return _table(rows)
+
+
+def assignment_table(assignment: AssignmentRow) -> dg.TableMetadataValue:
+    """The newest assignment: what each executor has and had, and the tasks that moved there, with the reasons."""
+    at = utc_text(datetime.fromtimestamp(assignment.at_ms / 1000, UTC))
+    rows = []
+    for executor, of_it in assignment.executors.items():
+        moves = [move for move in assignment.moves if (move["target"] or "").partition("/")[0] == executor]
+        new = [f"{move['task']} {move['role']}: {move['reason']}" for move in moves[:SHOWN_MOVES]]
+        if len(moves) > SHOWN_MOVES:
+            new.append(f"and {len(moves) - SHOWN_MOVES} more")
+        rows.append(
+            {
+                "at": at,
+                "took": f"{1000 * assignment.seconds:,.1f} ms",
+                "why": assignment.reason,
+                "executor": executor,
+                "slots": str(of_it["slots"]),
+                "active": f"{len(of_it['active']):,}",
+                "standby": f"{len(of_it['standby']):,}",
+                "previous": f"{len(of_it['previous']):,}",
+                "new": "; ".join(new) or UNKNOWN,
+            }
+        )
+    return _table(rows)
+
+
+def _table(rows: Sequence[dict[str, str]]) -> dg.TableMetadataValue:
     return dg.MetadataValue.table(
         [dg.TableRecord(row) for row in rows],
-        dg.TableSchema(columns=[dg.TableColumn(name, "text") for name in columns]),
+        dg.TableSchema(columns=[dg.TableColumn(name, "text") for name in (rows[0] if rows else {})]),
     )
 
 

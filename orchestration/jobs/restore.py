@@ -105,8 +105,8 @@ def _follow(context: dg.OpExecutionContext, application: str, settings: Settings
     database, logged, logged_s = ControlDatabase(settings.control_database_url), "", -LOG_EVERY_S
     while (status := database.application_status(application)) is not None and not status.has_ended:
         row = next((row for row in status.tasks if row.task == task), None)
-        if row is not None and row.status == "in doubt":
-            raise dg.Failure(in_dagster(f"task {task} is in doubt: {row.reason}", application), allow_retries=False)
+        if row is not None and row.status == "corrupted":
+            raise dg.Failure(in_dagster(f"task {task} is corrupted: {row.reason}", application), allow_retries=False)
         if row is None or row.status != "restoring":
             return
         if row.reason != logged and time.monotonic() - logged_s >= LOG_EVERY_S:

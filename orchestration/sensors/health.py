@@ -59,12 +59,12 @@ def health(look: Look) -> Found:
 
 
 def repairs(status: ApplicationStatus) -> dict[str, str]:
-    """The tasks of a running driver that are restoring, in doubt or isolated, a sentence each by name."""
+    """The tasks of a running driver that are restoring, corrupted or isolated, a sentence each by name."""
     return {
         f"task {task.task} {name}": f"task {task.task} {sentence}: {task.reason}"
         for state, name, sentence in (
             ("restoring", "restores", "is restoring"),
-            ("in doubt", "in doubt", "is in doubt and processes nothing"),
+            ("corrupted", "corrupted", "is corrupted and processes nothing"),
             ("isolated", "is isolated", "is isolated, and the others go on"),
         )
         for task in status.tasks

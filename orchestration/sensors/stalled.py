@@ -114,7 +114,7 @@ def stall_reason(
         and len(newest) > math.ceil(epoch_limit_s / 60)
         and newest[0].epoch == newest[-1].epoch
         and min(minute.lag for minute in newest) > 0
-        and all(task.status not in ("restoring", "in doubt", "isolated") for task in driver.tasks)
+        and all(task.status not in ("restoring", "corrupted", "isolated") for task in driver.tasks)
     ):
         return (
             f"{newest[-1].lag:,} records are waiting, and no epoch after {newest[0].epoch} has begun for "

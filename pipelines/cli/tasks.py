@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,10 +20,25 @@ from weir.pipelines.cli.options import (
 from weir.pipelines.cli.render import console, print_json, print_table
 from weir.pipelines.operations.text import duration, utc_text
 
+if TYPE_CHECKING:
+    from weir.infra.settings import Settings
+
+
+SHOWN, SHOWN_MOVES, SHOWN_TASKS = 5, 20, 8
+"""How many assignments are shown, moves of one, and tasks of an executor by their names."""
+
 
 def tasks(
     context: typer.Context,
     application: AppArgument,
+    past: Annotated[
+        bool,
+        typer.Option(
+            "--assignments",
+            help="Instead, show the newest times that tasks or standbys got other places: when, how long that took, "
+            "what each executor has and had, and why each moved.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
@@ -40,12 +55,49 @@ def tasks(
     from weir.pipelines.operations.registry import require
     from weir.pipelines.operations.tasks import application_tasks
 
+    if past:
+        _show_assignments(load_settings(directory), application, as_json=as_json)
+        return
     settings = load_settings(directory, parse_assignments(assignments or ()), bootstrap_servers=bootstrap_servers)
     found = application_tasks(settings, ControlDatabase(settings.control_database_url), require(settings, application))
     if as_json:
         print_json(found)
     else:
         _print_tasks(found, context)
+
+
+def _show_assignments(settings: Settings, application: str, *, as_json: bool) -> None:
+    from weir.infra.control import ControlDatabase
+    from weir.pipelines.operations.assignments import application_assignments
+    from weir.pipelines.operations.registry import require
+
+    found = application_assignments(ControlDatabase(settings.control_database_url), require(settings, application))
+    if as_json:
+        print_json(found)
+        return
+    import polars as pl
+
+    for each in found["assignments"][-SHOWN:]:
+        took = f"took {1000 * each['seconds']:.1f} ms"
+        console.print(f"[bold]{utc_text(each['at'])}[/bold]  {each['reason']}; {took}", soft_wrap=True)
+        rows = [
+            {"executor": id, **{name: _short(value) for name, value in of_it.items()}}
+            for id, of_it in each["executors"].items()
+        ]
+        print_table(pl.DataFrame(rows, infer_schema_length=None))
+        for move in each["moves"][:SHOWN_MOVES]:
+            where = " -> ".join(filter(None, (move["source"], move["target"])))
+            text = f"  {move['task']} {move['role']} {where}: {move['reason']}"
+            console.print(text, markup=False, soft_wrap=True)
+        if len(each["moves"]) > SHOWN_MOVES:
+            console.print(f"  and {len(each['moves']) - SHOWN_MOVES} more moves; --json has all", markup=False)
+
+
+def _short(value: int | list[str]) -> int | str:
+    """Of many tasks, how many."""
+    if isinstance(value, int):
+        return value
+    return ", ".join(value) if len(value) <= SHOWN_TASKS else f"{len(value)} tasks"
 
 
 def _print_tasks(found: dict[str, Any], context: typer.Context) -> None:

@@ -17,12 +17,13 @@ from functools import partial
 import msgspec
 
 from weir.infra.control.guard import DriverControl
-from weir.infra.control.rows import MetricRow, QueryServerRow, RequestRow, TaskStatusRow
+from weir.infra.control.rows import AssignmentRow, MetricRow, QueryServerRow, RequestRow, TaskStatusRow
 from weir.pipelines.errors import naming
 from weir.pipelines.publishing.state import SinkState
 from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import Progress
-from weir.pipelines.spark.task import Task, TaskState
+from weir.pipelines.spark.task import Task
+from weir.pipelines.spark.task_state import TaskState
 from weir.pipelines.tasks.run_metrics import USED_BYTES
 from weir.state.types import TopicPartition
 
@@ -51,6 +52,7 @@ class ControlPanel:
         self._report: Callable[[], None] | None = None
         self._sinks: Sequence[SinkState] | None = None
         self._query_servers: Sequence[QueryServerRow] | None = None
+        self._assignments: list[AssignmentRow] = []
         self._beat: tuple[str, int | None] = ("starting", None)
         """The state and the generation that were reported last."""
         self._reading: MetricRow | None = None
@@ -85,6 +87,11 @@ class ControlPanel:
             self._answers.append((request_id, result, failed))
             self._changed.notify()
 
+    def assigned(self, row: AssignmentRow) -> None:
+        with self._changed:
+            self._assignments.append(replace(row, at_ms=time.time_ns() // 1_000_000))
+            self._changed.notify()
+
     def goes_on(self) -> None:
         self._gone_on_at_ms = time.time_ns() // 1_000_000
 
@@ -116,18 +123,22 @@ class ControlPanel:
         look_s, is_last = 0.0, False
         while not is_last:
             with self._changed:
-                if not (self._is_over or self._answers or self._report or self._sinks or self._query_servers):
+                has_news = self._sinks or self._query_servers or self._assignments
+                if not (self._is_over or self._answers or self._report or has_news):
                     self._changed.wait(max(0.0, look_s - time.monotonic()))
                 is_last = self._is_over
                 answers, self._answers = self._answers, []
                 report, self._report = self._report, None
                 sinks, self._sinks = self._sinks, None
                 servers, self._query_servers = self._query_servers, None
+                assignments, self._assignments = self._assignments, []
             (report or self._write_again)()
             if sinks:
                 self.report_sinks(sinks)
             if servers:
                 self._control.report_query_servers(servers)
+            for row in assignments:
+                self._control.add_assignment(row)
             for request_id, result, failed in answers:  # after what they have brought about
                 self._control.finish(request_id, result, failed=failed)
             if time.monotonic() >= look_s and not is_last:
@@ -196,7 +207,9 @@ class ControlPanel:
             late_records=task.totals.get("late_records", 0),
             records_in=task.totals.get("records_in", 0),
             restored_per_cent=task.restored_per_cent if task.state is TaskState.RESTORING else None,
-            reason="; ".join(filter(None, (task.progress, task.reason, task.retrying, task.calling, task.waits))),
+            reason="; ".join(
+                filter(None, (task.held, task.progress, task.reason, task.retrying, task.calling, task.waits))
+            ),
         )
 
 

@@ -18,6 +18,7 @@ from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.spark.admission import admit
+from weir.pipelines.spark.assignments import Assignments
 from weir.pipelines.spark.beginnings import Beginnings, unlogged_of
 from weir.pipelines.spark.errors import CommitOutOfSpaceError, RunError, StateInDoubtError
 from weir.pipelines.spark.frontiers import Frontiers
@@ -28,7 +29,8 @@ from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, pla
 from weir.pipelines.spark.restore_jobs import Restored
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
 from weir.pipelines.spark.stalls import Stalls
-from weir.pipelines.spark.task import Task, TaskState
+from weir.pipelines.spark.task import Task
+from weir.pipelines.spark.task_state import TaskState, TransitionLog
 from weir.pipelines.spark.uncommitted import UncommittedLimits, uncommitted_bytes
 from weir.pipelines.spark.under_way import ATTEMPTS
 from weir.pipelines.spark.whereabouts import Whereabouts
@@ -116,12 +118,16 @@ class Coordinator:
         """The application's, in the warehouse."""
         self._blobs = self.folder / BLOBS
         self.tasks: dict[TaskId, Task] = {}
+        self.transitions = TransitionLog()
         self.topic_ids: dict[str, str] = {}
         """By topic, the id under which its positions were read; the next commit keeps them."""
         self.global_beginnings: dict[TopicPartition, int] = {}
         """Where the topic partitions of global tables begin."""
         self.metrics = RunMetrics(level=metrics_level)
-        self.whereabouts = Whereabouts(self.tasks, slots, self.metrics, stores=self.stores, forget=self._forget)
+        self.assignments = Assignments(self.tasks, slots)
+        self.whereabouts = Whereabouts(
+            self.tasks, slots, self.metrics, self.assignments, stores=self.stores, forget=self._forget
+        )
         self.generation = self.epoch = self.commits = 0
         self.committed_id = StateId(0, 0)
         self._has_uncommitted = False
@@ -207,6 +213,7 @@ class Coordinator:
                 topics_read,
                 replace(known, unlogged=unlogged_of(sub_topology.stores, known, change)),
                 tuple(store.name for store in sub_topology.stores if not store.is_logged),
+                self.transitions.note,
             )
             if change is not None and not {store.name for store in sub_topology.stores}.isdisjoint(
                 change.no_longer_divided
@@ -239,6 +246,9 @@ class Coordinator:
         self._listed = {blob.path for _, blob in pending}
         for task_id, blob in pending:
             self.tasks[task_id].pending.append(blob)
+        for task in self.tasks.values():
+            if task.id not in self.to_restore:
+                task.opened()
         orphans = remove_orphans(self._blobs, blobs, [blob for _, blob in pending])
         remove_snapshots_but(folder, snapshots, [task.snapshot for task in self.tasks.values() if task.snapshot])
         log.info(
@@ -425,10 +435,11 @@ class Coordinator:
         """The tasks that were left with their plans."""
         return self._under_way.keys()
 
-    def lost(self, task: TaskId, reason: str) -> None:
-        """A task's local state is gone or in doubt: what it is still doing counts for nothing, and it restores."""
+    def lost(self, task: TaskId, reason: str, *, is_corrupted: bool = False) -> None:
+        """A task's local state is gone or given up, or not what it should be: what the task is still doing counts for
+        nothing, and it is to be restored."""
         self._forget(task)
-        self.tasks[task].lost(reason)
+        self.tasks[task].lost(reason, is_corrupted=is_corrupted)
 
     def _forget(self, task: TaskId) -> None:
         if self._under_way.pop(task, None) is not None:
@@ -466,10 +477,11 @@ class Coordinator:
         found = {
             task.id: difference
             for task in self.tasks.values()
-            if task.state is TaskState.RUNNING and (difference := self.difference_of(task)) is not None
+            if task.state in (TaskState.CREATED, TaskState.RUNNING)
+            and (difference := self.difference_of(task)) is not None
         }
         for task_id, difference in found.items():
-            self.lost(task_id, difference)
+            self._forget(task_id)
             self.tasks[task_id].doubted(difference)
         return found
 
@@ -668,6 +680,7 @@ class Coordinator:
         task.restored(
             restored.request.instance,
             self.slots.executor_of(task.slot),
+            source=restored.source,
             from_snapshot=restored.from_snapshot,
             is_snapshot_gone=restored.is_snapshot_gone,
         )
@@ -716,6 +729,11 @@ class Coordinator:
         ]
         for task_id, settled in self._settled(requests) if requests else ():
             self.tasks[task_id].has_undo, self.tasks[task_id].visited = False, settled
+
+    def closed(self, reason: str) -> None:
+        """The generation has ended, and so has the life of its tasks."""
+        for task in self.tasks.values():
+            task.closed(reason)
 
     def stores(self, task: TaskId) -> Sequence[StoreSpec]:
         """The stores of a task."""

@@ -45,8 +45,9 @@ from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.signs import Sign
 from weir.pipelines.spark.snapshots import Snapshots
 from weir.pipelines.spark.standbys import Standbys
-from weir.pipelines.spark.task import BEFORE_ALL_MS, Task, TaskState
+from weir.pipelines.spark.task import BEFORE_ALL_MS, Task
 from weir.pipelines.spark.task_readings import slot_readings, task_readings
+from weir.pipelines.spark.task_state import TaskState
 from weir.pipelines.spark.topic_watch import TopicWatch
 from weir.pipelines.tasks.plan import ReceiptStatus
 from weir.state.commit.protocol import Committer
@@ -240,6 +241,8 @@ class Driver:
         """Tells the run to end."""
         self._asking = ThreadPoolExecutor(1, "topics")
         """Asks the brokers whether the topics still have what was read, while a commit is prepared."""
+        self._placement = spec.placed
+        coordinator.assignments.on_assigned = listeners.control.assigned
         coordinator.wait_for_disk = self._wait_for_disk
         coordinator.slots.is_patient = self._is_patient
 
@@ -265,11 +268,14 @@ class Driver:
             return self._summary("stopped" if self._is_over() else ROLLED_BACK)
         except (RunError, UnknownTopicError) as error:
             self._commit_before(error)
+            self._coordinator.closed("the run has failed")
             self._report("stopping", now=True)  # positions and lag as of the failure
             raise
 
     def _run(self, stop: Event, *, until_caught_up: bool, end_time_ms: int | None) -> RunSummary:
         self._is_live, self._stop = not until_caught_up, stop
+        placement = self._placement
+        self._coordinator.assignments.began(placement.seconds, placement.previous, placement.moves)
         self._ask(stop, partial(self._topics.begin, accept_lost_records=self._accept_lost_records))
         self._refresh_ends(stop)
         self._ask(stop, self._restores.require_whole_topics)
@@ -610,12 +616,12 @@ class Driver:
                 self._commit(f"request by {request.requested_by}")
                 return f"committed epoch {coordinator.committed_epoch}"
             case "pause":
-                what = self._pause(request.arguments.get("tasks", ""))
+                what = self._pause(request.arguments.get("tasks", ""), f"request by {request.requested_by}")
                 if coordinator.has_uncommitted:
                     self._commit("pause")
                 return f"paused {what}after epoch {coordinator.committed_epoch}"
             case "resume":
-                return self._resume(request.arguments.get("tasks", ""))
+                return self._resume(request.arguments.get("tasks", ""), f"request by {request.requested_by}")
             case "stop":
                 self._stop_request = request
                 drains = "; first, no row may wait between tasks" if request.arguments.get("drain") else ""
@@ -642,21 +648,21 @@ class Driver:
             case _:
                 raise RunError(f"cannot answer a request of the kind {request.kind!r}")
 
-    def _pause(self, wanted: str) -> str:
+    def _pause(self, wanted: str, asked_by: str) -> str:
         """Everything, or the tasks that are ``wanted``; which ones, to begin a sentence."""
         if not wanted:
             self._is_paused = True
             return ""
         tasks = self._coordinator.named(wanted)
-        if busy := [task for task in tasks if not task.pause()]:
-            raise RunError(f"task {busy[0].id} is {busy[0].state}; pause it once it runs")
+        for task in tasks:
+            task.pause(asked_by)
         self._report("running", now=True)
         return f"{', '.join(str(task.id) for task in tasks)} "
 
-    def _resume(self, wanted: str) -> str:
+    def _resume(self, wanted: str, asked_by: str) -> str:
         tasks = self._coordinator.named(wanted) if wanted else list(self._coordinator.tasks.values())
         for task in tasks:
-            task.resume()
+            task.resume(asked_by)
         self._is_paused = self._is_paused and bool(wanted)
         self._report("running", now=True)
         return f"running: {', '.join(str(task.id) for task in tasks)}" if wanted else "running"
@@ -791,7 +797,7 @@ class Driver:
         coordinator = self._coordinator
         coordinator.finish_begun()
         for task in coordinator.tasks.values():
-            task.resume()  # to be closed with the others
+            task.resume("the run ends")  # to be closed with the others
         request, self._stop_request = self._stop_request, None
         self._is_stopping = reason == "stopped"
         if request is not None and request.arguments.get("drain"):
@@ -821,6 +827,7 @@ class Driver:
     def _summary(self, reason: str) -> RunSummary:
         """Report that the generation has ended, and how."""
         coordinator, first = self._coordinator, self._clock.first_input
+        coordinator.closed(f"the run ends: {reason}")
         self._report("starting" if reason in (NEW_TOPICS, ROLLED_BACK) else reason, now=True)
         return RunSummary(
             application=coordinator.application.id,
@@ -900,6 +907,8 @@ class Driver:
         )
 
     def _report(self, state: str, *, now: bool = False) -> None:
+        self._coordinator.transitions.tell()
+        self._coordinator.assignments.tell()
         since_s = time.monotonic() - self._clock.report
         is_soon = since_s < self._clock.reports_apart
         if not now and (is_soon or (since_s < QUIET_REPORT_EVERY_S and self._is_as_reported(state))):

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import groupby
 
-from weir.pipelines.spark.task import Task, TaskState
+from weir.pipelines.spark.task import Task
+from weir.pipelines.spark.task_state import TaskState
 from weir.pipelines.tasks.order import BEFORE_ALL, Key, Mark, topic_mark
 from weir.pipelines.topology import Topology
 from weir.pipelines.topology.changes import partition_of_task

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from weir.infra.control.rows import RequestRow
+from weir.infra.control.rows import AssignmentRow, RequestRow
 from weir.pipelines.application import Application
+from weir.pipelines.assignment import Move
 from weir.pipelines.publishing.state import Decision, SinkState
 from weir.pipelines.spark.errors import RunError
 from weir.pipelines.spark.planner import Limits
@@ -200,6 +202,10 @@ class Control(Protocol):
 
     def finish(self, request_id: int, result: str, *, failed: bool = False) -> None: ...
 
+    def assigned(self, row: AssignmentRow) -> None:
+        """Tasks have other places."""
+        ...
+
     def goes_on(self) -> None:
         """The driver's own thread has got on, which a sensor would otherwise take for one that hangs."""
         ...
@@ -248,6 +254,19 @@ NOTHING_TO_PUBLISH: Publishing = _NothingToPublish()
 
 
 @dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where tasks begin."""
+
+    slot_of: Mapping[TaskId, int]
+    seconds: float
+    """How long it took to find that out and to decide."""
+    previous: Mapping[str, Collection[TaskId]] = field(default_factory=dict)
+    """By executor, the tasks whose stores it had before; none on a single host, which has all."""
+    moves: Sequence[Move] = ()
+    """The tasks that are new to their executors."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """What a run reads and where it writes."""
 
@@ -264,8 +283,8 @@ class RunSpec:
     """Waits for records behind these offsets, as ``weir.infra.kafka.arrivals`` does; None if nobody can."""
     newest: CommitRecord | None = None
     """The newest commit before the run, whose tasks say what they have cost."""
-    placement: Mapping[TaskId, int] | None = None
-    """The slot of each task where executors have stores of some; None on a single host."""
+    placement: Placement | None = None
+    """Where each task begins, where executors have stores of some; None on a single host."""
     snapshot_rows: int = 0
     """How many rows a task's changelogs grow by before its next snapshot is due; 0 for never."""
     standby_replicas: int = 0
@@ -284,12 +303,19 @@ class RunSpec:
         counts = self.application.topology.partition_counts(self.source_counts)
         return [TaskId(index, partition) for index, count in counts.items() for partition in range(count)]
 
-    @cached_property
+    @property
     def slot_of(self) -> Mapping[TaskId, int]:
         """The slot of each task."""
+        return self.placed.slot_of
+
+    @cached_property
+    def placed(self) -> Placement:
+        """Where each task begins."""
         if self.placement is not None:
             return self.placement
-        return spread(self.tasks, self.slots, self.costs)
+        began_s = time.perf_counter()
+        slot_of = spread(self.tasks, self.slots, self.costs)
+        return Placement(slot_of=slot_of, seconds=time.perf_counter() - began_s)
 
     @property
     def costs(self) -> Mapping[TaskId, float]:

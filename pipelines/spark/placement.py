@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,7 +13,7 @@ from pyspark import SparkContext
 
 from weir.infra.spark.executors import Executor, row_at
 from weir.pipelines.assignment import ApplicationState, ExecutorState, StickyAssignor, TaskInfo
-from weir.pipelines.spark.parts import RunSpec
+from weir.pipelines.spark.parts import Placement, RunSpec
 from weir.pipelines.spark.spread import spread
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.state.engine.instances import instance_folder
@@ -26,11 +27,10 @@ def slot_homes(there: Sequence[Executor], slots: int) -> list[Executor]:
     return [there[slot % len(there)] for slot in range(slots)]
 
 
-def placed(
-    context: SparkContext, worker: WorkerSettings, spec: RunSpec, homes: Sequence[Executor]
-) -> dict[TaskId, int]:
-    """The slot of each task: tasks are divided among executors by what they have cost so far, each stays where its
-    store is if it can, and so are those of an executor among its slots."""
+def placed(context: SparkContext, worker: WorkerSettings, spec: RunSpec, homes: Sequence[Executor]) -> Placement:
+    """The slot of each task, and what is new: tasks are divided among executors by what they have cost so far, each
+    stays where its store is if it can, and so are those of an executor among its slots."""
+    began_s = time.perf_counter()
     held = _held(context, worker, spec, dict.fromkeys(homes))
     topology = spec.application.topology
     state = ApplicationState(
@@ -48,18 +48,18 @@ def placed(
         },
     )
     assignment = StickyAssignor().assign(state)
-    log.info("%s", _said(held, assignment.moves))
+    log.info("executors: %s", ", ".join(f"{executor.id} on {executor.host}" for executor in held))
     found: dict[TaskId, int] = {}
     for executor in held:
         slots = [slot for slot, home in enumerate(homes) if home == executor]
         here = spread(assignment.executors[executor.id].active, len(slots), spec.costs)
         found |= {task: slots[number] for task, number in here.items()}
-    return found
-
-
-def _said(held: Mapping[Executor, set[TaskId]], moves: Sequence[object]) -> str:
-    stores = ", ".join(f"{executor.id} on {executor.host} has {len(tasks)}" for executor, tasks in held.items())
-    return f"executors and stores: {stores}; new there: {'; '.join(map(str, moves)) or 'no task'}"
+    return Placement(
+        slot_of=found,
+        seconds=time.perf_counter() - began_s,
+        previous={executor.id: tasks for executor, tasks in held.items()},
+        moves=assignment.moves,
+    )
 
 
 def _held(

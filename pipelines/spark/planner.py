@@ -13,7 +13,8 @@ from itertools import accumulate
 from weir.pipelines.application import Application
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.pace import NO_SHARES, Share
-from weir.pipelines.spark.task import BEFORE_ALL_MS, Task, TaskState
+from weir.pipelines.spark.task import BEFORE_ALL_MS, Task
+from weir.pipelines.spark.task_state import TaskState
 from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import OffsetRange, TaskPlan

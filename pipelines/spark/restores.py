@@ -24,7 +24,7 @@ from weir.pipelines.spark.errors import (
 )
 from weir.pipelines.spark.parts import RestoreExecutor
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest
-from weir.pipelines.spark.task import TaskState
+from weir.pipelines.spark.task_state import TaskState
 from weir.pipelines.tasks.plan import Receipt, ReceiptStatus
 from weir.state.commit.record import TaskCommit
 from weir.state.engine.doubts import clear_doubt
@@ -146,7 +146,7 @@ class Restores:
                     str(task.id),
                     f"the restored state is no better than the one before: {receipt.error}",
                 )
-        self._begin({receipt.task: receipt.error for receipt in receipts})
+        self._begin({receipt.task: receipt.error for receipt in receipts}, is_corrupted=True)
 
     def answer(self, request: RequestRow) -> str:
         """Restore the task that ``request`` names, and say so; in the freest slot, if it says so.
@@ -163,12 +163,12 @@ class Restores:
         to_freest = request.arguments.get("slot") == FREEST_SLOT
         if task.state is TaskState.RESTORING:
             return f"task {wanted} is restoring already"
-        if task.state is TaskState.IN_DOUBT and to_freest:
+        if task.state is TaskState.CORRUPTED and to_freest:
             coordinator.whereabouts.move_to_freest(task.id)
-        if task.state is TaskState.IN_DOUBT and task.id in self._waiting:
+        if task.state is TaskState.CORRUPTED and task.id in self._waiting:
             self._start([self._waiting[task.id]])
             return f"task {wanted} is restoring in slot {task.slot}"
-        if task.state is TaskState.IN_DOUBT or coordinator.difference_of(task) is not None:
+        if task.state is TaskState.CORRUPTED or coordinator.difference_of(task) is not None:
             self._look_after = 0.0  # the next look restores it, from its changelog alone
             return f"task {wanted} is restoring in slot {task.slot}"
         if task.committed is None and not coordinator.has_uncommitted:
@@ -292,6 +292,7 @@ class Restores:
             RangeLostError, CompactedTopicError: They do not have it.
         """
         if commit.beginnings and time.monotonic() < self._ask_after:
+            self._coordinator.tasks[task].progress = f"waits for the brokers: {self._said}"
             return False
         try:
             self._require_records(commit, task)
@@ -302,7 +303,7 @@ class Restores:
             if str(error) != self._said:
                 log.warning("task %s: to compute its stores again: %s; trying again until stopped", task, error)
             self._said = str(error)
-            self._coordinator.tasks[task].restoring(f"waits for the brokers: {error}")
+            self._coordinator.tasks[task].progress = f"waits for the brokers: {error}"
             return False
         self._said = ""
         return True
@@ -336,6 +337,7 @@ class Restores:
         from_snapshots: bool = True,
         to_freest: bool = False,
         to: Mapping[TaskId, int] | None = None,
+        is_corrupted: bool = False,
     ) -> None:
         """Commit what was accepted, then begin to restore each task as of that commit (PROTOCOL 20); ``to_freest``
         moves it to another slot, ``to`` to the one it names (PROTOCOL 27).
@@ -353,7 +355,7 @@ class Restores:
                 raise UnloggedStoreLostError(coordinator.application.id, str(task_id), to_log[0], reason)
             self._has_records(task_id, coordinator.tasks[task_id].to_commit())
         for task_id, reason in reasons.items():
-            coordinator.lost(task_id, reason)
+            coordinator.lost(task_id, reason, is_corrupted=is_corrupted)
             if to_freest:
                 coordinator.whereabouts.move_to_freest(task_id)
             elif to is not None:
@@ -386,6 +388,8 @@ class Restores:
 
     def _start(self, requests: Sequence[RestoreRequest]) -> None:
         """Start the restores; those whose stores are computed again wait for brokers that give no answer."""
+        for request in requests:
+            self._coordinator.tasks[request.task].restoring()
         ready = [request for request in requests if self._has_records(request.task, request.commit)]
         self._waiting |= {request.task: request for request in requests if request not in ready}
         if not ready:
@@ -393,7 +397,6 @@ class Restores:
         ready = [self._where_slots_are(request) for request in ready]
         for request in ready:
             self._waiting.pop(request.task, None)
-            self._coordinator.tasks[request.task].restoring()
         are_others_running = any(
             task.state is TaskState.RUNNING or not self._coordinator.slots.is_free(task.id)
             for task in self._coordinator.tasks.values()

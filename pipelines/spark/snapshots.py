@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.parts import SnapshotExecutor
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
-from weir.pipelines.spark.task import Task, TaskState
+from weir.pipelines.spark.task import Task
+from weir.pipelines.spark.task_state import TaskState
 from weir.state.changelog.snapshot import has_snapshots
 from weir.state.types import StoreSpec
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from weir.pipelines.spark.frontiers import Frontiers
-from weir.pipelines.spark.task import Task, TaskState
+from weir.pipelines.spark.task import Task
+from weir.pipelines.spark.task_state import TaskState
 from weir.state.types import TaskId
 
 log = logging.getLogger("weir.driver")

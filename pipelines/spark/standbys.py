@@ -9,12 +9,14 @@ import logging
 import time
 from collections import defaultdict
 
-from weir.pipelines.assignment import ApplicationState, ExecutorState, TaskInfo, place_standbys
+from weir.pipelines.assignment import ApplicationState, ExecutorState, Move, Role, TaskInfo, place_standbys
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.parts import StandbyExecutor
 from weir.pipelines.spark.standby_jobs import FollowRequest
-from weir.pipelines.spark.task import Standing, Task, TaskState
+from weir.pipelines.spark.task import Standing, Task
+from weir.pipelines.spark.task_state import TaskState
 from weir.state.changelog.snapshot import has_snapshots
+from weir.state.types import TaskId
 
 log = logging.getLogger("weir.driver")
 
@@ -30,6 +32,8 @@ class Standbys:
     def __init__(self, coordinator: Coordinator, executor: StandbyExecutor, replicas: int) -> None:
         self._coordinator, self._executor, self._replicas = coordinator, executor, replicas
         self._not_before = defaultdict[str, float](float)
+        self._kept = set[tuple[TaskId, str]]()
+        """Which tasks have, or are to have, a standby on which executor."""
 
     def begin_due(self) -> None:
         """Have those follow that are behind; call it right after a commit, when nothing is uncommitted."""
@@ -84,10 +88,15 @@ class Standbys:
             },
             standby_replicas=self._replicas,
         )
-        found = defaultdict[str, list[Task]](list)
-        for id, executors in place_standbys(state, homes).items():
-            for executor in executors:
+        found, assignments = defaultdict[str, list[Task]](list), self._coordinator.assignments
+        with assignments.taking():
+            chosen = place_standbys(state, homes)
+        for id, executors in chosen.items():
+            for executor, reason in executors.items():
                 found[executor].append(tasks[id])
+                if (id, executor) not in self._kept:
+                    assignments.noted(Move(task=id, role=Role.STANDBY, source=None, target=executor, reason=reason))
+        self._kept = {(id, executor) for id, executors in chosen.items() for executor in executors}
         return found
 
     def _home(self, task: Task) -> str:

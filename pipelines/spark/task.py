@@ -7,10 +7,10 @@ its own fields consistent; deciding what to do about it belongs to ``weir.pipeli
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from weir.pipelines.spark.task_state import TRANSITIONS, IllegalTransitionError, TaskState
 from weir.pipelines.tasks.attempts import Waiting
 from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.order import merge_clock, past_clock
@@ -38,20 +38,10 @@ RUNGS = 8
 """How many beginnings of a store are noted for as long as its rows are kept."""
 
 
-class TaskState(StrEnum):
-    """Whether a task takes part in epochs."""
-
-    RUNNING = "running"
-    RESTORING = "restoring"
-    IN_DOUBT = "in doubt"
-    """A check has found its store to differ from its changelog, and its restore has yet to begin, or failed."""
-    ISOLATED = "isolated"
-    """Its last epoch has failed, and it tries again later."""
-    PAUSED = "paused"
-    """Somebody has asked for that."""
-
-
 FIRST_ISOLATION_MS, LONGEST_ISOLATION_MS = 1_000, 60_000
+
+
+OnTransition = Callable[[TaskId, TaskState, TaskState, str], None]
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,10 @@ class Task:
     """Where it runs."""
     executor: str = ""
     """The executor that this slot was last heard of from."""
-    state: TaskState = TaskState.RUNNING
+    on_transition: OnTransition = lambda task, before, after, reason: None
+    """Hears of each change of its state."""
+    is_paused: bool = False
+    """Whether somebody wants it to be paused: until it is restored, if it is not running."""
     reason: str = ""
     """Why it is not running, or why it was last restored."""
     progress: str = ""
@@ -165,10 +158,16 @@ class Task:
     """Whether this generation has run an epoch of it: the first epoch visits every task."""
     has_undo: bool = False
     """Whether its store can roll something back."""
+    _state: TaskState = TaskState.CREATED
 
     @classmethod
     def of(
-        cls, task_id: TaskId, topics: tuple[str, ...], committed: TaskCommit, without_log: tuple[str, ...] = ()
+        cls,
+        task_id: TaskId,
+        topics: tuple[str, ...],
+        committed: TaskCommit,
+        without_log: tuple[str, ...] = (),
+        on_transition: OnTransition = lambda task, before, after, reason: None,
     ) -> Task:
         """A task of a new generation, where the commit log has it; ``without_log`` are its stores without changelog."""
         has_snapshot = not (without_log or committed.unlogged)
@@ -176,6 +175,7 @@ class Task:
             id=task_id,
             instance=committed.instance,
             topics=topics,
+            on_transition=on_transition,
             current=committed.state,
             committed=committed.state,
             positions={topic: dict(offsets) for topic, offsets in committed.positions.items()},
@@ -200,9 +200,30 @@ class Task:
         return self.current is not self.committed and self.current != self.committed
 
     @property
+    def state(self) -> TaskState:
+        """Where it is in its life."""
+        return self._state
+
+    def to(self, state: TaskState, reason: str) -> None:
+        """Go to another state.
+
+        Raises:
+            IllegalTransitionError: It cannot follow the one that it is in.
+        """
+        if state not in TRANSITIONS[self._state]:
+            raise IllegalTransitionError(str(self.id), self._state, state, reason)
+        before, self._state = self._state, state
+        self.on_transition(self.id, before, state, reason)
+
+    @property
     def to_log(self) -> tuple[str, ...]:
         """The stores of which its next epoch writes all rows to their changelogs."""
         return tuple(name for name in self.unlogged if name not in self.without_log)
+
+    @property
+    def held(self) -> str:
+        """That it will be paused, if it is not yet; empty otherwise."""
+        return "will be paused once it is restored" if self.is_paused and self.state is not TaskState.PAUSED else ""
 
     @property
     def retrying(self) -> str:
@@ -227,52 +248,78 @@ class Task:
         }
         return any(now_ms - since_ms < max_idle_ms for since_ms in self.idle_since_ms.values())
 
-    def lost(self, reason: str) -> None:
-        """Its local state is gone or in doubt: it is back at the last commit, and restores."""
-        self.state, self.reason, self.current, self.has_undo = TaskState.RESTORING, reason, self.committed, False
+    def opened(self) -> None:
+        """A new generation has it go on with the state that it has."""
+        self.to(
+            TaskState.RUNNING, f"goes on at {self.committed}" if self.committed else "nothing of it is committed yet"
+        )
+
+    def lost(self, reason: str, *, is_corrupted: bool = False) -> None:
+        """Its local state is given up or gone, or is not what it should be: it is back at the last commit."""
+        if is_corrupted and self.state is not TaskState.CORRUPTED:
+            self.to(TaskState.CORRUPTED, reason)
+        elif self.state not in (TaskState.CREATED, TaskState.CORRUPTED):
+            self.to(TaskState.SUSPENDED, reason)
+        self.reason, self.current, self.has_undo = reason, self.committed, False
         self.waiting, self.waits_until_ms = None, BEFORE_ALL_MS
 
     def isolated(self, error: str, now_ms: int) -> None:
         """Its epoch has failed: it takes part in none for a second, then two, and so on up to a minute."""
-        self.state, self.failed, self.tries = TaskState.ISOLATED, error, self.tries + 1
+        self.failed, self.tries = error, self.tries + 1
         wait_ms = min(LONGEST_ISOLATION_MS, FIRST_ISOLATION_MS << min(self.tries - 1, 16))
         self.isolated_until_ms = now_ms + wait_ms
         self.progress = f"has failed {self.tries} times, tries again each {wait_ms // 1000} s: {error}"
+        if self.state is TaskState.RUNNING:  # else it was paused meanwhile, or restores
+            self.to(TaskState.ISOLATED, error)
 
     def try_again(self, now_ms: int) -> None:
         """It takes part in epochs again if it has been isolated long enough."""
         if self.state is TaskState.ISOLATED and now_ms >= self.isolated_until_ms:
-            self.state = TaskState.RUNNING
+            self.to(TaskState.RUNNING, "tries again")
 
-    def pause(self) -> bool:
-        """It takes part in no epoch until it is resumed; False if it does not already for another reason."""
+    def pause(self, reason: str) -> None:
+        """It takes part in no epoch until it is resumed; if it restores, that goes on."""
+        self.is_paused = True
         if self.state in (TaskState.RUNNING, TaskState.ISOLATED):
-            self.state = TaskState.PAUSED
-        return self.state is TaskState.PAUSED
+            self.to(TaskState.PAUSED, reason)
 
-    def resume(self) -> None:
+    def resume(self, reason: str) -> None:
         """It takes part again if it was paused."""
+        self.is_paused = False
         if self.state is TaskState.PAUSED:
-            self.state = TaskState.RUNNING
+            self.to(TaskState.RUNNING, reason)
 
     def doubted(self, difference: str) -> None:
         """A check has found its store to differ: it restores from its changelog alone, since its snapshot may too."""
-        self.state, self.doubt = TaskState.IN_DOUBT, difference
+        self.lost(difference, is_corrupted=True)
+        self.doubt = difference
         self.distrust_copies()
 
     def restoring(self, progress: str = "", per_cent: float | None = None) -> None:
         """Its restore has begun, or has made this progress."""
-        self.state, self.progress, self.restored_per_cent = TaskState.RESTORING, progress, per_cent
+        if self.state is not TaskState.RESTORING:
+            self.to(TaskState.RESTORING, self.reason)
+        self.progress, self.restored_per_cent = progress, per_cent
 
     def not_restored(self, reason: str) -> None:
         """A restore has failed, and is tried again."""
-        self.state, self.progress = TaskState.IN_DOUBT, reason
+        self.to(TaskState.CORRUPTED, reason)
+        self.progress = reason
 
-    def restored(self, instance: str, executor: str, *, from_snapshot: bool, is_snapshot_gone: bool) -> None:
+    def closed(self, reason: str) -> None:
+        """Its generation has ended."""
+        if self.state is not TaskState.SUSPENDED:
+            self.to(TaskState.SUSPENDED, reason)
+        self.to(TaskState.CLOSED, reason)
+
+    def restored(
+        self, instance: str, executor: str, *, source: str, from_snapshot: bool, is_snapshot_gone: bool
+    ) -> None:
         """A new instance on an executor holds its committed state; the next epoch visits it."""
+        self.to(TaskState.PAUSED if self.is_paused else TaskState.RUNNING, f"restored from its {source}")
         self.restored_on = executor
         self.standbys.pop(executor, None)
-        self.state, self.instance, self.visited, self.is_restored = TaskState.RUNNING, instance, False, True
+        self.instance, self.visited, self.is_restored = instance, False, True
         self.is_from_snapshot, self.progress, self.doubt = from_snapshot, "", ""
         if is_snapshot_gone and self.snapshot is not None:
             self.rows_since_snapshot += self.snapshot.rows

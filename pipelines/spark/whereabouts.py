@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from weir.pipelines.assignment import Move, Role
+from weir.pipelines.spark.assignments import Assignments
 from weir.pipelines.spark.parts import Slots
 from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.spread import AHEAD_S, drawn, evened, freest, relieved, shared_out
-from weir.pipelines.spark.task import Task, TaskState
+from weir.pipelines.spark.task import Task
+from weir.pipelines.spark.task_state import TaskState
 from weir.pipelines.tasks.run_metrics import RunMetrics
 from weir.state.changelog.snapshot import has_snapshots
 from weir.state.types import StoreSpec, TaskId, TopicPartition
@@ -27,13 +30,14 @@ class Whereabouts:
         tasks: Mapping[TaskId, Task],
         slots: Slots,
         metrics: RunMetrics,
+        assignments: Assignments,
         *,
         stores: Callable[[TaskId], Sequence[StoreSpec]],
         forget: Callable[[TaskId], None],
     ) -> None:
         """``forget`` gives up what a task is still doing, if it is at work."""
         self._tasks, self._slots, self._metrics = tasks, slots, metrics
-        self._stores, self._forget = stores, forget
+        self._assignments, self._stores, self._forget = assignments, stores, forget
 
     def move_to_freest(self, task_id: TaskId) -> None:
         """Have a task whose state is lost or in doubt continue in the slot whose tasks have worked least over the last
@@ -66,8 +70,15 @@ class Whereabouts:
 
     def move_to(self, task_id: TaskId, slot: int) -> None:
         """Have a task whose state is lost or was given up continue in another slot."""
-        self._slots.move(task_id, slot)
+        before = self._assignments.place_of(task_id)
+        with self._assignments.taking():
+            self._slots.move(task_id, slot)
         self._tasks[task_id].slot = slot
+        self._note(task_id, before, self._tasks[task_id].reason)
+
+    def _note(self, task: TaskId, before: str, reason: str) -> None:
+        move = Move(task=task, role=Role.ACTIVE, source=before, target=self._assignments.place_of(task), reason=reason)
+        self._assignments.noted(move)
 
     def take_lost(self) -> dict[TaskId, str]:
         """Take tasks out of the epochs whose executors are gone; returns why those are to be restored elsewhere that
@@ -92,7 +103,7 @@ class Whereabouts:
         resting = {task for task in self._tasks if self._rests(task)}
         costs = {task: self._metrics.busy_s(str(task)) for task in self._tasks}
         moves = self._within_executors(lambda slot_of, slots: relieved(slot_of, slots, costs, resting))
-        self._move(moves)
+        self._move(moves, "moves into a slot that had none")
         return sorted(moves)
 
     def even_slots(self, ends: Mapping[TopicPartition, int]) -> tuple[list[TaskId], list[TaskId]]:
@@ -107,7 +118,7 @@ class Whereabouts:
         }
         moves = self._within_executors(lambda slot_of, slots: evened(slot_of, slots, work_s))
         ready = {task: slot for task, slot in moves.items() if self._rests(task)}
-        self._move(ready)
+        self._move(ready, "moves to a slot that has less to do")
         return sorted(ready), sorted(moves.keys() - ready.keys())
 
     def follow_executors(self, *, is_late: bool = False) -> Mapping[int, str]:
@@ -133,7 +144,7 @@ class Whereabouts:
             if leaving and not others:
                 continue
             for task in leaving:
-                self._move({task: self._freest_of(others)})
+                self._move({task: self._freest_of(others)}, f"stays on executor {homes[slot]}, which its slot leaves")
             self._slots.go(slot, executor)
             gone[slot] = executor
         return gone
@@ -146,7 +157,10 @@ class Whereabouts:
             if choice := joined or (list(there) if is_late else []):
                 sent[slot] = min(choice, key=lambda executor: counts[executor])
                 counts[sent[slot]] += 1
+                held = {task: self._assignments.place_of(task) for task, its in self._slot_of.items() if its == slot}
                 self._slots.go(slot, sent[slot])
+                for task, before in held.items():
+                    self._note(task, before, "its executor is lost, and its slot goes to another one")
         return sent
 
     def drawn_to(self, joined: Collection[str], *, waits_for_standbys: bool) -> dict[TaskId, int]:
@@ -199,10 +213,18 @@ class Whereabouts:
     def _rests(self, task: TaskId) -> bool:
         return self._tasks[task].state is TaskState.RUNNING and self._slots.is_free(task)
 
-    def _move(self, moves: Mapping[TaskId, int]) -> None:
-        for task, slot in moves.items():
-            self._slots.move(task, slot, with_store=True)
-            self._tasks[task].slot = slot
+    def _move(self, moves: Mapping[TaskId, int], why: str) -> None:
+        for task_id, slot in moves.items():
+            task = self._tasks[task_id]
+            task.to(TaskState.SUSPENDED, why)
+            before = self._assignments.place_of(task_id)
+            try:
+                with self._assignments.taking():
+                    self._slots.move(task_id, slot, with_store=True)
+                task.slot = slot
+            finally:
+                task.to(TaskState.RUNNING, f"in slot {task.slot}")
+            self._note(task_id, before, why)
 
     @property
     def has_empty_slot(self) -> bool:

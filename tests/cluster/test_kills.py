@@ -208,7 +208,7 @@ def start_again(cluster: StandaloneCluster, run: BankRun) -> None:
     run.start()
     wait_for(lambda: is_running(run), "the driver runs again", RUNS_LIMIT_S)
     assert stores(cluster) == before
-    assert "new there: no task" in log_of(run)[seen:]
+    assert "Moves: none" in log_of(run)[seen:]
     assert "restor" not in log_of(run)[seen:]
 
 

@@ -18,6 +18,7 @@ import pytest
 from tests.small_disk import small_disk
 from tests.waiting import wait_for
 from weir.infra.control import (
+    AssignmentRow,
     ControlDatabase,
     ControlDatabaseError,
     DriverControl,
@@ -389,11 +390,36 @@ def test_servers_of_queries_are_known_with_the_tasks_as_long_as_their_driver_liv
     assert database.query_servers("app") == ([], []), "those of the next driver are not known yet"
 
 
+def test_of_each_application_the_newest_assignments_are_kept(database, monkeypatch):
+    monkeypatch.setattr("weir.infra.control.database.ASSIGNMENTS_KEPT", 3)
+    rows = [
+        AssignmentRow(
+            reason=f"reason {number}",
+            seconds=0.25 * number,
+            executors={"1": {"slots": 2, "active": ["0_0"], "standby": [], "previous": ["0_0", "0_1"]}},
+            moves=[{"task": "0_1", "role": "active", "source": "1/0", "target": None, "reason": "why"}],
+            at_ms=number,
+        )
+        for number in range(1, 6)
+    ]
+    acquire(database)
+    database.add_assignment("another", rows[0])
+    for row in rows:
+        database.add_assignment("app", row)
+    assert database.assignments("app") == rows[-3:]
+    assert database.assignments("another") == rows[:1]
+    assert database.application_status("app").assignment == rows[-1]
+    database.add_assignment("app", replace(rows[0], at_ms=0))
+    assert database.assignments("app")[-1].at_ms > 1_600_000_000_000
+    database.forget("another")
+
+
 def test_forget_leaves_nothing_of_one_application(database):
     acquire(database)
     database.report_query_servers(
         "app", [QueryServerRow(executor="0", host="h", port=4, token="t", machine="m", folder="/f")]
     )
+    database.add_assignment("app", AssignmentRow(reason="a run begins", seconds=0.0, executors={}, moves=[]))
     database.request("app", "stop", by="someone")
     database.add_metric("app", METRIC)
     database.note_watched(["app", "another"])
@@ -404,6 +430,7 @@ def test_forget_leaves_nothing_of_one_application(database):
     assert database.pending_requests("app") == []
     acquire(database)
     assert database.query_servers("app") == ([], [])
+    assert database.assignments("app") == []
 
 
 def test_a_database_deleted_under_a_running_driver_is_recreated_with_its_lease(tmp_path):

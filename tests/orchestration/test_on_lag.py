@@ -66,7 +66,7 @@ PACE = "pace"
         (BUSY | {"cores": 2}, None),
         (BUSY | {"busy_ratio": rates(0.5, 0.4, 0.4, 0.3)}, None),
         (BUSY | {"tasks": tasks(500, 500), "busy_ratio": rates(1.0, 1.0)}, None),
-        (SLOW | {"tasks": tasks(90_000, 0, 0, 0, statuses={0: "in doubt"})}, None),
+        (SLOW | {"tasks": tasks(90_000, 0, 0, 0, statuses={0: "corrupted"})}, None),
         (SLOW | {"tasks": tasks(90_000, 0, 0, 0, statuses={1: "restoring"})}, None),
         ({"tasks": []}, None),
     ],
@@ -112,8 +112,8 @@ def test_what_helps_is_chosen_by_what_was_measured(measured, action):
             "launch weir_stop with the partition shop, and start again with more cores",
         ),
         (
-            {"tasks": tasks(90_000, 0, statuses={0: "in doubt"})},
-            "task 0_0 is in doubt",
+            {"tasks": tasks(90_000, 0, statuses={0: "corrupted"})},
+            "task 0_0 is corrupted",
             "the driver restores it by itself; weir_restore tries again at once",
         ),
         (

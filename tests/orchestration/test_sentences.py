@@ -108,7 +108,7 @@ def test_a_driver_that_was_refused(database, instance, shop, error):
 def test_a_task_in_doubt(database, instance, shop, tick):
     reason = str(REFUSALS[-1])
     database.heartbeat(shop, state="running")
-    database.report_tasks("shop", [task(status="in doubt", reason=reason)])
+    database.report_tasks("shop", [task(status="corrupted", reason=reason)])
     database.add_metric("shop", metric())
     driver = database.application_status("shop", of_driver=True)
     found = running_result(SHOP, driver, instance, time.time(), Path("shop.log"))

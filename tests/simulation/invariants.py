@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from tests.simulation.brokers import Brokers
 from tests.simulation.delta_log import transactions
 from tests.simulation.place import SimulatedPlace
+from weir.pipelines.spark.task import Task
 from weir.pipelines.spark.topic_watch import TopicWatch
 from weir.pipelines.tasks.blobs import BLOBS
 from weir.state.commit.log import COMMITS
@@ -20,6 +21,18 @@ from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.engine.task_store import TaskStore
 from weir.state.types import FileEntry, StateId, TopicPartition
+
+LIVES = {
+    "created": "running restoring corrupted suspended",
+    "restoring": "running paused corrupted suspended",
+    "running": "paused isolated corrupted suspended",
+    "paused": "running corrupted suspended",
+    "isolated": "running paused corrupted suspended",
+    "corrupted": "restoring suspended",
+    "suspended": "running restoring closed",
+    "closed": "",
+}
+"""Of each state of a task, those that may follow it, by docs/state.md."""
 
 
 class BrokenInvariantError(AssertionError):
@@ -51,6 +64,8 @@ class Invariants:
             stack.enter_context(patch.object(Committer, "_append_row", self._watched(Committer._append_row)))
             stack.enter_context(patch.object(TaskStore, "apply", self._applying(TaskStore.apply)))
             stack.enter_context(patch.object(TopicWatch, "confirm", self._confirming(TopicWatch.confirm)))
+            stack.enter_context(patch.object(Task, "to", self._changing(Task.to)))
+            stack.enter_context(patch.object(Task, "given_plan", self._giving(Task.given_plan)))
             yield
 
     def require_whole(self) -> None:
@@ -164,6 +179,24 @@ class Invariants:
                 self.confirmed[at] = max(position.offset, self.confirmed.get(at, 0))
 
         return confirming
+
+    def _changing(self, to: Any) -> Any:
+        def changing(task: Task, state: Any, reason: str) -> None:
+            before = str(task.state)
+            self._require(
+                str(state) in LIVES[before].split(), f"a task's life: {task.id} goes from {before} to {state}: {reason}"
+            )
+            to(task, state, reason)
+            self._place.scheduler.note(f"task {task.id}: {before} -> {state}: {reason}")
+
+        return changing
+
+    def _giving(self, given_plan: Any) -> Any:
+        def giving(task: Task) -> None:
+            self._require(str(task.state) == "running", f"a task's life: {task.id} is {task.state} and gets a plan")
+            given_plan(task)
+
+        return giving
 
     def _applying(self, apply: Any) -> Any:
         def applying(store: TaskStore, session: Any, *, state: StateId, expected: Any, **options: Any) -> Any:

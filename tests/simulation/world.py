@@ -345,13 +345,16 @@ class World:
         tasks = [str(task) for task in self.place.spec().tasks]
         for _ in range(self.rng.randrange(1, 5)):
             self.scheduler.sleep(self.rng.uniform(0.0, 0.3))
-            kinds = ["commit", "restore", "restore", "slots", *(["snapshot"] if not self.repairs.is_on else [])]
+            kinds = ["commit", "restore", "restore", "slots", "pause"]
+            kinds += ["snapshot"] if not self.repairs.is_on else []
             kind = self.rng.choice(kinds)
             self.scheduler.note(f"asks for {kind}")
             task = {"task": self.rng.choice(tasks)} if kind == "restore" else {}
             slot = {"slot": FREEST_SLOT} if kind == "restore" and self.rng.random() < 0.5 else {}
             slots = {"slots": self.rng.choice("23")} if kind == "slots" else {}
-            self.place.desk.ask(kind, **task, **slot, **slots)
+            paused = {"tasks": self.rng.choice(tasks).split("_")[0]} if kind == "pause" else {}
+            self.place.desk.ask(kind, **task, **slot, **slots, **paused)
+        self.place.desk.ask("resume")  # else nobody would read what is paused
 
     # What goes wrong
 

@@ -13,7 +13,7 @@ from dagster._core.storage.tags import SENSOR_NAME_TAG
 
 from tests.orchestration.applications import FLIGHTS, clicks
 from tests.orchestration.readings import task
-from weir.infra.control import this_host
+from weir.infra.control import AssignmentRow, this_host
 from weir.orchestration import runs
 from weir.orchestration.checks import running as check
 from weir.orchestration.checks.running import running_result
@@ -100,9 +100,37 @@ def test_a_paused_a_waiting_and_a_restoring_driver_are_warned_of(database, drive
     database.heartbeat(lease, state="running")
     database.report_tasks("flights", [task(), task(task="0_1", status="restoring", reason="40 per cent")])
     assert look() == (False, "WARN", "restoring", "1 of 2 tasks are being restored (0_1: 40 per cent)")
-    database.report_tasks("flights", [task(status="in doubt", reason="key user='ann' differs")])
-    sentence = "1 of 2 tasks are in doubt and process nothing (0_0: key user='ann' differs)"
-    assert look() == (False, "ERROR", "in doubt", sentence)
+    database.report_tasks("flights", [task(status="corrupted", reason="key user='ann' differs")])
+    sentence = "1 of 2 tasks are corrupted and process nothing (0_0: key user='ann' differs)"
+    assert look() == (False, "ERROR", "corrupted", sentence)
+
+
+def test_the_newest_assignment_is_a_table_beside_the_tasks(database, instance):
+    lease = database.acquire_lease("flights", owner="weir run", pid=os.getpid(), host=this_host(), ttl_s=60)
+    database.heartbeat(lease, state="running")
+    database.report_tasks("flights", [task()])
+    moves = [{"task": "0_0", "role": "active", "source": "1/0", "target": "2/1", "reason": "executor 1 is lost"}]
+    executors = {
+        "2": {"slots": 2, "active": ["0_0", "0_1"], "standby": [], "previous": ["0_1"]},
+        "3": {"slots": 1, "active": [], "standby": ["0_0"], "previous": []},
+    }
+    row = AssignmentRow(reason="executor 1 is lost", seconds=0.002, executors=executors, moves=moves, at_ms=1_000)
+    database.add_assignment("flights", row)
+    driver = database.application_status("flights", of_driver=True)
+    table = running_result(FLIGHTS, driver, instance, time.time(), LOG).metadata["assignment"]
+    first, second = (record.data for record in table.records)
+    assert first == {
+        "at": "1970-01-01 00:00:01 UTC",
+        "took": "2.0 ms",
+        "why": "executor 1 is lost",
+        "executor": "2",
+        "slots": "2",
+        "active": "2",
+        "standby": "0",
+        "previous": "1",
+        "new": "0_0 active: executor 1 is lost",
+    }
+    assert (second["executor"], second["standby"], second["new"]) == ("3", "1", "-")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ TASK = "0_1"
     ("status", "reason", "failure"),
     [
         ("running", "", ""),
-        ("in doubt", "its restore has failed 1 time", "task 0_1 is in doubt: its restore has failed 1 time"),
+        ("corrupted", "its restore has failed 1 time", "task 0_1 is corrupted: its restore has failed 1 time"),
     ],
 )
 def test_a_restore_is_followed_to_its_end_while_the_driver_cannot_extend_its_lease(

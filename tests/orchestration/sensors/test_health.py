@@ -58,9 +58,9 @@ def test_a_condition_that_lasts_is_reported_again_after_the_cooldown(database, d
 
 
 def test_a_task_in_doubt_is_warned_of():
-    doubtful = running(tasks=(task(status="in doubt", reason="key user='ann' differs"),))
+    doubtful = running(tasks=(task(status="corrupted", reason="key user='ann' differs"),))
     assert repairs(doubtful) == {
-        "task 0_0 in doubt": "task 0_0 is in doubt and processes nothing: key user='ann' differs"
+        "task 0_0 corrupted": "task 0_0 is corrupted and processes nothing: key user='ann' differs"
     }
 
 

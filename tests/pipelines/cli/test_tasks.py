@@ -10,7 +10,7 @@ from tests.pipelines.cli.by_user import by_user
 from tests.pipelines.cli.sold import Installed, sold
 from tests.pipelines.cli.typed import Admin
 from tests.pipelines.spark.sales import sales
-from weir.infra.control import ControlDatabase, Lease, TaskStatusRow, this_host
+from weir.infra.control import AssignmentRow, ControlDatabase, Lease, TaskStatusRow, this_host
 from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app
@@ -131,9 +131,27 @@ def test_offsets_are_those_of_the_newest_commit_and_not_what_has_been_read(place
     assert "sales-0 at 100 of 150, sales-7 at - of -" in flat(tasks("sales").stdout)
 
 
+def test_assignments_are_shown_with_what_each_executor_has_and_why_each_task_moved(place, database):
+    names = [f"0_{number}" for number in range(30)]
+    moves = [
+        {"task": name, "role": "active", "source": "1/0", "target": "2/1", "reason": "executor 1 is lost"}
+        for name in names
+    ]
+    executors = {"2": {"slots": 2, "active": names, "standby": ["1_0"], "previous": []}}
+    row = AssignmentRow(reason="executor 1 is lost", seconds=0.0125, executors=executors, moves=moves, at_ms=1_000)
+    database.add_assignment("sales", row)
+    (found,) = json.loads(tasks("sales", "--assignments", "--json").stdout)["assignments"]
+    assert (found["reason"], found["seconds"]) == ("executor 1 is lost", 0.0125)
+    assert (found["executors"], found["moves"]) == (executors, moves)
+    text = flat(tasks("sales", "--assignments").stdout)
+    assert "1970-01-01 00:00:01 UTC executor 1 is lost; took 12.5 ms" in text
+    assert "2 2 30 tasks 1_0" in text
+    assert "0_19 active 1/0 -> 2/1: executor 1 is lost and 10 more moves; --json has all" in text
+
+
 def test_a_task_without_topics_reads_rows_of_other_tasks(place, database, brokers):
-    start(database, TaskStatusRow(task="0_0", slot=0, status="in doubt"))
-    assert "0_0 sales 0 in doubt rows of other tasks 0" in flat(tasks("sales").stdout)
+    start(database, TaskStatusRow(task="0_0", slot=0, status="corrupted"))
+    assert "0_0 sales 0 corrupted rows of other tasks 0" in flat(tasks("sales").stdout)
 
 
 def test_of_an_application_that_has_ended_lag_grows_and_there_is_no_pace(place, database, brokers):
@@ -211,6 +229,20 @@ def test_an_application_without_tasks_has_them_after_a_run(terminal):
     done = terminal.take("run MODULE:APP", refused, "--until-caught-up", MODULE=program)
     assert done.code == 0, done.text
     assert "clicks-0 at 1 of -" in terminal.weir("tasks clicks").text
+
+
+def test_an_application_without_assignments_has_one_after_a_run(terminal):
+    terminal.topics.rows["clicks", 0] = [(b"ann", b'{"page": "/", "ms": 1}', 1)]
+    program = terminal.has("app", by_user())
+    assert terminal.run(program).code == 0
+    ControlDatabase(terminal.settings.control_database_url).forget("clicks")
+    refused = terminal.weir("tasks clicks --assignments")
+    assert refused.code == 1
+    assert "no run of 'clicks' has recorded an assignment" in refused.text
+    assert terminal.take("run MODULE:APP", refused, "--until-caught-up", MODULE=program).code == 0
+    shown = terminal.weir("tasks clicks --assignments")
+    assert shown.code == 0
+    assert "a run begins; took" in shown.text
 
 
 def test_a_driver_that_has_no_tasks_yet_is_found_in_the_log(terminal):

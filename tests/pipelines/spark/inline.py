@@ -13,7 +13,7 @@ from threading import Event
 from unittest.mock import patch
 
 from tests.pipelines.spark.log_consumer import Row, log_reader
-from weir.infra.control.rows import RequestRow
+from weir.infra.control.rows import AssignmentRow, RequestRow
 from weir.infra.kafka.admin import UnknownTopicError
 from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.kafka.reader import PartitionReader
@@ -268,6 +268,7 @@ class Desk:
 
     asked: list[RequestRow] = field(default_factory=list)
     answers: dict[int, tuple[str, bool]] = field(default_factory=dict)
+    assignments: list[AssignmentRow] = field(default_factory=list)
 
     def ask(self, kind: str, **arguments: str) -> int:
         number = len(self.asked) + len(self.answers) + 1
@@ -292,6 +293,9 @@ class Desk:
 
     def finish(self, request_id: int, result: str, *, failed: bool = False) -> None:
         self.answers[request_id] = (result, failed)
+
+    def assigned(self, row: AssignmentRow) -> None:
+        self.assignments.append(row)
 
     def goes_on(self) -> None:
         pass

@@ -8,10 +8,10 @@ from datetime import timedelta
 
 from polars import col
 
+from tests.pipelines.spark.away import put_away, put_back
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Json, StreamsBuilder, String
 from weir.pipelines.spark.planner import Limits
-from weir.pipelines.spark.task import TaskState
 from weir.state.commit.tables import read_table
 from weir.state.types import TaskId
 
@@ -63,10 +63,10 @@ def test_late_records_do_not_overtake_what_came_before_them_and_waits(tmp_path):
         coordinator.run_epoch(topics.end_offsets(list(topics.rows)), LIMITS, now_ms=now_ms)
         return sum(blob.rows - blob.taken for task in coordinator.tasks.values() for blob in task.pending)
 
-    held.state = TaskState.RESTORING
+    put_away(held)
     assert step(1) == 2
     topics.rows["clicks", 0].append(click(4, "d", 20))
-    held.state = TaskState.RUNNING
+    put_back(held)
     assert step(2) == 0
     coordinator.commit("end")
     assert read_table(place.warehouse / "clicks" / "order")["all"].to_list() == ["1234"]

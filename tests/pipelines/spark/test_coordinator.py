@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.pipelines.spark.away import put_away, put_back
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import Sale, application, expected, sales, totals
 from weir import Application, Count, Json, StreamsBuilder, String
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.errors import PendingRowsError
 from weir.pipelines.spark.planner import Limits
-from weir.pipelines.spark.task import TaskState
 from weir.state.commit.protocol import Claim, Committer, newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.errors import FencedError
@@ -86,7 +86,7 @@ def repartitioned(tmp_path) -> Place:
 def with_a_waiting_blob(place: Place) -> Coordinator:
     """A driver whose target is restoring, so that what its source has sent waits."""
     coordinator = place.driver()._coordinator
-    coordinator.tasks[TARGET].state = TaskState.RESTORING
+    put_away(coordinator.tasks[TARGET])
     coordinator.run_epoch({("sales", 0): 90}, LIMITS, now_ms=0)
     return coordinator
 
@@ -98,7 +98,7 @@ def test_a_source_gets_no_plan_while_too_much_waits_for_its_target(repartitioned
     assert coordinator.tasks[SOURCE].positions == {"sales": {0: 60}}
     assert coordinator.run_epoch(ends, replace(LIMITS, max_pending_bytes=1), now_ms=0) is None
     assert coordinator.tasks[SOURCE].positions == {"sales": {0: 60}}
-    coordinator.tasks[TARGET].state = TaskState.RUNNING
+    put_back(coordinator.tasks[TARGET])
     coordinator.run_epoch(ends, replace(LIMITS, max_pending_bytes=1), now_ms=0)
     coordinator.run_epoch(ends, replace(LIMITS, max_pending_bytes=1), now_ms=0)
     assert coordinator.tasks[SOURCE].positions == {"sales": {0: 90}}
@@ -111,7 +111,7 @@ def test_a_blob_is_listed_until_it_is_consumed_and_deleted_after_the_commit_that
     path = repartitioned.warehouse / "sales" / "_blobs" / blob.path
     coordinator.commit("a test")
     assert newest(repartitioned).pending_blobs == (blob,)
-    coordinator.tasks[TARGET].state = TaskState.RUNNING
+    put_back(coordinator.tasks[TARGET])
     coordinator.run_epoch({("sales", 0): 30}, LIMITS, now_ms=0)
     assert not coordinator.tasks[TARGET].pending
     assert path.exists(), "no commit has passed it yet"

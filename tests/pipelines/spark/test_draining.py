@@ -9,11 +9,11 @@ from threading import Event
 
 import pytest
 
+from tests.pipelines.spark.away import put_away, put_back
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, FailOnInvalidTimestamp, Json, StreamsBuilder, String
 from weir.pipelines.spark import driver as driver_module
 from weir.pipelines.spark.planner import Limits
-from weir.pipelines.spark.task import TaskState
 from weir.pipelines.tasks import batch_sizes
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
@@ -84,10 +84,10 @@ def test_a_drain_takes_rows_in_the_order_in_which_a_run_does(
     place = Place(application, topics, tmp_path, max_records=100, bucket=bucket)
     driver = bounded(place.driver())
     behind = driver._coordinator.tasks[TaskId(0, 0)]
-    behind.state = TaskState.RESTORING
+    put_away(behind)
     limits = Limits.of(application, max_records=100, max_bytes=1 << 20)
     driver._coordinator.run_epoch(topics.end_offsets(list(topics.rows)), limits, now_ms=0)
-    behind.state = TaskState.RUNNING
+    put_back(behind)
     place.desk.ask("stop", drain="yes")
     driver.run(Event())
     assert not newest_commit(place.warehouse, "clicks").pending_blobs
@@ -113,7 +113,7 @@ def test_another_stop_ends_a_drain_and_leaves_the_rows_that_wait(tmp_path, monke
                 stop.set()  # it drains on and on
 
     driver, asked = place.driver(on_progress=on_progress), []
-    driver._coordinator.tasks[TaskId(0, 0)].state = TaskState.RESTORING
+    put_away(driver._coordinator.tasks[TaskId(0, 0)])
     place.desk.ask("stop", drain="yes")
     summary = driver.run(stop)
     assert summary.reason == "stopped"

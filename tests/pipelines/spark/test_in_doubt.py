@@ -233,7 +233,7 @@ def test_a_task_that_has_nothing_uncommitted_is_restored_while_the_other_goes_on
     assert driver.run(stop).reason == "stopped"
     assert other_read[-1] == 100
     assert (VICTIM, "restoring", True) in statuses
-    assert {status for id, status, _ in statuses if id == OTHER} == {"running"}
+    assert {status for id, status, _ in statuses if id == OTHER} == {"running", "closed"}
     assert_restored(shop)
 
 
@@ -276,7 +276,7 @@ def test_a_restore_that_fails_is_tried_again_and_the_check_stays_red_until_one_h
     shop.desk.report = report
     assert shop.run_to_the_end() == ["caught_up"]
     assert [bool(error) for error in tried] == [True, True, False]
-    assert any(state == "in doubt" and "has failed 2 times" in progress for state, progress in statuses)
+    assert any(state == "corrupted" and "has failed 2 times" in progress for state, progress in statuses)
     assert_restored(shop)
 
 

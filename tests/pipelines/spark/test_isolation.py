@@ -15,7 +15,7 @@ from tests.waiting import wait_for
 from weir import Application, Count, Json, StreamsBuilder, String, Sum, TopologyError
 from weir.pipelines.spark import task as module
 from weir.pipelines.spark.errors import TaskFailedError
-from weir.pipelines.spark.task import TaskState
+from weir.pipelines.spark.task_state import TaskState
 from weir.state.commit.tables import read_table
 from weir.state.types import TaskId
 
@@ -98,6 +98,7 @@ def test_a_run_until_caught_up_stops_all_the_same(tmp_path):
 
 def test_pauses_grow_up_to_the_longest_and_begin_anew_after_a_success():
     found = module.Task(id=FAILING, instance="i", topics=())
+    found.opened()
     waits = []
     for _ in range(5):
         found.isolated("it fails", 1_000)

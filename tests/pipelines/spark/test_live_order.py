@@ -10,6 +10,7 @@ from threading import Event
 import pytest
 from polars import col
 
+from tests.pipelines.spark.away import put_away, put_back
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, BufferConfig, Count, Json, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.infra.kafka.columns import RECORD_SCHEMA
@@ -17,7 +18,6 @@ from weir.infra.kafka.raw_records import RawRecords
 from weir.pipelines.spark.errors import BadRecordError
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.stalls import GIVEN_UP
-from weir.pipelines.spark.task import TaskState
 from weir.state.commit.tables import read_table
 from weir.state.types import TaskId
 
@@ -91,7 +91,7 @@ def test_a_window_that_closes_because_its_input_is_idle_does_not_overtake_a_back
     coordinator, limits = place.driver()._coordinator, replace(LIMITS, max_records=12)
     for epoch in range(16):
         is_away = restores and 0 < epoch < 5
-        coordinator.tasks[TaskId(0, 0)].state = TaskState.RESTORING if is_away else TaskState.RUNNING
+        (put_away if is_away else put_back)(coordinator.tasks[TaskId(0, 0)])
         step(coordinator, topics, 2 * MINUTE_MS * epoch, limits, is_live=epoch > 0 or not restores)
     coordinator.commit("a test")
     assert coordinator.totals().get("late_records", 0) == 0
@@ -108,12 +108,13 @@ def test_rows_of_a_source_that_has_one_new_record_are_not_taken_before_older_one
     place = Place(Application("clicks", builder), topics, tmp_path)
     coordinator = place.driver()._coordinator
     older, newer = (coordinator.tasks[TaskId(0, partition)] for partition in (0, 1))
-    older.state = TaskState.RESTORING
+    put_away(older)
     step(coordinator, topics, 0)
-    older.state, newer.state = TaskState.RUNNING, TaskState.RESTORING
+    put_back(older)
+    put_away(newer)
     topics.rows["clicks", 1] += clicks([101])
     step(coordinator, topics, 1)
-    newer.state = TaskState.RUNNING
+    put_back(newer)
     step(coordinator, topics, 2)
     step(coordinator, topics, 3)
     coordinator.commit("a test")
@@ -164,7 +165,7 @@ def test_a_source_that_does_not_move_is_named_and_given_up_although_rows_keep_ar
     step(coordinator, topics, 0)
     assert waiting(coordinator) == 0
     away = coordinator.tasks[TaskId(1, 0)]
-    away.state = TaskState.RESTORING
+    put_away(away)
 
     def go_on(seconds):
         for now_ms in range(seconds.start * SECOND_MS, seconds.stop * SECOND_MS, 250):

@@ -247,3 +247,15 @@ def test_of_two_tasks_that_keep_a_slot_busy_one_moves(tmp_path, monkeypatch):
         run.result(60)
     assert place.restores.done == []
     assert totals(place) == {f"user-{partition}": (count, sum(range(count))) for partition in range(4)}
+    begins, *moved = place.desk.assignments
+    everything = {"slots": 2, "active": [f"0_{partition}" for partition in range(4)], "standby": []}
+    assert (begins.reason, begins.moves) == ("a run begins", [])
+    assert begins.executors == {"driver": {**everything, "previous": []}}
+    slot = {f"0_{partition}": partition % 2 for partition in range(4)}
+    for row in moved:
+        assert row.executors == {"driver": {**everything, "previous": everything["active"]}}
+        for move in row.moves:
+            assert move["source"] == f"driver/{slot[move['task']]}"
+            slot[move["task"]] = int(move["target"].removeprefix("driver/"))
+            assert (move["role"], move["reason"]) == ("active", "moves to a slot that has less to do")
+    assert slot == {str(task): slots.slot_of[task] for task in slots.slot_of}

@@ -106,6 +106,19 @@ def test_tasks_of_a_lost_executor_take_over_standbys_and_share_the_next_one_once
     assert moves[0] == ("0_0", 1, False)
     assert [(slot, with_store) for _, slot, with_store in moves[1:]] == [(0, False)]
     assert Counter(task.slot for task in tasks) == {0: 1, 1: 1}
+    begins, standbys, lost, joined = place.desk.assignments
+    assert begins.reason == "a run begins"
+    assert [(move["role"], move["source"], move["target"]) for move in standbys.moves] == [
+        ("standby", None, "2"),
+        ("standby", None, "1"),
+    ]
+    assert ("0_0", "1/0", "2/1", "executor 1 is lost") in [
+        (move["task"], move["source"], move["target"], move["reason"])
+        for move in lost.moves
+        if move["role"] == "active"
+    ]
+    assert (lost.executors["2"]["active"], lost.executors["2"]["previous"]) == (["0_0", "0_1"], ["0_1"])
+    assert joined.moves
     assert [restored.source[:13] for restored in place.restores.done] == ["standby of 1."] * 2
     assert totals(place) == expected(place)
 

@@ -13,12 +13,13 @@ import polars as pl
 import pytest
 from polars import col
 
+from tests.pipelines.spark.away import put_away, put_back
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, BufferConfig, Count, JoinWindows, Json, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.pipelines.spark.errors import PendingRowsError
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.planner import Limits
-from weir.pipelines.spark.task import Task, TaskState
+from weir.pipelines.spark.task import Task
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import KEYED_FORMAT_VERSION
 from weir.state.commit.tables import read_table
@@ -146,7 +147,7 @@ def test_a_record_far_in_the_future_does_not_starve_its_partition(tmp_path, pace
 def half_read(place, **settings):
     """A driver of which partition 0 has read everything and partition 1, being restored, nothing."""
     coordinator = place.driver()._coordinator
-    coordinator.tasks[TaskId(0, 1)].state = TaskState.RESTORING
+    put_away(coordinator.tasks[TaskId(0, 1)])
     ends = place.topics.end_offsets(list(place.topics.rows))
     coordinator.run_epoch(ends, LIMITS, now_ms=0)
     return coordinator, ends
@@ -169,7 +170,7 @@ def test_rows_wait_for_a_partition_whose_task_is_being_restored_and_status_names
     assert taken(coordinator) == 0
     (waits,) = {task.waits for task in coordinator.tasks.values() if task.waits}
     assert waits == "rows wait for task 0_1, which is being restored"
-    coordinator.tasks[TaskId(0, 1)].state = TaskState.RUNNING
+    put_back(coordinator.tasks[TaskId(0, 1)])
     coordinator.run_epoch(ends, LIMITS, now_ms=1_600)
     assert taken(coordinator) == 80
     assert not any(task.waits for task in coordinator.tasks.values())
@@ -184,7 +185,7 @@ def test_after_the_longest_wait_the_others_go_on_and_it_is_counted(tmp_path, top
     coordinator.run_epoch(ends, LIMITS, now_ms=1_001)
     assert taken(coordinator) == 40
     assert coordinator.totals()["sources_given_up"] == 1
-    coordinator.tasks[TaskId(0, 1)].state = TaskState.RUNNING
+    put_back(coordinator.tasks[TaskId(0, 1)])
     coordinator.run_epoch(ends, LIMITS, now_ms=1_100)
     assert taken(coordinator) == 80
     assert coordinator.totals()["sources_given_up"] == 1
@@ -193,7 +194,7 @@ def test_after_the_longest_wait_the_others_go_on_and_it_is_counted(tmp_path, top
 def test_with_no_waiting_rows_are_taken_as_they_come(tmp_path, topics):
     place = Place(program(max_task_idle=None), topics, tmp_path)
     coordinator = place.driver()._coordinator
-    coordinator.tasks[TaskId(0, 1)].state = TaskState.RESTORING
+    put_away(coordinator.tasks[TaskId(0, 1)])
     limits = replace(LIMITS, max_task_idle_ms=None)
     coordinator.run_epoch(topics.end_offsets(list(topics.rows)), limits, now_ms=0)
     assert taken(coordinator) == 40
