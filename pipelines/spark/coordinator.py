@@ -670,7 +670,9 @@ class Coordinator:
         return f"swapped in by the commit of epoch {self.committed_epoch}: {prepared}"
 
     def restoring(self, task_id: TaskId, progress: RestoreProgress) -> None:
-        """A task's restore has made this progress."""
+        """A task's restore has made this progress; it may have ended since that was noted."""
+        if self.tasks[task_id].state is not TaskState.RESTORING:
+            return
         self.tasks[task_id].restoring(str(progress), progress.per_cent)
         self.metrics.restoring(str(task_id), progress.rows, progress.rows_left)
 
