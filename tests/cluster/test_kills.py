@@ -176,6 +176,8 @@ def reader_of(run: BankRun) -> StateReader:
 
 def query_under_way(run: BankRun, *, allow_stale: bool = False) -> None:
     """Every count that executors answer is the number of its newest visit, and was read from all of its partitions."""
+    if not allow_stale:
+        wait_for(lambda: len(answering(run)) == EXECUTORS, "both executors answer queries")
     answer = reader_of(run).range("visits", query=replace(PATIENT, allow_stale=allow_stale))
     assert (answer.rows["visits"] == answer.rows["newest"]).all()
     assert answer.position[VISITS].keys() == set(range(PARTITIONS))
@@ -184,7 +186,6 @@ def query_under_way(run: BankRun, *, allow_stale: bool = False) -> None:
 
 def query_everything(run: BankRun, traffic: Traffic) -> None:
     """Each account has the balance that the truth has, behind a repartition; the command line says the same of one."""
-    wait_for(lambda: len(answering(run)) == EXECUTORS, "both executors answer queries")
     reader, balances = reader_of(run), traffic.truth.balances()
     answer = reader.range("balances", query=PATIENT)
     columns = answer.rows.select("key", "balance", "postings").rows()
