@@ -75,6 +75,8 @@ class Settings(BaseModel):
     """How many executors a run asks its cluster for; the slots are divided among them."""
     standby_replicas: int = Field(default=0, ge=0)
     """On how many other executors of the cluster each task has a standby, which follows its stores."""
+    state_cleanup_delay_s: float = Field(default=600.0, ge=0)
+    """How long an executor of the cluster keeps local state that no assignment needs."""
     driver_host: str = "127.0.0.1"
     """The address at which executors reach the driver; by default none but those of this host do."""
     query_host: str = ""

@@ -30,7 +30,7 @@ from weir.pipelines.spark.restore_jobs import Restored
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
 from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task
-from weir.pipelines.spark.task_state import TaskState, TransitionLog
+from weir.pipelines.spark.task_state import SETTLED, TaskState, TransitionLog
 from weir.pipelines.spark.uncommitted import UncommittedLimits, uncommitted_bytes
 from weir.pipelines.spark.under_way import ATTEMPTS
 from weir.pipelines.spark.whereabouts import Whereabouts
@@ -736,6 +736,13 @@ class Coordinator:
         """The generation has ended, and so has the life of its tasks."""
         for task in self.tasks.values():
             task.closed(reason)
+
+    @property
+    def settled_instances(self) -> Mapping[str, str] | None:
+        """The instance of each task, by its stored name, if the newest commit lists them and none is being built."""
+        if self._has_uncommitted or any(task.state not in SETTLED for task in self.tasks.values()):
+            return None
+        return {self.application.topology.task_name(task.id): task.instance for task in self.tasks.values()}
 
     def stores(self, task: TaskId) -> Sequence[StoreSpec]:
         """The stores of a task."""

@@ -205,6 +205,7 @@ class Driver:
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
         self._standbys = Standbys(coordinator, executors.standbys, spec.standby_replicas)
         self._queries = executors.queries
+        self._clean_up = executors.clean_up
         self._waits_for_standbys = spec.standby_replicas > 0
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
@@ -547,6 +548,8 @@ class Driver:
         )
         self._snapshots.begin_due()
         self._standbys.begin_due()
+        if (instances := self._coordinator.settled_instances) is not None:
+            self._clean_up.begin_due(instances, self._coordinator.generation)
 
     def _asked_to_confirm(self, apart_from: Collection[str] = ()) -> Callable[[], None]:
         """Ask the brokers what ``TopicWatch.confirm`` asks; what is returned waits for the answer, and raises what that

@@ -36,6 +36,7 @@ from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord
+from weir.state.engine.quarantine import QuarantineLimits
 from weir.state.storage.places import Place
 from weir.state.types import TaskId, TopicPartition
 
@@ -195,6 +196,22 @@ READ_FROM_DISK: QueryExecutor = _ReadFromDisk()
 """On a single host, queries read the stores themselves."""
 
 
+class CleanUp(Protocol):
+    """What cleans up on executors; implemented by ``weir.pipelines.spark.cleanups.CleanUps``."""
+
+    def begin_due(self, instances: Mapping[str, str], generation: int) -> None:
+        """Begin, if it is time; call it right after a commit, while no task restores. ``instances`` are those that
+        tasks have, by their stored names."""
+        ...
+
+
+class _NothingToCleanUp:
+    """On a single host the start puts aside what is not needed."""
+
+    def begin_due(self, instances: Mapping[str, str], generation: int) -> None:
+        pass
+
+
 class Control(Protocol):
     """The control database as the driver uses it: losing it never stops a run, so no method raises."""
 
@@ -254,6 +271,15 @@ NOTHING_TO_PUBLISH: Publishing = _NothingToPublish()
 
 
 @dataclass(frozen=True, kw_only=True)
+class Keeps:
+    """What is kept of local state that is not needed."""
+
+    unneeded_s: float
+    """How long instances are kept that no assignment needs."""
+    quarantine: QuarantineLimits
+
+
+@dataclass(frozen=True, kw_only=True)
 class Placement:
     """Where tasks begin."""
 
@@ -289,6 +315,8 @@ class RunSpec:
     """How many rows a task's changelogs grow by before its next snapshot is due; 0 for never."""
     standby_replicas: int = 0
     """How many standbys each task has, on other executors than its own."""
+    keeps: Keeps | None = None
+    """What executors keep of local state that is not needed; None on a single host, where a start puts it aside."""
     accept_state_loss: bool = False
     """Whether to start although another topology or partition count leaves stores empty."""
     outbox_max_bytes: int | None = None
@@ -366,6 +394,7 @@ class Executors:
     snapshots: SnapshotExecutor
     standbys: StandbyExecutor
     queries: QueryExecutor = READ_FROM_DISK
+    clean_up: CleanUp = field(default_factory=_NothingToCleanUp)
 
 
 @dataclass(frozen=True, kw_only=True)

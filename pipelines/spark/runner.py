@@ -38,12 +38,13 @@ from weir.pipelines.spark.admission import (
 )
 from weir.pipelines.spark.afterwards import Afterwards
 from weir.pipelines.spark.brokers import ANSWER_LIMIT_S, RETRY_S, Brokers
+from weir.pipelines.spark.cleanups import CleanUps
 from weir.pipelines.spark.control import ControlPanel, lease
 from weir.pipelines.spark.driver import TOPICS_EVERY_S, Driver, started_driver
 from weir.pipelines.spark.errors import NoMatchingTopicError
 from weir.pipelines.spark.mirror import offset_mirror
 from weir.pipelines.spark.own_stores import feeding, followers
-from weir.pipelines.spark.parts import READ_FROM_DISK, Control, Executors, Listeners, RunSpec
+from weir.pipelines.spark.parts import READ_FROM_DISK, Control, Executors, Keeps, Listeners, RunSpec
 from weir.pipelines.spark.placement import placed, slot_homes
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import NEW_TOPICS, ROLLED_BACK, Progress, RunSummary
@@ -58,6 +59,7 @@ from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.run_metrics import MetricsLevel
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.environment import FREE_DISK_RESERVE_BYTES
+from weir.state.engine.quarantine import QuarantineLimits
 from weir.state.errors import DiskFullError
 from weir.state.full_disk import DISK_FULL_WAIT_S, require_room
 from weir.state.storage.places import folder_at, require_one_winner
@@ -225,6 +227,7 @@ class _Generations:
                 newest=newest,
                 snapshot_rows=settings.snapshot_rows,
                 standby_replicas=settings.standby_replicas if settings.master else 0,
+                keeps=kept_on_executors(settings) if settings.master else None,
                 accept_state_loss=self.accept_state_loss,
                 accept_lost_records=self.accept_lost_records,
                 outbox_max_bytes=settings.outbox_max_bytes,
@@ -383,13 +386,21 @@ def spark_driver(
         closing(RestoreJobs(context, worker, pool, spec.application.topology.task_name)) as restores,
         closing(SnapshotJobs(context, worker, pool)) as snapshots,
         closing(StandbyJobs(context, worker, pool)) as standbys,
+        closing(CleanUps(context, worker, pool, spec.keeps)) as clean_up,
         ExitStack() as stack,
         closing(spec.committer(_on_step(listeners.control, load_step_hook(worker.on_step)))) as committer,
     ):
         queries = READ_FROM_DISK
         if query_servers_of is not None:
             queries = stack.enter_context(closing(query_servers_of(pool)))
-        executors = Executors(slots=pool, restores=restores, snapshots=snapshots, standbys=standbys, queries=queries)
+        executors = Executors(
+            slots=pool,
+            restores=restores,
+            snapshots=snapshots,
+            standbys=standbys,
+            queries=queries,
+            clean_up=clean_up,
+        )
         driver = started_driver(spec, committer, executors, listeners)
         pool.while_waiting = driver.while_waiting
         yield driver
@@ -403,6 +414,16 @@ def _on_step(control: Control, hook: Callable[[str], None]) -> Callable[[str], N
         hook(step)
 
     return on_step
+
+
+def kept_on_executors(settings: Settings) -> Keeps:
+    """What executors keep of local state that is not needed."""
+    return Keeps(
+        unneeded_s=settings.state_cleanup_delay_s,
+        quarantine=QuarantineLimits(
+            max_age_s=settings.quarantine_max_days * 86_400.0, max_bytes=settings.quarantine_max_bytes
+        ),
+    )
 
 
 def limits_of(settings: Settings, application: Application) -> Limits:

@@ -50,6 +50,10 @@ TRANSITIONS: Mapping[TaskState, frozenset[TaskState]] = {
 """Of each state, those that may follow it."""
 
 
+SETTLED = frozenset({TaskState.RUNNING, TaskState.PAUSED, TaskState.ISOLATED})
+"""Those in which it has an instance that it goes on with."""
+
+
 class IllegalTransitionError(Exception):
     """An error of the engine: something has happened to a task that cannot happen in its state."""
 

@@ -150,11 +150,11 @@ def clean(
     cleaning = QuarantineCleaning()
     for folder in due(quarantined(state_folder), limits, now_s):
         try:
-            if _is_open(folder.path):
+            if is_open(folder.path):
                 cleaning.kept.append(KeptFolder(folder=folder, why="a process has it open"))
                 continue
             if not is_dry_run:
-                _remove(folder.path)
+                discard(folder.path)
             cleaning.removed.append(folder)
         except FileNotFoundError:
             pass  # another cleaning removes it, or a reset has taken everything
@@ -163,7 +163,7 @@ def clean(
     return cleaning
 
 
-def _is_open(folder: Path) -> bool:
+def is_open(folder: Path) -> bool:
     """Whether a process has the LMDB environment open: then it holds a lock on the first byte of the lock file.
 
     Not for a process that has the environment open itself: closing the file here would release its lock.
@@ -180,8 +180,8 @@ def _is_open(folder: Path) -> bool:
         os.close(descriptor)
 
 
-def _remove(folder: Path) -> None:
-    """Delete a folder, its reason last: what a kill leaves is still in quarantine, and goes next time."""
+def discard(folder: Path) -> None:
+    """Delete a folder in quarantine, its reason last: what a kill leaves is still in quarantine, and goes next time."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

@@ -39,6 +39,16 @@ def quarantined_while_open(state: Path, name: str) -> Iterator[Path]:
     """An instance, quarantined long ago, that another process has open."""
     folder = state / "0_0" / name
     TaskStore.create(folder, "0_0", ["a"]).close()
+    with open_elsewhere(folder):
+        moved = quarantine(folder, "asked for")
+        assert moved is not None
+        os.utime(moved / "reason.txt", (0, 0))
+        yield moved
+
+
+@contextmanager
+def open_elsewhere(folder: Path) -> Iterator[None]:
+    """Another process has an instance of ``0_0`` with the store ``a`` open."""
     program = """
 import sys
 from pathlib import Path
@@ -54,9 +64,6 @@ store.close()
         assert process.stdout is not None
         assert process.stdin is not None
         assert process.stdout.readline() == "open\n"
-        moved = quarantine(folder, "asked for")
-        assert moved is not None
-        os.utime(moved / "reason.txt", (0, 0))
-        yield moved
+        yield
         process.stdin.close()
         assert process.wait() == 0

@@ -1,0 +1,129 @@
+"""The clean-up of local state on the executors of a cluster: instances that no assignment has needed for a while.
+
+Executors keep the stores of tasks that have gone elsewhere, since these may come back. Now and then, a job on each
+removes what is too old (``weir.state.engine.cleanup``), and what its quarantine has beyond the limits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from weir.infra.spark.executors import executor_id
+from weir.pipelines.spark.background import BackgroundJobs, first_line
+from weir.pipelines.spark.parts import Keeps
+from weir.pipelines.spark.slots import SlotPool
+from weir.pipelines.spark.worker import WorkerSettings
+from weir.state.commit.log import newest_generation
+from weir.state.commit.protocol import newest_commit
+from weir.state.engine.cleanup import clean_up
+from weir.state.engine.instances import instance_folder
+from weir.state.engine.quarantine import clean
+from weir.state.storage.places import folder_at
+from weir.state.types import TaskId
+
+log = logging.getLogger("weir.driver")
+
+POOL = "clean-up"
+EVERY_S = 60.0
+"""How often executors are looked through."""
+TASK = TaskId(0, 0)
+"""For which a job gives its answer, since jobs give one per task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanUpRequest:
+    """What an executor is to keep."""
+
+    executor: str
+    instances: Mapping[str, str]
+    """By the stored name of each task, the instance that it has; wherever it runs, since executors may share a
+    folder."""
+    generation: int
+    keeps: Keeps
+
+
+def carry_out(settings: WorkerSettings, request: CleanUpRequest, now_s: float) -> str:
+    """Clean up on this host; returns what was removed, empty if nothing. A driver that was overtaken removes nothing,
+    nor does anybody what the newest commit lists."""
+    state_folder, folder = Path(settings.tasks.state_folder), folder_at(settings.tasks.application_folder)
+
+    def needed() -> Collection[Path]:
+        if newest_generation(folder.parent, folder.name) > request.generation:
+            return set(state_folder.glob("*/*"))
+        newest = newest_commit(folder.parent, folder.name)
+        committed = {} if newest is None else {name: task.instance for name, task in newest.tasks.items()}
+        return {
+            instance_folder(state_folder / name, instance)
+            for names in (request.instances, committed)
+            for name, instance in names.items()
+            if instance
+        }
+
+    removed = clean_up(
+        state_folder, needed, generation=request.generation, delay_s=request.keeps.unneeded_s, now_s=now_s
+    )
+    limited = clean(state_folder, request.keeps.quarantine, now_s).removed
+    found = [f"{path.parent.name}/{path.name}" for path in removed]
+    found += [f"{each.task_folder.name}/quarantine/{each.path.name}" for each in limited]
+    return ", ".join(found)
+
+
+def run_clean_up(settings: WorkerSettings, request: CleanUpRequest, rows: Iterable[object]) -> Iterator[str]:
+    """``carry_out`` inside a Spark task; elsewhere than on its executor it removes nothing."""
+    list(rows)
+    if request.executor == executor_id():
+        yield carry_out(settings.here(), request, time.time())
+    else:
+        yield ""
+
+
+class CleanUps:
+    """Has each executor cleaned up now and then."""
+
+    def __init__(
+        self, spark_context: SparkContext, settings: WorkerSettings, slots: SlotPool, keeps: Keeps | None
+    ) -> None:
+        """``keeps`` is None on a single host, where this does nothing."""
+        self._context, self._settings, self._slots, self._keeps = spark_context, settings, slots, keeps
+        self._jobs: dict[str, BackgroundJobs[str]] = {}
+        self._not_before = time.monotonic() + EVERY_S
+
+    def begin_due(self, instances: Mapping[str, str], generation: int) -> None:
+        """Begin, if it is time, on all executors that are not at it; call it right after a commit. While a task
+        restores, what is being built would not be known to be needed."""
+        self._take_up()
+        now_s = time.monotonic()
+        if self._keeps is None or now_s < self._not_before:
+            return
+        self._not_before = now_s + EVERY_S
+        for executor in self._slots.executors():
+            jobs = self._jobs.setdefault(executor, BackgroundJobs[str](self._context, POOL))
+            home = self._slots.executor_at(executor)
+            if jobs.is_at_work or home is None:
+                continue
+            request = CleanUpRequest(
+                executor=executor,
+                instances=instances,
+                generation=generation,
+                keeps=self._keeps,
+            )
+            jobs.start([TASK], partial(run_clean_up, self._settings, request), home)
+
+    def _take_up(self) -> None:
+        for executor, jobs in self._jobs.items():
+            for _, answer in jobs.finished():
+                if isinstance(answer, BaseException):
+                    log.warning("executor %s: its state is not cleaned up: %s", executor, first_line(answer))
+                elif answer:
+                    log.info("executor %s: removed state that no assignment has needed: %s", executor, answer)
+
+    def close(self) -> None:
+        for jobs in self._jobs.values():
+            jobs.close()

@@ -1,0 +1,59 @@
+"""Removes instances that no assignment has needed for a while: of tasks that other executors have since.
+
+The first look marks such an instance with a file in it, and only a later look removes it, so each has two chances to be
+found needed. It goes by way of the quarantine, which puts a newer driver's instance back (PROTOCOL 20). What is in
+quarantine already is left to its limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+from weir.state.engine.doubts import clear_doubt
+from weir.state.engine.instances import instances, noted_generation
+from weir.state.engine.quarantine import discard, is_open, quarantine
+from weir.state.errors import FencedStoreError
+
+UNNEEDED = "unneeded"
+"""A file in an instance: since its time, nobody has needed the instance."""
+
+
+def clean_up(
+    state_folder: Path,
+    needed: Callable[[], Collection[Path]],
+    *,
+    generation: int,
+    delay_s: float,
+    now_s: float,
+) -> list[Path]:
+    """Remove the instances below an application's state folder that have been marked for ``delay_s``, and mark those
+    that are not needed now; returns those that were removed.
+
+    ``needed`` is asked at once, and again before each removal. An instance stays that a newer generation uses, or that
+    a process has open. Killed at any point, it leaves an instance where it was, or in quarantine.
+    """
+    removed, wanted = list[Path](), needed()
+    for folder in instances(state_folder):
+        mark = folder / UNNEEDED
+        with suppress(FileNotFoundError):  # somebody else was quicker
+            if folder in wanted or noted_generation(folder) > generation or is_open(folder):
+                mark.unlink(missing_ok=True)
+            elif not mark.exists():
+                mark.touch()
+            elif now_s - mark.stat().st_mtime >= delay_s and folder not in needed() and _remove(folder, generation):
+                removed.append(folder)
+    return removed
+
+
+def _remove(folder: Path, generation: int) -> bool:
+    try:
+        aside = quarantine(folder, "no assignment has needed it", generation)
+    except FencedStoreError:
+        return False
+    if aside is None:
+        return False
+    discard(aside)
+    clear_doubt(folder)
+    return True

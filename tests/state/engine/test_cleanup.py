@@ -1,0 +1,113 @@
+"""What is removed of local state that nobody needs: compared with a plain model of looks, and killed at every step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.faults.dying import KilledError
+from tests.state.quarantine_folders import open_elsewhere
+from weir.state.engine import cleanup
+from weir.state.engine.cleanup import UNNEEDED, clean_up
+from weir.state.engine.environment import IDENTITY
+from weir.state.engine.instances import instances, note_generation
+from weir.state.engine.task_store import TaskStore
+
+DELAY_S = 600.0
+NAMES = "0_0/a", "0_0/b", "0_1/a"
+
+
+def make(state: Path, name: str, generation: int = 1) -> Path:
+    folder = state / name
+    folder.mkdir(parents=True)
+    (folder / IDENTITY).write_text("{}")
+    (folder / "data.mdb").write_bytes(b"rows")
+    note_generation(folder, generation)
+    return folder
+
+
+def look(state: Path, needed: set[str], now_s: float, generation: int = 1) -> set[str]:
+    """What a look removes; what it marks is as old as the look."""
+    marked = {folder for folder in instances(state) if (folder / UNNEEDED).exists()}
+    wanted = {state / name for name in needed}
+    removed = clean_up(state, lambda: wanted, generation=generation, delay_s=DELAY_S, now_s=now_s)
+    for folder in set(instances(state)) - marked:
+        if (folder / UNNEEDED).exists():
+            os.utime(folder / UNNEEDED, (now_s, now_s))
+    return {str(folder.relative_to(state)) for folder in removed}
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 500.0), st.sets(st.sampled_from(NAMES)))))
+def test_an_instance_goes_once_all_looks_for_as_long_as_the_delay_have_found_it_unneeded(looks):
+    now_s, since = 1e9, dict[str, float]()
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        state, there = Path(folder), set(NAMES)
+        for name in NAMES:
+            make(state, name)
+        for passed_s, needed in looks:
+            now_s += passed_s
+            due = {name for name in there - needed if now_s - since.get(name, now_s) >= DELAY_S and name in since}
+            assert look(state, needed, now_s) == due
+            there -= due
+            since = {name: since.get(name, now_s) for name in there - needed}
+            assert {str(each.relative_to(state)) for each in instances(state)} == there
+        assert list(state.glob("*/quarantine/*")) == []
+
+
+def test_what_a_newer_driver_uses_stays_also_if_it_comes_at_the_last_moment(tmp_path, monkeypatch):
+    make(tmp_path, "0_0/a", generation=3)
+    late = make(tmp_path, "0_1/a")
+    look(tmp_path, set(), 0.0, generation=2)
+    assert not (tmp_path / "0_0/a" / UNNEEDED).exists()
+    rename = Path.rename
+
+    def moved(path: Path, target: Path) -> Path:
+        if path == late and "quarantine" in str(target):
+            note_generation(late, 3)  # which opens it just before it is moved
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", moved)
+    assert look(tmp_path, set(), 2 * DELAY_S, generation=2) == set()
+    assert (late / "data.mdb").read_bytes() == b"rows"
+    assert look(tmp_path, set(), 2 * DELAY_S, generation=3) == {"0_1/a"}
+
+
+def test_what_a_process_has_open_stays(tmp_path):
+    TaskStore.create(tmp_path / "0_0" / "a", "0_0", ["a"]).close()
+    look(tmp_path, set(), 0.0)
+    with open_elsewhere(tmp_path / "0_0" / "a"):
+        assert look(tmp_path, set(), 2 * DELAY_S) == set()
+    assert look(tmp_path, set(), 2 * DELAY_S) == set(), "it counts from then on"
+    assert look(tmp_path, set(), 4 * DELAY_S) == {"0_0/a"}
+
+
+@pytest.mark.parametrize("step", ["is_open", "quarantine", "discard", "clear_doubt"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_any_step_it_has_touched_nothing_that_is_needed_and_the_next_look_goes_on(
+    tmp_path, monkeypatch, step, when
+):
+    needed, unneeded = make(tmp_path, "0_0/a"), make(tmp_path, "0_0/b")
+    look(tmp_path, {"0_0/a"}, 0.0)
+    right = getattr(cleanup, step)
+
+    def dying(*arguments: object) -> object:
+        if when == "after":
+            right(*arguments)
+        raise KilledError
+
+    monkeypatch.setattr(cleanup, step, dying)
+    with pytest.raises(KilledError):
+        look(tmp_path, {"0_0/a"}, 2 * DELAY_S)
+    monkeypatch.undo()
+    look(tmp_path, {"0_0/a"}, 2 * DELAY_S)
+    assert (needed / "data.mdb").read_bytes() == b"rows"
+    assert not unneeded.exists()
+    left = list(tmp_path.glob("0_0/quarantine/*/reason.txt"))
+    assert len(left) == (step == "quarantine" and when == "after") + (step == "discard" and when == "before")
+    shutil.rmtree(tmp_path)
