@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from weir.infra.environment import DIR, STATE
+from weir.infra.environment import DIR, RACK_VARIABLE, STATE
 
 CONFIG_FILE = "weir.toml"
 PREFIX = "WEIR_"
@@ -77,6 +77,15 @@ class Settings(BaseModel):
     """On how many other executors of the cluster each task has a standby, which follows its stores."""
     state_cleanup_delay_s: float = Field(default=600.0, ge=0)
     """How long an executor of the cluster keeps local state that no assignment needs."""
+    assignor: str = "high_availability"
+    """What decides which executor runs a task: ``high_availability``, ``rack_aware``, ``sticky``, or
+    ``package.module:Class`` of an own one (``weir.pipelines.assignment.TaskAssignor``)."""
+    acceptable_recovery_lag: int = Field(default=10_000, ge=0)
+    """By how many rows an executor's stores of a task may be behind its changelogs for the task to move there."""
+    max_warmup_replicas: int = Field(default=2, ge=1)
+    """How many stores at a time are brought to executors to which tasks are going to move."""
+    probing_interval_s: float = Field(default=10.0, ge=0)
+    """How often it is looked, while there are such, whether they have caught up."""
     driver_host: str = "127.0.0.1"
     """The address at which executors reach the driver; by default none but those of this host do."""
     query_host: str = ""
@@ -141,6 +150,13 @@ class Settings(BaseModel):
     def _octal(cls, value: str) -> str:
         if not re.fullmatch("0?0[0-7]{2}", value):
             raise ValueError("write 0 and two octal digits: 077 for the user alone or 027 to let the group read")
+        return value
+
+    @field_validator("assignor")
+    @classmethod
+    def _assignor(cls, value: str) -> str:
+        if not re.fullmatch(r"high_availability|rack_aware|sticky|[\w.]+:\w+", value):
+            raise ValueError("write high_availability or rack_aware or sticky or package.module:name of a class")
         return value
 
     @field_validator("metrics_level", mode="before")
@@ -299,7 +315,7 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def _environment_pairs(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for variable, value in environment.items():
-        if not variable.startswith(PREFIX):
+        if not variable.startswith(PREFIX) or variable == RACK_VARIABLE:
             continue
         name = variable.removeprefix(PREFIX).lower()
         table = next((table for table in ("kafka", "schema_registry") if name.startswith(f"{table}_")), None)

@@ -13,7 +13,7 @@ from weir.infra.settings import Settings
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "settings.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", PAGE, re.MULTILINE)
-UNITS = ("bytes", "days", "hours")
+UNITS = {"bytes": "bytes", "days": "days", "hours": "hours", "_s": "seconds"}
 
 
 def taken(name: str) -> str:
@@ -32,7 +32,7 @@ def taken(name: str) -> str:
         return " or ".join(f"`{kind}`" for kind in kinds)
     bounds = {type(each): each for each in field.metadata}
     low = bounds[Ge].ge
-    unit = "".join(f"{unit}, " for unit in UNITS if name.endswith(unit))
+    unit = "".join(f"{unit}, " for ending, unit in UNITS.items() if name.endswith(ending))
     return f"{low} to {bounds[Le].le:,}" if Le in bounds else f"{unit}at least {low:,}"
 
 

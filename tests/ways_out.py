@@ -390,6 +390,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         'declare the store with on_loss="empty"': f"{SPARK}/test_rebuilt_stores.py::"
         "test_when_retention_has_passed_the_range_the_run_stops_until_the_store_may_begin_empty",
     },
+    "pipelines/spark/assignors.py AssignorError": {
+        "correct it, or set assignor to": f"{SPARK}/test_assignors.py::"
+        "test_a_class_that_is_no_assignor_is_refused_and_another_one_or_a_corrected_one_is_taken",
+    },
     "pipelines/spark/errors.py CompactedTopicError": {
         'add on_loss="empty" to the store': SOURCES + "a_store_that_counts_records_of_a_compacted_topic_is_refused",
         "leave logging=False out": SOURCES + "a_store_that_counts_records_of_a_compacted_topic_is_refused",

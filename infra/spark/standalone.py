@@ -120,6 +120,7 @@ class StandaloneCluster:
             *("--cores", cores_of_executor(self.settings), "--memory", EXECUTOR_MEMORY),
             self.url,
             WEIR_DIR=str(place),
+            WEIR_RACK=place.name,
             SPARK_LOCAL_DIRS=str(place / "local"),
         )
 

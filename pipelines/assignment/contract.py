@@ -52,8 +52,9 @@ class TaskInfo:
     id: TaskId
     is_stateful: bool
     cost: float | None = None
-    """Measured: seconds of a slot's time that it takes in a second. None as long as it has not been measured; it then
-    counts as the mean of the measured tasks of its sub-topology, or of all."""
+    """Measured: seconds of a slot's time that it takes in a second; as a run begins, those of all runs before, so only
+    how tasks relate to each other means something. None as long as it has not been measured; it then counts as the mean
+    of the measured tasks of its sub-topology, or of all."""
     state_bytes: int = 0
 
     def __post_init__(self) -> None:

@@ -125,9 +125,7 @@ class Coordinator:
         """Where the topic partitions of global tables begin."""
         self.metrics = RunMetrics(level=metrics_level)
         self.assignments = Assignments(self.tasks, slots)
-        self.whereabouts = Whereabouts(
-            self.tasks, slots, self.metrics, self.assignments, stores=self.stores, forget=self._forget
-        )
+        self.whereabouts = Whereabouts(self.tasks, slots, self.metrics, self.assignments, forget=self._forget)
         self.generation = self.epoch = self.commits = 0
         self.committed_id = StateId(0, 0)
         self._has_uncommitted = False

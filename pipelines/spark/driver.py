@@ -24,6 +24,7 @@ from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdminError, UnknownTopicError
 from weir.pipelines.publishing.state import Decision, sink_readings
 from weir.pipelines.spark.admission import require_commit_log
+from weir.pipelines.spark.assigning import Assigning
 from weir.pipelines.spark.beat import LOOK_S, Beat
 from weir.pipelines.spark.coordinator import Coordinator, EpochResult
 from weir.pipelines.spark.errors import (
@@ -203,10 +204,10 @@ class Driver:
             takes_snapshots=spec.snapshot_rows > 0,
         )
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
-        self._standbys = Standbys(coordinator, executors.standbys, spec.standby_replicas)
+        self._assigning = Assigning(coordinator, spec.assignors, spec.costs)
+        self._standbys = Standbys(coordinator, executors.standbys, self._assigning)
         self._queries = executors.queries
         self._clean_up = executors.clean_up
-        self._waits_for_standbys = spec.standby_replicas > 0
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
         self._pace = Pace(
@@ -709,10 +710,17 @@ class Driver:
             log.warning("%s", error)
         if moved:
             log.info("moved to slots that have less to do: %s", ", ".join(map(str, moved)))
-        if drawn := self._coordinator.whereabouts.drawn_to(self._joined, waits_for_standbys=self._waits_for_standbys):
-            self._restores.move(drawn, "an executor has joined that has fewer tasks")
+        self._follow_assignment()
         if not left:
             self._clock.evened = time.monotonic()
+
+    def _follow_assignment(self) -> None:
+        """Have stores brought to the executors that are to have them, and tasks go where theirs are."""
+        self._assigning.look(self._ends)
+        self._standbys.begin_due()
+        slots, reasons = self._assigning.moves()
+        if slots:
+            self._restores.move(slots, reasons)
 
     def _follow_executors(self) -> None:
         now_s = time.monotonic()

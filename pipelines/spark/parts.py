@@ -19,6 +19,7 @@ from weir.infra.control.rows import AssignmentRow, RequestRow
 from weir.pipelines.application import Application
 from weir.pipelines.assignment import Move
 from weir.pipelines.publishing.state import Decision, SinkState
+from weir.pipelines.spark.assignors import Assignors
 from weir.pipelines.spark.errors import RunError
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import Progress
@@ -109,6 +110,10 @@ class Slots(Protocol):
 
     def executors(self) -> Sequence[str]:
         """The ids of those that are there now, by age."""
+        ...
+
+    def rack_of(self, executor: str) -> str | None:
+        """The rack or zone of an executor; None as long as it is not known."""
         ...
 
     def go(self, slot: int, executor: str) -> None:
@@ -313,8 +318,8 @@ class RunSpec:
     """Where each task begins, where executors have stores of some; None on a single host."""
     snapshot_rows: int = 0
     """How many rows a task's changelogs grow by before its next snapshot is due; 0 for never."""
-    standby_replicas: int = 0
-    """How many standbys each task has, on other executors than its own."""
+    assignors: Assignors = field(default_factory=Assignors)
+    """Decides which executor runs a task, and which keep standbys."""
     keeps: Keeps | None = None
     """What executors keep of local state that is not needed; None on a single host, where a start puts it aside."""
     accept_state_loss: bool = False

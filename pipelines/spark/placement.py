@@ -6,13 +6,15 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from pyspark import SparkContext
 
+from weir.infra.environment import rack_here
 from weir.infra.spark.executors import Executor, row_at
-from weir.pipelines.assignment import ApplicationState, ExecutorState, StickyAssignor, TaskInfo
+from weir.pipelines.assignment import ExecutorState, Role, TaskInfo
 from weir.pipelines.spark.parts import Placement, RunSpec
 from weir.pipelines.spark.spread import spread
 from weir.pipelines.spark.worker import WorkerSettings
@@ -33,22 +35,34 @@ def placed(context: SparkContext, worker: WorkerSettings, spec: RunSpec, homes: 
     began_s = time.perf_counter()
     held = _held(context, worker, spec, dict.fromkeys(homes))
     topology = spec.application.topology
-    state = ApplicationState(
-        executors={
-            executor.id: ExecutorState(id=executor.id, slots=homes.count(executor), active=frozenset(tasks))
-            for executor, tasks in held.items()
-        },
-        tasks={
-            task: TaskInfo(
-                id=task,
-                is_stateful=bool(topology.sub_topology(task.sub_topology).stores),
-                cost=spec.costs.get(task),
-            )
-            for task in spec.tasks
-        },
+    assignment = spec.assignors.assign(
+        spec.assignors.state(
+            [
+                ExecutorState(
+                    id=executor.id,
+                    slots=homes.count(executor),
+                    rack=each.rack,
+                    active=each.tasks,
+                )
+                for executor, each in held.items()
+            ],
+            [
+                TaskInfo(
+                    id=task,
+                    is_stateful=bool(topology.sub_topology(task.sub_topology).stores),
+                    cost=spec.costs.get(task),
+                )
+                for task in spec.tasks
+            ],
+        )
     )
-    assignment = StickyAssignor().assign(state)
-    log.info("executors: %s", ", ".join(f"{executor.id} on {executor.host}" for executor in held))
+    log.info(
+        "executors: %s",
+        ", ".join(
+            f"{executor.id} on {executor.host}{f' in {each.rack}' if each.rack else ''}"
+            for executor, each in held.items()
+        ),
+    )
     found: dict[TaskId, int] = {}
     for executor in held:
         slots = [slot for slot, home in enumerate(homes) if home == executor]
@@ -57,28 +71,40 @@ def placed(context: SparkContext, worker: WorkerSettings, spec: RunSpec, homes: 
     return Placement(
         slot_of=found,
         seconds=time.perf_counter() - began_s,
-        previous={executor.id: tasks for executor, tasks in held.items()},
-        moves=assignment.moves,
+        previous={executor.id: each.tasks for executor, each in held.items()},
+        moves=[move for move in assignment.moves if move.role is Role.ACTIVE],
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Held:
+    """What an executor has said."""
+
+    rack: str | None
+    tasks: frozenset[TaskId]
+    """Those whose newest committed instance it has on its disk."""
 
 
 def _held(
     context: SparkContext, worker: WorkerSettings, spec: RunSpec, there: Iterable[Executor]
-) -> dict[Executor, set[TaskId]]:
-    """The tasks whose newest committed instance an executor has on its disk."""
+) -> dict[Executor, _Held]:
     committed = {} if spec.newest is None else spec.newest.tasks
     names = {spec.application.topology.task_name(task): task for task in spec.tasks}
     instances = {name: task.instance for name, task in committed.items() if name in names and task.instance}
     jobs = {executor: row_at(context, executor).mapPartitions(partial(_look, worker, instances)) for executor in there}
     with ThreadPoolExecutor(len(jobs)) as threads:
         found = zip(jobs, threads.map(lambda job: job.collect(), jobs.values()), strict=True)
-        return {executor: {names[name] for name in answer} for executor, answer in found}
+        return {
+            executor: _Held(rack=rack, tasks=frozenset(names[name] for name in answer))
+            for executor, [(rack, answer)] in found
+        }
 
 
-def _look(worker: WorkerSettings, instances: Mapping[str, str], rows: Iterable[object]) -> Iterator[str]:
-    """Inside a Spark task: the names of the tasks whose instance is here."""
+def _look(
+    worker: WorkerSettings, instances: Mapping[str, str], rows: Iterable[object]
+) -> Iterator[tuple[str | None, list[str]]]:
+    """Inside a Spark task: the rack of this host, and the names of the tasks whose instance is here."""
     list(rows)
     state_folder = Path(worker.here().tasks.state_folder)
-    for name, instance in instances.items():
-        if instance_folder(state_folder / name, instance).is_dir():
-            yield name
+    here = [name for name, instance in instances.items() if instance_folder(state_folder / name, instance).is_dir()]
+    yield rack_here(), here

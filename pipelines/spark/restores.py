@@ -326,9 +326,9 @@ class Restores:
                 )
                 raise RangeLostError(self._coordinator.application.id, str(task), store.name, reason)
 
-    def move(self, slots: Mapping[TaskId, int], reason: str) -> None:
-        """Restore tasks that run in slots of other executors; raises as ``begin``."""
-        self._begin(dict.fromkeys(slots, reason), to=slots)
+    def move(self, slots: Mapping[TaskId, int], reasons: Mapping[TaskId, str]) -> None:
+        """Restore tasks that run in slots of other executors, each for a reason; raises as ``begin``."""
+        self._begin(reasons, to=slots)
 
     def _begin(
         self,

@@ -37,6 +37,7 @@ from weir.pipelines.spark.admission import (
     require_topics_read,
 )
 from weir.pipelines.spark.afterwards import Afterwards
+from weir.pipelines.spark.assignors import Assignors
 from weir.pipelines.spark.brokers import ANSWER_LIMIT_S, RETRY_S, Brokers
 from weir.pipelines.spark.cleanups import CleanUps
 from weir.pipelines.spark.control import ControlPanel, lease
@@ -226,7 +227,7 @@ class _Generations:
                 wait_for_records=arrivals.wait,
                 newest=newest,
                 snapshot_rows=settings.snapshot_rows,
-                standby_replicas=settings.standby_replicas if settings.master else 0,
+                assignors=Assignors.of(settings),
                 keeps=kept_on_executors(settings) if settings.master else None,
                 accept_state_loss=self.accept_state_loss,
                 accept_lost_records=self.accept_lost_records,

@@ -115,6 +115,8 @@ class SlotPool(PlansUnderWay):
         super().__init__(slot_of)
         self._context, self._settings, self._key = spark_context, settings, secrets.token_bytes(32)
         self._homes = homes
+        self._racks: dict[str, str | None] = {}
+        """By executor, as the workers of slots have told it."""
         self._lost: dict[int, str] = {}
         """The slots whose executor was gone at the last look, with its id."""
         self._looked_s = 0.0
@@ -209,6 +211,9 @@ class SlotPool(PlansUnderWay):
     def executors(self) -> Sequence[str]:
         return [executor.id for executor in executors(self._context)] if self._homes else [DRIVER]
 
+    def rack_of(self, executor: str) -> str | None:
+        return self._racks.get(executor)
+
     def go(self, slot: int, executor: str) -> None:
         if (home := self.executor_at(executor)) is not None:
             self._slots[slot].go(self._task_of(slot, home), executor)
@@ -286,7 +291,7 @@ class SlotPool(PlansUnderWay):
         while True:
             try:
                 connection = self._listener.accept()
-                number, executor = connection.recv()
+                number, executor, self._racks[executor] = connection.recv()
                 if number < len(self._slots):
                     self._slots[number].connected(connection, executor)
                 else:  # of a slot that could not be added

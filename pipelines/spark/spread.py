@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from weir.state.types import TaskId
 
@@ -107,47 +107,6 @@ def evened(slot_of: Mapping[TaskId, int], slots: int, work_s: Mapping[TaskId, fl
         loads[freest] += work_s[task]
         found[task] = held[task] = freest
     return found
-
-
-def drawn(
-    slot_of: Mapping[TaskId, int],
-    executor_of: Mapping[int, str],
-    joined: Collection[str],
-    costs: Mapping[TaskId, float],
-    may_go: Callable[[TaskId, str], bool],
-) -> dict[TaskId, int]:
-    """Which tasks go to slots of executors that have ``joined``, so that numbers of tasks per slot differ by no more
-    than a task; of the fullest executor that one whose cost leaves the two most alike.
-
-    ``executor_of`` has the slots that can take tasks, and ``may_go`` says whether a task can go to an executor.
-
-    >>> tasks = {TaskId(0, 0): 0, TaskId(0, 1): 0, TaskId(0, 2): 1}
-    >>> costs = dict(zip(tasks, [0.1, 0.6, 0.3]))
-    >>> drawn(tasks, {0: "1", 1: "1", 2: "2"}, {"2"}, costs, lambda task, executor: True)
-    {TaskId(sub_topology=0, partition=1): 2}
-    """
-    found, slots = dict[TaskId, int](), Counter(executor_of.values())
-    while True:
-        held = {task: slot for task, slot in {**slot_of, **found}.items() if slot in executor_of}
-        counts = Counter(executor_of[slot] for slot in held.values())
-        loads = dict.fromkeys(slots, 0.0)
-        for task, slot in held.items():
-            loads[executor_of[slot]] += costs.get(task, 0.0)
-        moves = [
-            (abs(loads[home] - loads[executor] - 2 * costs.get(task, 0.0)), task, executor)
-            for executor in joined
-            if slots[executor]
-            for task, slot in held.items()
-            if (home := executor_of[slot]) != executor and task not in found
-            if (counts[home] - 1) * slots[executor] >= (counts[executor] + 1) * slots[home] and may_go(task, executor)
-        ]
-        if not moves:
-            return found
-        _, task, executor = min(moves, key=lambda each: (each[0], each[1].sub_topology, each[1].partition, each[2]))
-        number = Counter(held.values())
-        found[task] = min(
-            (slot for slot in executor_of if executor_of[slot] == executor), key=lambda slot: number[slot]
-        )
 
 
 def shared_out(

@@ -35,6 +35,8 @@ class FollowRequest:
     generation: int
     at_s: float
     """When that was the newest commit, by the driver's monotonic clock."""
+    logged: int
+    """How many rows the task had written to its changelogs by then, since the run began."""
     anew: bool
     """Whether one that is there is not trusted."""
     distrusts: int

@@ -1,6 +1,7 @@
 """The standbys of a run: which executors keep them, when they follow, and how far each is.
 
-The work itself is done by ``weir.pipelines.spark.standby_jobs``; who keeps which, ``weir.pipelines.assignment`` says.
+The work itself is done by ``weir.pipelines.spark.standby_jobs``; who keeps which, ``weir.pipelines.spark.assigning``
+says.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ import logging
 import time
 from collections import defaultdict
 
-from weir.pipelines.assignment import ApplicationState, ExecutorState, Move, Role, TaskInfo, place_standbys
+from weir.pipelines.assignment.contract import task_order
+from weir.pipelines.spark.assigning import Assigning
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.parts import StandbyExecutor
 from weir.pipelines.spark.standby_jobs import FollowRequest
 from weir.pipelines.spark.task import Standing, Task
 from weir.pipelines.spark.task_state import TaskState
-from weir.state.changelog.snapshot import has_snapshots
-from weir.state.types import TaskId
 
 log = logging.getLogger("weir.driver")
 
@@ -29,15 +29,13 @@ PAUSE_S = 10.0
 class Standbys:
     """Has standbys follow, and notes on each task where it has some."""
 
-    def __init__(self, coordinator: Coordinator, executor: StandbyExecutor, replicas: int) -> None:
-        self._coordinator, self._executor, self._replicas = coordinator, executor, replicas
+    def __init__(self, coordinator: Coordinator, executor: StandbyExecutor, assigning: Assigning) -> None:
+        self._coordinator, self._executor, self._assigning = coordinator, executor, assigning
         self._not_before = defaultdict[str, float](float)
-        self._kept = set[tuple[TaskId, str]]()
-        """Which tasks have, or are to have, a standby on which executor."""
 
     def begin_due(self) -> None:
-        """Have those follow that are behind; call it right after a commit, when nothing is uncommitted."""
-        if not self._replicas or self._coordinator.has_uncommitted:
+        """Have those follow that are behind, if nothing is uncommitted, as right after a commit."""
+        if self._coordinator.has_uncommitted:
             return
         now_s, busy = time.monotonic(), self._executor.busy
         for executor, tasks in self._chosen().items():
@@ -60,43 +58,17 @@ class Standbys:
                 if request.executor not in task.standbys:
                     told = "task %s: has a standby on executor %s, %s rows in %.2f s"
                     log.info(told, task.id, request.executor, followed.rows, followed.seconds)
-                task.standbys[request.executor] = Standing(state=request.commit.state, at_s=request.at_s)
+                task.standbys[request.executor] = Standing(
+                    state=request.commit.state, at_s=request.at_s, logged=request.logged
+                )
 
     def _chosen(self) -> dict[str, list[Task]]:
-        """By executor, the tasks of which it is to keep a standby."""
-        there, tasks = self._coordinator.slots.executors(), self._coordinator.tasks
-        for task in tasks.values():
-            task.standbys = {executor: each for executor, each in task.standbys.items() if executor in there}
-        homes = {id: self._home(task) for id, task in tasks.items()}
-        if len(there) < 2 or not set(homes.values()) <= set(there):  # slots of a lost executor are on their way
-            return {}
-        state = ApplicationState(
-            executors={
-                executor: ExecutorState(
-                    id=executor,
-                    slots=1,
-                    active=frozenset(task for task, home in homes.items() if home == executor),
-                    standby=frozenset(id for id, task in tasks.items() if executor in task.standbys),
-                )
-                for executor in there
-            },
-            tasks={
-                id: TaskInfo(
-                    id=id, is_stateful=has_snapshots(self._coordinator.stores(id)) and task.committed is not None
-                )
-                for id, task in tasks.items()
-            },
-            standby_replicas=self._replicas,
-        )
-        found, assignments = defaultdict[str, list[Task]](list), self._coordinator.assignments
-        with assignments.taking():
-            chosen = place_standbys(state, homes)
-        for id, executors in chosen.items():
-            for executor, reason in executors.items():
-                found[executor].append(tasks[id])
-                if (id, executor) not in self._kept:
-                    assignments.noted(Move(task=id, role=Role.STANDBY, source=None, target=executor, reason=reason))
-        self._kept = {(id, executor) for id, executors in chosen.items() for executor in executors}
+        """By executor, the tasks of which it is to keep a standby, for good or until the task moves there."""
+        found = defaultdict[str, list[Task]](list)
+        if (assignment := self._assigning.current()) is not None:
+            for executor, given in assignment.executors.items():
+                if tasks := sorted(given.warm_up | given.standby, key=task_order):
+                    found[executor] = [self._coordinator.tasks[task] for task in tasks]
         return found
 
     def _home(self, task: Task) -> str:
@@ -110,6 +82,7 @@ class Standbys:
             through=self._coordinator.committed_id,
             generation=self._coordinator.generation,
             at_s=at_s,
+            logged=task.logged,
             anew=executor not in task.standbys,
             distrusts=task.distrusts,
         )

@@ -51,6 +51,8 @@ class Standing:
     state: StateId | None
     at_s: float
     """When its commit was the newest one, by the monotonic clock."""
+    logged: int = 0
+    """How many rows its task had written to its changelogs by then."""
 
 
 @dataclass
@@ -134,6 +136,8 @@ class Task:
     """What its accepted epochs have taken in its slot."""
     rows_since_snapshot: int = 0
     """Rows of accepted epochs in the task's changelogs that no snapshot holds."""
+    logged: int = 0
+    """Rows that its accepted epochs have written to its changelogs since the run began."""
     without_log: tuple[str, ...] = ()
     """Its stores that have no changelog."""
     unlogged: tuple[str, ...] = ()
@@ -341,6 +345,11 @@ class Task:
         standing = self.standbys[executor]
         return 0.0 if standing.state == self.committed else round(time.monotonic() - standing.at_s, 1)
 
+    def standby_lag(self, executor: str) -> int:
+        """By how many rows of its changelogs its standby on an executor is behind at most."""
+        standing = self.standbys[executor]
+        return 0 if standing.state == self.committed else self.logged - standing.logged
+
     def distrust_copies(self) -> None:
         """Its next restore reads the changelog alone, the next commit lists no snapshot, and standbys begin anew."""
         self.snapshot, self.standbys, self.distrusts = None, {}, self.distrusts + 1
@@ -382,7 +391,8 @@ class Task:
         self._wait(receipt, now_ms)
         self.files += receipt.files
         self.unlogged = self.without_log
-        self.rows_since_snapshot += sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
+        logged = sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
+        self.rows_since_snapshot, self.logged = self.rows_since_snapshot + logged, self.logged + logged
         self.consumed += receipt.consumed
         self.replayed, self.letters = self.replayed + self.letters[: receipt.replayed], self.letters[receipt.replayed :]
         self.takes += bool(receipt.consumed or receipt.left)

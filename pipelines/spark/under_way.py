@@ -227,6 +227,10 @@ class PlansUnderWay(ABC):
         """As ``parts.Slots`` has it."""
         return [DRIVER]
 
+    def rack_of(self, executor: str) -> str | None:
+        """As ``parts.Slots`` has it."""
+        return None
+
     def go(self, slot: int, executor: str) -> None:
         """As ``parts.Slots`` has it."""
         raise NotImplementedError

@@ -14,12 +14,11 @@ from weir.pipelines.assignment import Move, Role
 from weir.pipelines.spark.assignments import Assignments
 from weir.pipelines.spark.parts import Slots
 from weir.pipelines.spark.planner import total_lag
-from weir.pipelines.spark.spread import AHEAD_S, drawn, evened, freest, relieved, shared_out
+from weir.pipelines.spark.spread import AHEAD_S, evened, freest, relieved, shared_out
 from weir.pipelines.spark.task import Task
 from weir.pipelines.spark.task_state import TaskState
 from weir.pipelines.tasks.run_metrics import RunMetrics
-from weir.state.changelog.snapshot import has_snapshots
-from weir.state.types import StoreSpec, TaskId, TopicPartition
+from weir.state.types import TaskId, TopicPartition
 
 
 class Whereabouts:
@@ -32,12 +31,11 @@ class Whereabouts:
         metrics: RunMetrics,
         assignments: Assignments,
         *,
-        stores: Callable[[TaskId], Sequence[StoreSpec]],
         forget: Callable[[TaskId], None],
     ) -> None:
         """``forget`` gives up what a task is still doing, if it is at work."""
         self._tasks, self._slots, self._metrics = tasks, slots, metrics
-        self._assignments, self._stores, self._forget = assignments, stores, forget
+        self._assignments, self._forget = assignments, forget
 
     def move_to_freest(self, task_id: TaskId) -> None:
         """Have a task whose state is lost or in doubt continue in the slot whose tasks have worked least over the last
@@ -163,25 +161,18 @@ class Whereabouts:
                     self._note(task, before, "its executor is lost, and its slot goes to another one")
         return sent
 
-    def drawn_to(self, joined: Collection[str], *, waits_for_standbys: bool) -> dict[TaskId, int]:
-        """Which of the tasks that rest are to be restored in slots of executors that have ``joined``. A task stays if
-        its changelogs do not have all of its rows; with ``waits_for_standbys``, also if it has yet to get a standby
-        there."""
+    def may_leave(self, task_id: TaskId) -> bool:
+        """Whether a task can be restored on another executor now: it rests, and its changelogs have all of its rows."""
+        task = self._tasks[task_id]
+        return task.current is not None and not task.unlogged and self._rests(task_id)
+
+    def slot_at(self, executor: str, taken: Sequence[int]) -> int | None:
+        """The slot of an executor for another task: of those that are least often ``taken``, the one whose tasks have
+        worked least; None if none can take tasks."""
         lost = self._slots.lost()
-
-        def may_go(id_: TaskId, executor: str) -> bool:
-            task = self._tasks[id_]
-            is_logged = task.current is not None and not task.unlogged
-            waits = waits_for_standbys and executor not in task.standbys and has_snapshots(self._stores(id_))
-            return is_logged and not waits and self._rests(id_)
-
-        return drawn(
-            self._slot_of,
-            {slot: self._slots.executor_of(slot) for slot in self._ready if slot not in lost},
-            joined,
-            {task: self._metrics.busy_s(str(task)) for task in self._tasks},
-            may_go,
-        )
+        slots = [slot for slot in self._ready if slot not in lost and self._slots.executor_of(slot) == executor]
+        least = min((taken.count(slot) for slot in slots), default=0)
+        return self._freest_of([slot for slot in slots if taken.count(slot) == least]) if slots else None
 
     @property
     def _ready(self) -> list[int]:

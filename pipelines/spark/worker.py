@@ -19,7 +19,7 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Self
 
-from weir.infra.environment import state_dir_here
+from weir.infra.environment import rack_here, state_dir_here
 from weir.infra.kafka.reader import PartitionReader
 from weir.infra.spark.executors import executor_id
 from weir.pipelines.application import Application, load_application, load_step_hook
@@ -272,7 +272,7 @@ def serve(
             with sending:
                 driver.send(message)
 
-        send((slot, executor_id()))
+        send((slot, executor_id(), rack_here()))
         with closing(Signs(send, worker.epochs.spare)) as signs:
 
             def renewal(plan: TaskPlan) -> Renewal | None:

@@ -142,6 +142,10 @@ class RunMetrics:
         """How much of the last minute epochs of the task have taken in its slot."""
         return self._sensors[TASK, task, "", _BUSY].sum
 
+    def state_bytes(self, task: str) -> int:
+        """How much of its LMDB file the task's stores use; zero as long as it has not been heard."""
+        return round(self._gauges.get((STATE, task, "", USED_BYTES), 0))
+
     def work_s(self, task: str, lag: int, seconds: float) -> float:
         """For how long a task will keep its slot busy: over so many ``seconds`` and with the ``lag`` that waits, if it
         goes on as over the last minute."""

@@ -210,6 +210,8 @@ def start_again(cluster: StandaloneCluster, run: BankRun) -> None:
     wait_for(lambda: is_running(run), "the driver runs again", RUNS_LIMIT_S)
     assert stores(cluster) == before
     assert "Moves: none" in log_of(run)[seen:]
+    for rack in ("worker-0", "worker-1"):
+        assert f" in {rack}" in log_of(run)[seen:]
     assert "restor" not in log_of(run)[seen:]
 
 
@@ -225,4 +227,5 @@ def survive(victim: str, cluster: StandaloneCluster, run: BankRun, traffic: Traf
         for told in ("from its standby of", "slots go to other executors"):
             wait_for(lambda told=told: told in log_of(run)[seen:], f"{victim}: {told!r}", JOINED_LIMIT_S)
         wait_for(lambda: len(set(executors_of(run).values())) == EXECUTORS, "both have tasks", JOINED_LIMIT_S)
+        wait_for(lambda: "goes to executor" in log_of(run)[seen:], "the assignor has moved them", JOINED_LIMIT_S)
     query_under_way(run)

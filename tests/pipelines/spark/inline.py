@@ -20,6 +20,7 @@ from weir.infra.kafka.reader import PartitionReader
 from weir.infra.spark import DRIVER
 from weir.pipelines.application import Application
 from weir.pipelines.spark import pace
+from weir.pipelines.spark.assignors import Assignors
 from weir.pipelines.spark.driver import Driver, started_driver
 from weir.pipelines.spark.parts import NOTHING_TO_PUBLISH, Executors, Listeners, Publishing, RunSpec, Slots
 from weir.pipelines.spark.planner import Limits
@@ -157,6 +158,9 @@ class InlineSlots:
 
     def executors(self) -> Sequence[str]:
         return [DRIVER]
+
+    def rack_of(self, executor: str) -> str | None:
+        return None
 
     def go(self, slot: int, executor: str) -> None:
         raise NotImplementedError
@@ -314,7 +318,7 @@ class Place:
     max_records: int = 50
     """Per epoch and task that reads, if all are behind."""
     snapshot_rows: int = 0
-    standby_replicas: int = 0
+    assignors: Assignors = field(default_factory=Assignors)
     metrics_level: MetricsLevel = MetricsLevel.INFO
     desk: Desk = field(default_factory=Desk)
     publishing: Publishing = NOTHING_TO_PUBLISH
@@ -351,7 +355,7 @@ class Place:
             state_folder=self.state_folder,
             limits=Limits.of(application, max_records=self.max_records * readers, max_bytes=readers << 20),
             snapshot_rows=self.snapshot_rows,
-            standby_replicas=self.standby_replicas,
+            assignors=self.assignors,
             outbox_max_bytes=self.outbox_max_bytes,
             metrics_level=self.metrics_level,
             accept_state_loss=accept_state_loss,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Int64, StreamsBuilder, String
-from weir.pipelines.spark.spread import BUSY_S, GAIN, drawn, evened, freest, relieved, shared_out, spread
+from weir.pipelines.spark.spread import BUSY_S, GAIN, evened, freest, relieved, shared_out, spread
 from weir.state.types import TaskId
 
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
@@ -185,19 +185,3 @@ def test_evened_slots_are_relieved_and_then_stay(slots, placed):
 def test_slots_without_tasks_go_first_to_an_executor_that_has_joined():
     assert shared_out(["1", "1", "1", "1"], ["1", "2"], {0, 1, 2, 3}, {0}) == {0: "2", 3: "2"}
     assert shared_out(["1", "1", "1", "1"], ["1", "2"], {0, 1, 2, 3}) == {3: "2", 2: "2"}
-
-
-@given(COUNTS, st.integers(1, 4), st.integers(1, 4))
-def test_executors_that_have_joined_draw_tasks_until_each_has_its_share(counts, slots, joined):
-    """However the tasks were divided before; nothing moves a second time."""
-    tasks = {TaskId(0, number): number % slots for number in range(sum(counts))}
-    executor_of = {slot: "1" if slot < slots else "2" for slot in range(slots + joined)}
-    moves = drawn(tasks, executor_of, {"2"}, {}, lambda task, executor: True)
-    after = tasks | moves
-    per_slot = [
-        sum(executor_of[slot] == executor for slot in after.values()) / number
-        for executor, number in (("1", slots), ("2", joined))
-    ]
-    assert per_slot[1] <= per_slot[0] or not moves
-    assert per_slot[0] - per_slot[1] < 1 / slots + 1 / joined
-    assert drawn(after, executor_of, {"2"}, {}, lambda task, executor: True) == {}

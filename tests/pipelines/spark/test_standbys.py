@@ -16,6 +16,7 @@ import pytest
 from tests.pipelines.spark.inline import InlineSlots, Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
 from weir.pipelines.spark import driver, standbys
+from weir.pipelines.spark.assignors import Assignors
 from weir.pipelines.tasks.plan import Receipt, ReceiptStatus, TaskPlan
 from weir.state.types import TaskId
 
@@ -62,7 +63,9 @@ def cluster(monkeypatch) -> Cluster:
 @pytest.fixture
 def place(tmp_path) -> Place:
     topics = Topics({("sales", partition): sales(200, partition) for partition in (0, 1)})
-    return Place(application(), topics, tmp_path, max_records=20, standby_replicas=1)
+    return Place(
+        application(), topics, tmp_path, max_records=20, assignors=Assignors(standby_replicas=1, probing_interval_s=0.0)
+    )
 
 
 def test_a_lost_task_goes_on_from_its_standby(place, cluster):
