@@ -48,7 +48,10 @@ class Assigning:
 
     def current(self) -> TaskAssignment | None:
         """Who is to do what now; None while there is nobody to choose from, or an executor is lost."""
-        slots, homes = self._slots_of(), self._homes()
+        slots = self._slots_of()
+        if len(slots) < 2 and not self._slots:  # on a single host this is all
+            return None
+        homes = self._homes()
         for task in self._coordinator.tasks.values():
             task.standbys = {executor: each for executor, each in task.standbys.items() if executor in slots}
         if len(slots) < 2 or not set(homes.values()) <= slots.keys():
