@@ -119,6 +119,7 @@ class PartitionConsumer:
     def connect(self, timeout_s: float) -> None:
         """Connect to the brokers and ask them for the topic, unless the client has; those that are unreachable are
         connected to later."""
+        assert self._handle is not None
         self._client.connect(self._topic, self._handle, timeout_s)
 
     def stop(self) -> None:

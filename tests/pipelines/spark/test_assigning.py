@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.pipelines.spark.inline import InlineSlots, Place, Topics
 from tests.pipelines.spark.sales import application, expected, totals
-from weir.pipelines.assignment import TaskAssignment
+from weir.pipelines.assignment import ApplicationState, HighAvailabilityAssignor, TaskAssignment
 from weir.pipelines.spark import driver, standbys
 from weir.pipelines.spark.assigning import SUSTAINED, Assigning
 from weir.pipelines.spark.assignors import Assignors
@@ -223,3 +223,50 @@ def test_an_answer_that_cannot_be_carried_out_is_logged_and_changes_nothing(capl
     assigning = Assigning(loads, Assignors(name="mine:Forgets", assignor=Forgets()), {})
     assert (assigning.current(), assigning.moves()) == (None, ({}, {}))
     assert caplog.text.count("assignor 'mine:Forgets': MISSING_PROCESS_ID") == 1
+
+
+class Notes(HighAvailabilityAssignor):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[ApplicationState] = []
+
+    def assign(self, state, /):
+        self.told.append(state)
+        return super().assign(state)
+
+
+def test_an_assignor_is_told_what_was_measured():
+    """The costs of before the run, until executors have changed; then those of the last minute."""
+    one, other = tasks = [TaskId(0, 0), TaskId(0, 1)]
+    loads = Loads({one: 4.0, other: 1.0}, {one: 0, other: 2}, 4)
+    loads.metrics.state_bytes = {str(one): 8_192, str(other): 4_096}.__getitem__
+    loads.slots.rack_of = {"0": "a", "1": "b", "2": None}.__getitem__
+    notes = Notes()
+    assigning = Assigning(loads, Assignors(assignor=notes, standby_replicas=1), {one: 300.0, other: 200.0})
+    assert assigning.current().executors["1"].standby == {one}
+    loads.tasks[one].standbys["1"] = Standing(state=StateId(1, 0), at_s=0.0, logged=10)
+    loads.tasks[one].logged = 25
+    loads.count = loads.slots.count = 6
+    assert assigning.current() is assigning.current()
+    before, after = notes.told
+    assert [before.tasks[task].cost for task in tasks] == [300.0, 200.0]
+    assert [after.tasks[task].cost for task in tasks] == [0.8, 0.2]
+    assert [after.tasks[task].state_bytes for task in tasks] == [8_192, 4_096]
+    assert [(name, each.slots, each.rack) for name, each in after.executors.items()] == [
+        ("0", 2, "a"),
+        ("1", 2, "b"),
+        ("2", 2, None),
+    ]
+    assert (after.executors["1"].lags, after.executors["1"].standby) == ({one: 15}, {one})
+    assert after.executors["0"].active == {one}
+
+
+def test_standbys_go_to_another_rack_if_racks_count():
+    tasks = [TaskId(0, number) for number in range(4)]
+    loads = Loads(dict.fromkeys(tasks, 1.0), {task: 2 * number for number, task in enumerate(tasks)}, 8)
+    loads.slots.rack_of = {"0": "a", "1": "a", "2": "b", "3": "b"}.__getitem__
+    found = Assigning(loads, Assignors(name="rack_aware", standby_replicas=1), {}).current()
+    for number, task in enumerate(tasks):
+        (keeps,) = [executor for executor, given in found.executors.items() if task in given.standby]
+        assert int(keeps) // 2 != number // 2
