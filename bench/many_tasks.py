@@ -43,11 +43,33 @@ from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import Receipt, ReceiptStatus, Renewal, TaskPlan
 from weir.pipelines.tasks.tables import application_tables
+from weir.state.commit.files import write_file
 from weir.state.commit.log import COMMITS
 from weir.state.commit.protocol import Committer
 from weir.state.types import TaskId, TopicPartition
 
 EPOCHS_A_COMMIT, FEW, SLOTS_AN_EXECUTOR = 10, 0.01, 10
+
+
+def answered_at_once(settings: object, plans: Sequence[TaskPlan]) -> Iterator[Receipt]:
+    """What a slot's tasks would answer that have read everything."""
+    return map(receipt, plans)
+
+
+def receipt(plan: TaskPlan) -> Receipt:
+    records = sum(each.end - each.start for each in plan.ranges)
+    return Receipt(
+        task=plan.task,
+        plan_hash=plan.plan_hash,
+        status=ReceiptStatus.DONE,
+        state=plan.state,
+        positions={each.topic: {each.partition: each.end} for each in plan.ranges},
+        source_times_ms={f"{each.topic}-{each.partition}": plan.now_ms - records for each in plan.ranges},
+        clocks={merge_clock(each.topic): plan.now_ms - records for each in plan.ranges},
+        counts={"records_in": records, "rows_out": records // 2},
+        gauges={"uncommitted_bytes": 10 * records, "uncommitted_records": records, "rollback_us": 10},
+        seconds=records * 1e-5,
+    )
 
 
 class AtOnce:
@@ -61,24 +83,9 @@ class AtOnce:
 
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
         began_s = time.process_time()
-        receipts = [self._receipt(plan) for plan in plans]
+        receipts = list(answered_at_once(None, plans))
         self.answering_s += time.process_time() - began_s
         return receipts
-
-    def _receipt(self, plan: TaskPlan) -> Receipt:
-        records = sum(each.end - each.start for each in plan.ranges)
-        return Receipt(
-            task=plan.task,
-            plan_hash=plan.plan_hash,
-            status=ReceiptStatus.DONE,
-            state=plan.state,
-            positions={each.topic: {each.partition: each.end} for each in plan.ranges},
-            source_times_ms={f"{each.topic}-{each.partition}": plan.now_ms - records for each in plan.ranges},
-            clocks={merge_clock(each.topic): plan.now_ms - records for each in plan.ranges},
-            counts={"records_in": records, "rows_out": records // 2},
-            gauges={"uncommitted_bytes": 10 * records, "uncommitted_records": records, "rollback_us": 10},
-            seconds=records * 1e-5,
-        )
 
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
         return [(request.task, True) for request in requests]
@@ -154,6 +161,21 @@ class Turns:
             [*self.coordinator.metrics.readings(), *task_readings(self.coordinator.tasks.values(), self.ends)]
         return took_ms[0]
 
+    def commit_files(self) -> float:
+        """What a commit takes in ms to which each task brings a file of one table; their files are links to one."""
+        spec = next(each for each in self._tables if each.name == "totals_0")
+        folder, entry = (
+            Path(str(self.coordinator.folder)),
+            write_file(self.coordinator.folder, spec, pl.DataFrame(schema=spec.schema)),
+        )
+        entries = [replace(entry, path=f"{number}-{entry.path}") for number in range(len(self.coordinator.tasks))]
+        for each in entries:
+            (folder / spec.name / each.path).hardlink_to(folder / spec.name / entry.path)
+        self.run(1, 1.0)
+        with self._measured() as took_ms:
+            self.coordinator.commit("files", entries)
+        return took_ms[0]
+
     def end(self) -> None:
         """The epochs after which the stream time of all tasks is at the end of the input."""
         now_ms = time.time_ns() // 1_000_000
@@ -218,6 +240,11 @@ def measured(tasks: int, epochs: int, sub_topologies: int, slots: int) -> dict[s
             "row_json_kb": turns.row_bytes() / 1e3,
             "memory_mb": memory_mb() - began_mb,
         }
+        found["commit_with_a_file_of_each_ms"] = turns.commit_files()
+        found["row_with_files_json_kb"] = turns.row_bytes() / 1e3
+        found["delta_entry_kb"] = (
+            max(each.stat().st_size for each in Path(name).glob("*/totals_0/_delta_log/*.json")) / 1e3
+        )
         turns.close()
     return found
 
