@@ -123,6 +123,7 @@ class Turns:
 
     def __init__(self, warehouse: Path, tasks: int, sub_topologies: int, slots: int) -> None:
         program = application(sub_topologies)
+        self.folder = warehouse / program.id
         topics = {f"events-{number}": tasks // sub_topologies for number in range(sub_topologies)}
         self._tables = application_tables(program.topology)
         self._committer = Committer(warehouse, program.id, self._tables, fingerprint=program.topology.fingerprint)
@@ -164,13 +165,10 @@ class Turns:
     def commit_files(self) -> float:
         """What a commit takes in ms to which each task brings a file of one table; their files are links to one."""
         spec = next(each for each in self._tables if each.name == "totals_0")
-        folder, entry = (
-            Path(str(self.coordinator.folder)),
-            write_file(self.coordinator.folder, spec, pl.DataFrame(schema=spec.schema)),
-        )
+        folder, entry = self.folder / spec.name, write_file(self.folder, spec, pl.DataFrame(schema=spec.schema))
         entries = [replace(entry, path=f"{number}-{entry.path}") for number in range(len(self.coordinator.tasks))]
         for each in entries:
-            (folder / spec.name / each.path).hardlink_to(folder / spec.name / entry.path)
+            (folder / each.path).hardlink_to(folder / entry.path)
         self.run(1, 1.0)
         with self._measured() as took_ms:
             self.coordinator.commit("files", entries)
@@ -184,7 +182,7 @@ class Turns:
 
     def row(self) -> Path:
         """The file of the newest row of the commit log."""
-        return max((self.coordinator.folder / COMMITS.name).glob("*.parquet"), key=lambda path: path.stat().st_mtime)
+        return max((self.folder / COMMITS.name).glob("*.parquet"), key=lambda path: path.stat().st_mtime)
 
     def row_bytes(self) -> int:
         """The newest row's length in the commit log, before compression."""
