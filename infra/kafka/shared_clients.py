@@ -58,7 +58,7 @@ class SharedClient:
         self.read: set[tuple[str, int]] = set()
         self._asked: set[str] = set()
 
-    def connect(self, topic: str, handle: int, timeout_s: float) -> None:
+    def connect(self, topic: str, handle: int | None, timeout_s: float) -> None:
         """Connect to the brokers and ask them for the topic, unless that was done before."""
         if topic in self._asked:
             return
@@ -77,8 +77,7 @@ class SharedClients:
     @property
     def crowd(self) -> Crowd:
         """What holds for as many partitions as are read now."""
-        count = sum(len(client.read) for _, client in self._clients)
-        return next(crowd for crowd in CROWDS if count <= crowd.partitions)
+        return self._crowd_with(0)
 
     def suits(self, client: SharedClient, properties: Mapping[str, object]) -> bool:
         """Whether ``client`` is as ``join`` would choose it."""
@@ -91,7 +90,7 @@ class SharedClients:
         Raises:
             KafkaException: A property is invalid.
         """
-        place, wanted = (topic, partition), _lowered(properties, self.crowd)
+        place, wanted = (topic, partition), _lowered(properties, self._crowd_with(1))
         for given, client in self._clients:
             if given == wanted and place not in client.read:
                 client.read.add(place)
@@ -111,6 +110,10 @@ class SharedClients:
             self._clients = [each for each in self._clients if each[1] is not client]
             end = threading.Thread(target=rdkafka().rd_kafka_destroy, args=[client.pointer], daemon=True)
             end.start()
+
+    def _crowd_with(self, more: int) -> Crowd:
+        count = sum(len(client.read) for _, client in self._clients) + more
+        return next(crowd for crowd in CROWDS if count <= crowd.partitions)
 
 
 def _lowered(properties: Mapping[str, object], crowd: Crowd) -> Mapping[str, object]:

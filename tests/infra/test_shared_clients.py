@@ -269,10 +269,10 @@ def test_partitions_move_to_the_client_of_their_crowd_when_they_begin_to_fetch(o
     readers = [opened(name, 0), opened(name, 1)]
     for reader in readers:
         assert len(values_of(reader, 0, 10)) == 10
-    before = len(consumer._clients._clients)
     readers.append(opened(name, 2))
-    assert len(consumer._clients._clients) == before + 1
+    before, clients = len(consumer._clients._clients), list[int]()
     for reader in readers:
         reader.stop()
         assert list(values_of(reader, 10, 20)) == list(range(10, 20))
-    assert len(consumer._clients._clients) == before
+        clients.append(len(consumer._clients._clients))
+    assert clients == [before, before - 1, before - 1]
