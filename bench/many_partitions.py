@@ -1,8 +1,8 @@
 """What many topic partitions cost one worker: ``python -m bench.many_partitions [--partitions N] [--records N]``.
 
 A worker of Weir, in a process of its own, has a task for each partition of a topic, and records wait in all of them.
-Prints one JSON object: seconds until its consumers are connected, and until every record has been read and counted;
-the most threads, the memory of the process, and what of it was there before the first record was read.
+Prints one JSON object: seconds until its consumers are connected, until they have read every record, and until the
+tasks have read and counted them once more; the most threads and megabytes meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -27,13 +27,13 @@ from weir import Application, Count, StreamsBuilder, String
 from weir.pipelines.spark.brokers import Brokers
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.planner import Limits
-from weir.pipelines.spark.worker import WorkerSettings, run_plans, run_warm_up
+from weir.pipelines.spark.worker import AHEAD, Worker, WorkerSettings, run_plans, run_warm_up, worker_for
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.pipelines.tasks.plan import Receipt, TaskPlan
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.commit.protocol import Committer
 from weir.state.storage.places import folder_at
-from weir.state.types import TaskId
+from weir.state.types import TaskId, TopicPartition
 
 TOPIC, VALUE_BYTES, SAMPLE_S = "many", 60, 0.05
 
@@ -116,16 +116,17 @@ def read(client: Path, folder: Path, partitions: int, records: int) -> None:
     try:
         began_s = time.perf_counter()
         list(run_warm_up(worker, tasks))
-        connected_s = time.perf_counter() - began_s
-        connected_threads, connected_mb = most.take()
+        connected_s, (_, connected_mb) = time.perf_counter() - began_s, most.take()
+        began_s = time.perf_counter()
+        read_once(worker_for(worker), ends)
+        read_s, (threads, memory_mb) = time.perf_counter() - began_s, most.take()
         began_s, found, epochs = time.perf_counter(), 0, 0
         while found < sum(ends.values()):
             result = coordinator.run_epoch(ends, limits, time.time_ns() // 1_000_000)
             if result is None or result.failures:
                 raise RuntimeError(f"{found} records after {epochs} epochs: {result}")
             found, epochs = found + result.records_in, epochs + 1
-        read_s = time.perf_counter() - began_s
-        threads, memory_mb = most.take()
+        counted_s, (_, with_tasks_mb) = time.perf_counter() - began_s, most.take()
     finally:
         most.close()
         committer.close()
@@ -134,18 +135,31 @@ def read(client: Path, folder: Path, partitions: int, records: int) -> None:
             {
                 "partitions": partitions,
                 "records": found,
-                "epochs": epochs,
                 "connected_s": round(connected_s, 2),
-                "read_s": round(read_s, 2),
-                "threads": max(threads, connected_threads),
                 "connected_mb": connected_mb,
+                "read_s": round(read_s, 2),
+                "threads": threads,
                 "memory_mb": memory_mb,
+                "counted_s": round(counted_s, 2),
+                "epochs": epochs,
+                "with_tasks_mb": with_tasks_mb,
             }
         ),
         flush=True,
     )
 
     os._exit(0)  # a worker's consumers and stores are left to the system, too
+
+
+def read_once(worker: Worker, ends: Mapping[TopicPartition, int]) -> None:
+    """As for plans, one partition after another, with the next ones fetched ahead."""
+    readers = [(worker.reader(*place), end) for place, end in ends.items()]
+    for number, (reader, end) in enumerate(readers):
+        for ahead, _ in readers[number : number + AHEAD]:
+            ahead.fetch_ahead(0)  # type: ignore[union-attr]
+        position = 0
+        while position < end:
+            position = reader.read(position, end, until_time_ms=None, max_bytes=64 << 20).next_offset
 
 
 def produce(client: Path, partitions: int, records: int) -> None:
