@@ -68,6 +68,7 @@ WHOLE_RUNS = [
         "pipelines/processors/test_shared_stores_in_runs.py",
         "pipelines/processors/test_stores_in_runs.py",
         "pipelines/publishing",
+        "pipelines/queries",
         "pipelines/serdes/test_poison.py",
         "pipelines/sinks/test_newest_updates.py",
         "pipelines/spark",

@@ -38,7 +38,6 @@ from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.types import IsolationLevel, StateId
 
-pytestmark = pytest.mark.slow
 TOKEN = "a-token-that-nobody-guesses"
 EVERYTHING = {"sales": dict.fromkeys(range(PARTITIONS), 0)}
 for each in sold():

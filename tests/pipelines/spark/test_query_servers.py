@@ -24,8 +24,6 @@ from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.state.types import IsolationLevel
 
-pytestmark = pytest.mark.slow
-
 
 @dataclass
 class Cluster:
