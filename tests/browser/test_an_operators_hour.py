@@ -297,7 +297,7 @@ def state_damaged(hour: Hour) -> None:
     flip_a_bit(instances[0], "page-7")
     verified = hour.launch("weir_verify")
     hour.sees(
-        INGEST.format("running"), rf"in doubt|being restored|running: process {hour.pid}", f"verified: {verified}"
+        INGEST.format("running"), rf"corrupted|being restored|running: process {hour.pid}", f"verified: {verified}"
     )
     hour.sees(INGEST.format("state_equals_changelog"), r"page-7|restored", "the difference is named")
     assert verified == "Failure"
