@@ -167,7 +167,7 @@ def test_the_log_shows_what_a_driver_did_last_that_does_not_answer(there, monkey
         text = succeeded(there.run(program)).text
     assert codes == [1, 0]
     assert "has not answered within 0 s; `weir logs clicks` shows what it did last" in text
-    assert logged(text).endswith("generation 2 of 'clicks' starts after epoch 1 with 1 tasks")
+    assert logged(text).endswith("a run begins. driver has 0_0 (had none). Moves: none")
 
 
 def test_the_log_shows_what_a_driver_did_last_that_is_still_stopping(there, monkeypatch):
