@@ -71,6 +71,9 @@ class Settings(BaseModel):
     master: str = ""
     """The cluster manager of a Spark cluster, such as ``spark://host:7077``, ``yarn`` or ``k8s://https://host:6443``;
     without one, slots are threads of this host."""
+    archive: str = ""
+    """What ``weir package`` has written, for the cluster's executors: a path, made absolute, or a URI that they reach;
+    without one, Weir and the program are installed on their hosts."""
     executors: int = Field(default=2, ge=1)
     """How many executors a run asks its cluster for; the slots are divided among them."""
     standby_replicas: int = Field(default=0, ge=0)
@@ -144,6 +147,11 @@ class Settings(BaseModel):
         if not re.fullmatch(r"(s3|gs|az)://[^/?#@:\s]+/[^?#]*[^?#/]/?", str(value)):
             raise ValueError("write a path or s3://bucket/path or gs://bucket/path or az://container/path")
         return str(value).rstrip("/")
+
+    @field_validator("archive")
+    @classmethod
+    def _absolute_unless_uri(cls, value: str) -> str:
+        return value if not value or "://" in value else os.path.abspath(Path(value).expanduser())
 
     @field_validator("umask")
     @classmethod

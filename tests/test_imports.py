@@ -224,7 +224,8 @@ def test_a_circle_is_named(tmp_path, code):
 def test_a_worker_starts_without_packages_that_it_does_not_need():
     """Whether imported directly or not, each costs a worker time and memory when it starts."""
     code = (
-        "import sys, weir.pipelines.spark.worker\n"
+        "import sys, weir.pipelines.spark.worker, weir.pipelines.spark.held, weir.pipelines.spark.restore_jobs\n"
+        "import weir.pipelines.spark.snapshot_jobs, weir.pipelines.spark.standby_jobs\n"
         "print(*{'dagster', 'sqlalchemy', 'pydantic', 'typer', 'rich', 'pandas', 'pyarrow'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

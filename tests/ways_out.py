@@ -20,6 +20,7 @@ SPARK = "tests/pipelines/spark"
 EVOLUTION = f"{SPARK}/test_evolution.py::test_"
 SOURCES = f"{SPARK}/test_sources_of_rebuilds.py::test_"
 
+PACKAGE = "tests/pipelines/operations/test_package.py::test_"
 LOST = TABLES + "what_was_lost_is_put_back_or_the_application_is_reset"
 FORMAT = TABLES + "a_format_that_this_version_does_not_know_is_read_by_the_one_that_does_or_reset"
 NEEDS_A_COMMIT = COMMANDS + "what_needs_a_commit_is_done_after_the_first_run"
@@ -669,6 +670,12 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "copy the file again from a cleanly stopped application": "tests/pipelines/migrate/"
         "test_kafka_streams_files.py::test_a_file_that_was_copied_while_it_was_written_is_copied_again",
     },
+    "pipelines/operations/package.py packaged": {
+        "--output x.tar.gz": PACKAGE + "a_name_that_spark_does_not_unpack_is_refused_before_anything_is_packed",
+    },
+    "pipelines/spark/program.py OtherModuleError": {
+        "package x": "tests/cluster/test_package.py::test_a_program_runs_from_its_archive_and_not_from_that_of_another",
+    },
     "pipelines/migrate/migration.py Migration.is_written": {
         "reset x": "tests/pipelines/migrate/test_migration.py::"
         "test_the_same_migration_changes_nothing_the_second_time_and_another_is_refused",
@@ -678,6 +685,9 @@ WAYS_OUT: dict[str, dict[str, str]] = {
 NOT_RUN: dict[str, dict[str, str]] = {
     "infra/java.py MissingJavaError": {
         "apt-get install openjdk-17-jdk-headless": "installs a package of the system, as its administrator",
+    },
+    "pipelines/spark/program.py OtherModuleError": {
+        "install the same program on all hosts": "is done on the hosts of a cluster",
     },
     "pipelines/spark/worker.py OtherVersionError": {
         "install the same version on all hosts": "is done on the hosts of a cluster",
@@ -725,6 +735,7 @@ NO_REFUSALS = {
     "pipelines/cli/demo_customers.py deliver",
     "pipelines/cli/kafka.py start",
     "pipelines/cli/kafka.py list_topics",
+    "pipelines/cli/package.py package",
     "pipelines/cli/plan.py plan",
     "pipelines/cli/query.py query",
     "pipelines/cli/repartition.py repartition",

@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 from weir.infra.jars import jars
 from weir.infra.java import java_executable, shared_classes
 from weir.infra.settings import Settings, environment_value, is_secret
+from weir.infra.spark import archives
 
 DRIVER_MEMORY = EXECUTOR_MEMORY = "700m"
 TASK_TRIES = 4
@@ -120,6 +121,7 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
             "spark.python.worker.reuse": "true",
         },
         java_options=(*_SMALL_JAVA, *java_options),
+        python=archives.PYTHON if settings.master and settings.archive else sys.executable,
     )
 
 
@@ -133,7 +135,9 @@ def _on_cluster(settings: Settings) -> dict[str, str]:
     """Executors, and jobs that wait for the one that they belong to, since its state is there, and go elsewhere once
     that is gone."""
     cores = cores_of_executor(settings)
+    packed = {"spark.archives": f"{settings.archive}#{archives.NAME}", "spark.executorEnv.PYTHONPATH": ""}
     return {
+        **(packed if settings.archive else {}),
         "spark.master": settings.master,
         "spark.executor.cores": str(cores),
         "spark.cores.max": str(cores * settings.executors),
@@ -223,7 +227,11 @@ def _end_java(stop: Callable[[], None] = lambda: None) -> None:
 
 
 def _context(
-    settings: Settings, name: str, properties: Mapping[str, str], java_options: Sequence[str] = ()
+    settings: Settings,
+    name: str,
+    properties: Mapping[str, str],
+    java_options: Sequence[str] = (),
+    python: str = sys.executable,
 ) -> SparkContext:
     if SparkContext._active_spark_context is not None:
         raise RuntimeError("this process already has a Spark context; stop it before starting another")
@@ -236,7 +244,7 @@ def _context(
     logging.write_text(_LOG4J.format(log=settings.logs / "spark.log"), encoding="utf-8")
     os.environ.update(
         {
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": settings.driver_host,
             "SPARK_LOCAL_DIRS": str(settings.tmp),

@@ -75,6 +75,15 @@ def run(
             "short for --set master=URL.",
         ),
     ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            "--archive",
+            metavar="FILE",
+            help="With a master: what `weir package MODULE:APP` has written, for executors whose hosts have neither "
+            "Weir nor the program; short for --set archive=FILE.",
+        ),
+    ] = None,
     take_over: Annotated[
         bool,
         typer.Option(
@@ -128,6 +137,8 @@ def run(
         overrides["metrics_port"] = str(metrics_port)
     if master is not None:
         overrides["master"] = master
+    if archive is not None:
+        overrides["archive"] = archive
     settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers, writes=True)
     with following(reference) as on_progress:
         summary = drive(

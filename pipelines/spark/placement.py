@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from pyspark import SparkContext
+from py4j.protocol import Py4JError
+from pyspark import RDD, SparkContext
+from pyspark.errors import PySparkException
 
-from weir.infra.environment import rack_here
 from weir.infra.spark.executors import Executor, row_at
 from weir.pipelines.assignment import ExecutorState, Role, TaskInfo
+from weir.pipelines.spark.errors import RunError
+from weir.pipelines.spark.held import Held, run_look
 from weir.pipelines.spark.parts import Placement, RunSpec
+from weir.pipelines.spark.slots import reason_of
 from weir.pipelines.spark.spread import spread
 from weir.pipelines.spark.worker import WorkerSettings
-from weir.state.engine.instances import instance_folder
 from weir.state.types import TaskId
 
 log = logging.getLogger("weir.driver")
@@ -88,23 +90,28 @@ class _Held:
 def _held(
     context: SparkContext, worker: WorkerSettings, spec: RunSpec, there: Iterable[Executor]
 ) -> dict[Executor, _Held]:
+    """What each executor says.
+
+    Raises:
+        RunError: An executor has another Weir, or cannot run it.
+    """
     committed = {} if spec.newest is None else spec.newest.tasks
     names = {spec.application.topology.task_name(task): task for task in spec.tasks}
     instances = {name: task.instance for name, task in committed.items() if name in names and task.instance}
-    jobs = {executor: row_at(context, executor).mapPartitions(partial(_look, worker, instances)) for executor in there}
+    jobs = {
+        executor: row_at(context, executor).mapPartitions(partial(run_look, worker, instances)) for executor in there
+    }
     with ThreadPoolExecutor(len(jobs)) as threads:
-        found = zip(jobs, threads.map(lambda job: job.collect(), jobs.values()), strict=True)
+        found = zip(jobs, threads.map(_answer, jobs, jobs.values()), strict=True)
         return {
-            executor: _Held(rack=rack, tasks=frozenset(names[name] for name in answer))
-            for executor, [(rack, answer)] in found
+            executor: _Held(rack=answer.rack, tasks=frozenset(names[name] for name in answer.names))
+            for executor, answer in found
         }
 
 
-def _look(
-    worker: WorkerSettings, instances: Mapping[str, str], rows: Iterable[object]
-) -> Iterator[tuple[str | None, list[str]]]:
-    """Inside a Spark task: the rack of this host, and the names of the tasks whose instance is here."""
-    list(rows)
-    state_folder = Path(worker.here().tasks.state_folder)
-    here = [name for name, instance in instances.items() if instance_folder(state_folder / name, instance).is_dir()]
-    yield rack_here(), here
+def _answer(executor: Executor, job: RDD[Held]) -> Held:
+    try:
+        (answer,) = job.collect()
+    except (Py4JError, PySparkException) as error:
+        raise RunError(f"executor {executor.id} on {executor.host} takes no tasks: {reason_of(error)}") from None
+    return answer

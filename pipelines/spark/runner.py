@@ -48,6 +48,7 @@ from weir.pipelines.spark.own_stores import feeding, followers
 from weir.pipelines.spark.parts import READ_FROM_DISK, Control, Executors, Keeps, Listeners, RunSpec
 from weir.pipelines.spark.placement import placed, slot_homes
 from weir.pipelines.spark.planner import Limits
+from weir.pipelines.spark.program import digests
 from weir.pipelines.spark.progress import NEW_TOPICS, ROLLED_BACK, Progress, RunSummary
 from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S, Publishers
 from weir.pipelines.spark.query_servers import QueryServers
@@ -264,6 +265,7 @@ class _Generations:
             names=application.topology.names,
             topics=application.topology.read,
             is_on_cluster=bool(settings.master),
+            program=digests(self.reference) if settings.master else {},
         )
         homes = list[Executor]()
         if settings.master:

@@ -484,10 +484,10 @@ def _require_started(slot: int, job: Future[list[object]]) -> None:
     try:
         job.result()
     except (Py4JError, PySparkException, OSError) as error:  # of PySpark's own once a SQL session has been there
-        raise WorkerStartError(slot, _reason(error)) from None
+        raise WorkerStartError(slot, reason_of(error)) from None
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """The last line of Spark's message, without the traces below it; only a Java that is there can tell it."""
     try:
         text = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)

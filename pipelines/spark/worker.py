@@ -26,6 +26,7 @@ from weir.pipelines.application import Application, load_application, load_step_
 from weir.pipelines.backfill.files import SliceReader
 from weir.pipelines.backfill.shadow import shadow_application
 from weir.pipelines.serdes.registry import connect_serdes
+from weir.pipelines.spark.program import require_same
 from weir.pipelines.spark.signs import Asks, Signs
 from weir.pipelines.tasks.epoch import DriverGoneError, EpochRunner, NotWantedError, TaskSettings
 from weir.pipelines.tasks.plan import Receipt, Renewal, TaskPlan
@@ -76,10 +77,17 @@ class WorkerSettings:
     """Whether it may run on another host than the driver, with local state in a folder of its own."""
     version: str = weir_version()
     """Of the driver's Weir."""
+    program: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Hashes of the driver's program (``weir.pipelines.spark.program``); none on a single host."""
 
     def application(self) -> Application:
-        """The application, imported here."""
+        """The application, imported here.
+
+        Raises:
+            OtherModuleError: It is another one than the driver's.
+        """
         application = load_application(self.reference).under(self.names, self.topics)
+        require_same(self.reference, self.program)
         return shadow_application(application, self.backfill) if self.backfill else application
 
     def here(self) -> Self:

@@ -210,6 +210,12 @@ def test_the_warehouse_is_a_path_or_the_uri_of_a_folder_of_an_object_store(value
     assert Settings.load(overrides={"warehouse": value}).warehouse == found
 
 
+@pytest.mark.parametrize("value", ["", "hdfs://host/shop.tar.gz", "shop.tar.gz"])
+def test_an_archive_is_a_path_or_a_uri_that_executors_reach(place, value):
+    found = Settings.load(overrides={"archive": value}).archive
+    assert found == (str(place / value) if value == "shop.tar.gz" else value)
+
+
 def test_the_warehouse_is_in_the_folder_unless_it_is_set(tmp_path):
     assert Settings.load(tmp_path).warehouse == tmp_path / "warehouse"
     assert Settings.load(tmp_path, {"warehouse": "there"}).warehouse == Path.cwd() / "there"

@@ -17,6 +17,7 @@ COMMANDS = [
     ("demo",),
     ("setup",),
     ("run",),
+    ("package",),
     ("plan",),
     ("describe",),
     ("status",),
@@ -108,7 +109,7 @@ def test_help_has_an_example_and_the_folder(weir, path):
     result = weir(*path, "--help")
     assert result.exit_code == 0
     assert f"Example: weir {' '.join(path)}" in flat(result.stdout)
-    assert ("--dir" in result.stdout) == (path != ("setup",))
+    assert ("--dir" in result.stdout) == (path not in [("setup",), ("package",)])
     assert "--debug" in result.stdout
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from weir.infra.spark import executors as module
 from weir.infra.spark.executors import Executor, NoExecutorError, executor_id, executor_process, executors_once_there
+from weir.pipelines.spark.program import OtherModuleError, digests
 from weir.pipelines.spark.worker import OtherVersionError, WorkerSettings, weir_version
 from weir.pipelines.tasks.epoch import TaskSettings
 
@@ -41,6 +42,23 @@ def test_an_executor_with_another_weir_is_refused():
     wanted = f"the driver is of Weir 0.0.1, but {weir_version()} is installed on "
     with pytest.raises(OtherVersionError, match=re.escape(wanted)):
         replace(ON_DRIVER, version="0.0.1").here()
+
+
+def test_an_executor_with_another_program_is_refused(monkeypatch, tmp_path):
+    folder = tmp_path / "shop_of_executors"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "prices.py").write_text("unit = 'cents'\n")
+    (folder / "app.py").write_text("import shop_of_executors.prices\nfrom tests.faults.bank import app\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = replace(ON_DRIVER, reference="shop_of_executors.app:app", topics=())
+    settings.application()
+    on_driver = digests(settings.reference)
+    assert set(on_driver) == {"shop_of_executors", "shop_of_executors.app", "shop_of_executors.prices"}
+    replace(settings, program={**on_driver, "shop_of_executors.of_the_driver_alone": "0"}).application()
+    (folder / "prices.py").write_text("unit = 'euros'\n")
+    with pytest.raises(OtherModuleError, match=r"the module 'shop_of_executors.prices' on .* is not the driver's"):
+        replace(settings, program=on_driver).application()
 
 
 @pytest.mark.parametrize(("there", "found"), [(1, 1), (2, 2), (3, 3)])
