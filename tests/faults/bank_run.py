@@ -13,7 +13,6 @@ from pathlib import Path
 
 import polars as pl
 import psutil
-from deltalake import DeltaTable
 
 from tests.faults.bank import PARTITIONS, TRANSFERS, VISITS, Truth, app
 from tests.faults.traffic import Traffic
@@ -23,6 +22,8 @@ from weir.infra.kafka.broker import broker_for
 from weir.infra.kafka.files import BrokerFiles
 from weir.infra.settings import Settings
 from weir.state.commit.log import newest_commit
+from weir.state.storage.contract import Folder
+from weir.state.storage.places import folder_at, is_table, storage_options, table_at
 
 REFERENCE = "tests.faults.bank:app"
 CATCH_UP_LIMIT_S, END_LIMIT_S = 300.0, 120.0
@@ -33,7 +34,7 @@ class BankRun:
     """The folder of one bank, and its driver of the moment."""
 
     def __init__(self, settings: Settings, log: Path) -> None:
-        self.settings, self.tables = settings, settings.warehouse / app.id
+        self.settings, self.tables = settings, folder_at(settings.warehouse) / app.id
         self.kills = dict.fromkeys(VICTIMS, 0)
         self.driver: subprocess.Popen[bytes] | None = None
         self.lost_spark = False
@@ -84,10 +85,7 @@ class BankRun:
 
     def difference(self, truth: Truth) -> str:
         """How the outputs differ from the truth, in words; "" if they are equal."""
-        if (
-            not (self.tables / "counters" / "_delta_log").exists()
-            or newest_commit(self.settings.warehouse, app.id) is None
-        ):
+        if not is_table(self.tables / "counters") or newest_commit(self.settings.warehouse, app.id) is None:
             return "there are no outputs yet"
         balances = {row["key"]: (row["balance"], row["postings"]) for row in newest(self.tables / "balances", "key")}
         visits = {row["page"]: row["visits"] for row in newest(self.tables / "counters", "page")}
@@ -108,7 +106,7 @@ class BankRun:
     def check_under_way(self, truth: Truth, given: int) -> None:
         """What holds at every moment: no transfer is there twice or other than it was ``given`` (the greatest number),
         and every count that was ever written is the number of its newest visit."""
-        if not (self.tables / "counters" / "_delta_log").exists():
+        if not is_table(self.tables / "counters"):
             return
         journal, counters = self.rows("journal"), self.rows("counters")
         assert journal["number"].is_unique().all()
@@ -120,7 +118,8 @@ class BankRun:
         assert (counters["visits"] == counters["newest"]).all()
 
     def rows(self, table: str) -> pl.DataFrame:
-        return pl.read_delta(str(self.tables / table))
+        folder = self.tables / table
+        return pl.read_delta(folder.uri, storage_options=storage_options(folder))
 
     def _pid(self, victim: str, rng: random.Random) -> int | None:
         assert self.driver is not None
@@ -154,8 +153,8 @@ def bank(settings: Settings, log: Path, *, seed: int, per_second: int) -> Iterat
             traffic.abandon()
 
 
-def newest(table: Path, key: str) -> list[dict[str, object]]:
+def newest(table: Folder, key: str) -> list[dict[str, object]]:
     """The newest row of each key, as delta-rs reads the table."""
-    frame = pl.DataFrame(DeltaTable(str(table)).to_pyarrow_table())
+    frame = pl.DataFrame(table_at(table).to_pyarrow_table())
     frame = frame.sort("_epoch", "_seq", maintain_order=True).unique(key, keep="last")
     return frame.filter(~pl.col("_deleted")).to_dicts()
