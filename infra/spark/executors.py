@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class Executor:
 
     id: str
     host: str
+    is_leaving: bool = field(default=False, compare=False)
+    """Whether Spark decommissions it: it gets no more tasks, and ends once it has none."""
 
 
 class NoExecutorError(Exception):
@@ -47,26 +49,30 @@ class NoExecutorError(Exception):
 
 def executors(context: SparkContext) -> list[Executor]:
     """Those that are there now, by id; none in local mode."""
-    known = context._jsc.sc().env().blockManager().master().getMemoryStatus().keysIterator()
+    spark = context._jsc.sc()
+    known, scheduler = spark.env().blockManager().master().getMemoryStatus().keysIterator(), spark.taskScheduler()
     found = []
     while known.hasNext():
         each = known.next()
         if not each.isDriver():
-            found.append(Executor(id=str(each.executorId()), host=str(each.host())))
+            id, host = str(each.executorId()), str(each.host())
+            found.append(Executor(id=id, host=host, is_leaving=scheduler.isExecutorDecommissioned(id)))
     return sorted(found, key=lambda executor: (len(executor.id), executor.id))
 
 
 def executors_once_there(
     context: SparkContext, count: int, limit_s: float, goes_on: Callable[[], bool] = lambda: True
 ) -> list[Executor]:
-    """As soon as there are ``count``, or those that there are after ``limit_s``; none if it is not to go on.
+    """As soon as there are ``count`` that are not leaving, or those that there are after ``limit_s``; none if it is not
+    to go on.
 
     Raises:
         NoExecutorError: There is none by then.
     """
     until_s = time.monotonic() + limit_s
     while goes_on():
-        if len(found := executors(context)) >= count or (found and time.monotonic() > until_s):
+        found = [each for each in executors(context) if not each.is_leaving]
+        if len(found) >= count or (found and time.monotonic() > until_s):
             return found
         if time.monotonic() > until_s:
             raise NoExecutorError(context.master or "", limit_s)

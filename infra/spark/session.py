@@ -144,6 +144,9 @@ def _on_cluster(settings: Settings) -> dict[str, str]:
         "spark.executor.instances": str(settings.executors),
         "spark.task.maxFailures": str(TASK_TRIES),
         "spark.locality.wait": "1h",
+        "spark.decommission.enabled": "true",
+        # An executor with a slot is never idle; but Spark would not put another one in the place of one that is lost.
+        "spark.dynamicAllocation.minExecutors": str(settings.executors),
         "spark.executor.heartbeatInterval": "5s",
         "spark.network.timeoutInterval": "5s",
         "spark.network.timeout": "30s",  # after that an executor that gives no sign is lost, not after two minutes

@@ -65,6 +65,7 @@ class StandaloneCluster:
         self._properties.write_text(
             "spark.authenticate true\n"
             f"spark.authenticate.secret {self._secret}\n"
+            "spark.decommission.enabled true\n"
             "spark.deploy.recoveryMode FILESYSTEM\n"
             f"spark.deploy.recoveryDirectory {recovery}\n"
         )

@@ -698,8 +698,11 @@ class Driver:
         return moved
 
     def _even_slots(self) -> None:
-        """Have slots and tasks go to executors that have joined, and tasks leave slots that have much more to do than
-        others; those that are at work now will do so later."""
+        """Have slots and tasks leave executors that leave, and go to those that have joined; and tasks leave slots that
+        have much more to do than others; those that are at work now will do so later."""
+        leaving, stay = self._coordinator.whereabouts.leaving()
+        if leaving:
+            self._restores.move(leaving, dict.fromkeys(leaving, "its executor is decommissioned"))
         try:
             self._follow_executors()
             if self._joined and self._coordinator.whereabouts.has_empty_slot:
@@ -711,7 +714,7 @@ class Driver:
         if moved:
             log.info("moved to slots that have less to do: %s", ", ".join(map(str, moved)))
         self._follow_assignment()
-        if not left:
+        if not (left or stay):
             self._clock.evened = time.monotonic()
 
     def _follow_assignment(self) -> None:

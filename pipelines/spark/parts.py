@@ -109,7 +109,7 @@ class Slots(Protocol):
         ...
 
     def executors(self) -> Sequence[str]:
-        """The ids of those that are there now, by age."""
+        """The ids of those that are there now and will stay, as far as is known; by age."""
         ...
 
     def rack_of(self, executor: str) -> str | None:
@@ -123,6 +123,10 @@ class Slots(Protocol):
     def lost(self) -> Collection[int]:
         """The slots whose executor is gone, until their workers are elsewhere; none if no other slot is there. What
         these were given is given up."""
+        ...
+
+    def leaving(self) -> Collection[int]:
+        """The slots whose executor ends as soon as it has none; none if there is no other executor."""
         ...
 
     def is_ready(self, slot: int) -> bool:

@@ -406,9 +406,9 @@ class Restores:
         self._executor.start(ready, beside_epochs=are_others_running)
 
     def _where_slots_are(self, request: RestoreRequest) -> RestoreRequest:
-        """The same elsewhere, if the executor of the task is lost."""
+        """The same elsewhere, if the executor of the task is lost or leaves."""
         coordinator, task = self._coordinator, self._coordinator.tasks[request.task]
-        if task.slot not in coordinator.slots.lost():
+        if task.slot not in coordinator.whereabouts.closed:
             return request
         coordinator.whereabouts.move_to_standby(task.id)
         return self._as_is_best(request)

@@ -119,6 +119,8 @@ class SlotPool(PlansUnderWay):
         """By executor, as the workers of slots have told it."""
         self._lost: dict[int, str] = {}
         """The slots whose executor was gone at the last look, with its id."""
+        self._leaving: frozenset[str] = frozenset()
+        """The executors that Spark was decommissioning at the last look, if there are others."""
         self._looked_s = 0.0
         self._most = slots if homes else max(slots, spark_context.defaultParallelism - slots)
         """How many slots the context has threads for, beside those of restores and snapshots."""
@@ -209,7 +211,7 @@ class SlotPool(PlansUnderWay):
         return self._slots[slot].executor
 
     def executors(self) -> Sequence[str]:
-        return [executor.id for executor in executors(self._context)] if self._homes else [DRIVER]
+        return [each.id for each in self._there() if not each.is_leaving] if self._homes else [DRIVER]
 
     def rack_of(self, executor: str) -> str | None:
         return self._racks.get(executor)
@@ -227,16 +229,29 @@ class SlotPool(PlansUnderWay):
             self._looked_s = now_s
         return [slot for slot, executor in self._lost.items() if self._slots[slot].executor == executor]
 
+    def leaving(self) -> Collection[int]:
+        self.lost()  # looks, if it is time to
+        return [number for number, slot in enumerate(self._slots) if slot.executor in self._leaving]
+
     def _look_for_lost(self) -> None:
         known = [slot.executor for slot in self._slots]  # first, since a slot may come from one that is new
-        there = self.executors()
-        gone = {slot: executor for slot, executor in enumerate(known) if executor not in there}
+        there = self._there()
+        ids = {each.id for each in there}
+        gone = {slot: executor for slot, executor in enumerate(known) if executor not in ids}
         if not any(slot not in gone and each.is_connected for slot, each in enumerate(self._slots)):
             gone = {}
         for slot, executor in sorted(gone.items() - self._lost.items()):
             log.warning("executor %s is lost; slot %s waits for another one", executor, slot)
             self._slots[slot].cut_off()
         self._lost = gone
+        leaving = frozenset(each.id for each in there if each.is_leaving)
+        leaving = leaving if leaving < ids else frozenset()
+        for executor in sorted(leaving - self._leaving):
+            log.warning("executor %s is decommissioned; its tasks and slots go to others", executor)
+        self._leaving = leaving
+
+    def _there(self) -> list[Executor]:
+        return executors(self._context)
 
     def is_ready(self, slot: int) -> bool:
         return self._slots[slot].is_connected and super().is_ready(slot)
@@ -252,7 +267,7 @@ class SlotPool(PlansUnderWay):
 
     def executor_at(self, wanted: str) -> Executor | None:
         """The executor with this id; None on a single host, or if it is lost."""
-        there = executors(self._context) if self._homes else []
+        there = self._there() if self._homes else []
         return next((each for each in there if each.id == wanted), None)
 
     def home_of(self, task: TaskId) -> Executor | None:

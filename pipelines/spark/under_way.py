@@ -201,6 +201,10 @@ class PlansUnderWay(ABC):
         """As ``parts.Slots`` has it."""
         return ()
 
+    def leaving(self) -> Collection[int]:
+        """As ``parts.Slots`` has it."""
+        return ()
+
     def is_ready(self, slot: int) -> bool:
         """As ``parts.Slots`` has it."""
         return slot not in self._given or not self._given[slot].is_forgotten

@@ -47,23 +47,26 @@ class Whereabouts:
 
     def move_to_standby(self, task_id: TaskId) -> None:
         """Have a task whose state is lost continue where it has a standby, if it has one that is not where it is, in
-        the slot there whose tasks have worked least over the last minute. If it has none and its executor is lost, too,
-        any slot will do."""
-        task, lost = self._tasks[task_id], self._slots.lost()
-        if task.slot not in lost and (not task.standbys or self._slots.executor_of(task.slot) in task.standbys):
+        the slot there whose tasks have worked least over the last minute. If it has none and its executor is lost or
+        leaves, too, any slot will do."""
+        task, closed = self._tasks[task_id], self.closed
+        if task.slot not in closed and (not task.standbys or self._slots.executor_of(task.slot) in task.standbys):
             return
-        ready = [slot for slot in self._ready if slot not in lost]
-        keeps = [slot for slot in ready if self._slots.executor_of(slot) in task.standbys]
-        if choice := keeps or (ready if task.slot in lost else []):
+        if choice := self._standbys_of(task) or (self._open if task.slot in closed else []):
             self.move_to(task_id, self._freest_of(choice))
 
-    def _freest_of(self, slots: Collection[int]) -> int:
-        """The one whose tasks have worked least over the last minute; of several, the one with the fewest."""
+    def _standbys_of(self, task: Task) -> list[int]:
+        """The slots that can take a task where it has standbys."""
+        return [slot for slot in self._open if self._slots.executor_of(slot) in task.standbys]
+
+    def _freest_of(self, slots: Collection[int], moves: Mapping[TaskId, int] | None = None) -> int:
+        """The one whose tasks have worked least over the last minute, those included that it gets by ``moves``; of
+        several, the one with the fewest."""
         loads = dict.fromkeys(slots, (0.0, 0))
-        for task in self._tasks.values():
-            if task.slot in loads:
-                cost, tasks = loads[task.slot]
-                loads[task.slot] = cost + self._metrics.busy_s(str(task.id)), tasks + 1
+        for id_, slot in {**self._slot_of, **(moves or {})}.items():
+            if slot in loads:
+                cost, tasks = loads[slot]
+                loads[slot] = cost + self._metrics.busy_s(str(id_)), tasks + 1
         return min(loads, key=lambda slot: (*loads[slot], slot))
 
     def move_to(self, task_id: TaskId, slot: int) -> None:
@@ -91,6 +94,20 @@ class Whereabouts:
             else:
                 found[task.id] = f"executor {self._slots.executor_of(task.slot)} is lost"
         return found
+
+    def leaving(self) -> tuple[dict[TaskId, int], list[TaskId]]:
+        """Which of the tasks whose executor leaves are to be restored in which other slots, where they have standbys if
+        they have any; and those that are at work and will follow. Those that have done nothing yet have gone. A task
+        stays if its changelogs do not have all of its rows: it is lost with its executor."""
+        found, left, slots = dict[TaskId, int](), list[TaskId](), self._slots.leaving()
+        for task in [task for task in self._tasks.values() if task.slot in slots]:
+            if not self._rests(task.id):
+                left += [task.id] if task.state in (TaskState.RUNNING, TaskState.RESTORING) else []
+            elif task.current is None:
+                self.move_to_standby(task.id)
+            elif not task.unlogged and (choice := self._standbys_of(task) or self._open):
+                found[task.id] = self._freest_of(choice, found)
+        return found, left
 
     def fill_slots(self) -> list[TaskId]:
         """Have tasks that rest move with their stores into slots that have none; returns these tasks.
@@ -120,8 +137,9 @@ class Whereabouts:
         return sorted(ready), sorted(moves.keys() - ready.keys())
 
     def follow_executors(self, *, is_late: bool = False) -> Mapping[int, str]:
-        """Have slots of executors that are lost go to those that have joined, and if ``is_late`` also to others; then
-        also slots whose tasks rest, which stay, in other slots. Returns the executor of each.
+        """Have slots of executors that are lost go to those that have joined, and if ``is_late`` also to others; slots
+        without tasks of those that leave, to any; then also slots whose tasks rest, which stay, in other slots. Returns
+        the executor of each.
 
         Raises:
             RunError: A slot does not answer; some may have gone.
@@ -129,11 +147,14 @@ class Whereabouts:
         there = self._slots.executors()
         if lost := self._slots.lost():
             return self._sent_on(lost, there, is_late=is_late)
+        held = {task.slot for task in self._tasks.values()}
+        if vacated := [slot for slot in self._slots.leaving() if slot not in held]:
+            return self._sent_on(vacated, there, is_late=True)
         if len(there) < 2:
             return {}
         busy = {task.slot for task in self._tasks.values() if not self._rests(task.id)}
         homes = [self._slots.executor_of(slot) for slot in range(self._slots.count)]
-        empty = set(self._ready) - {task.slot for task in self._tasks.values()}
+        empty = set(self._ready) - held
         moves = shared_out(homes, there, set(self._ready) - busy, empty)
         gone = dict[int, str]()
         for slot, executor in moves.items():
@@ -169,8 +190,7 @@ class Whereabouts:
     def slot_at(self, executor: str, taken: Sequence[int]) -> int | None:
         """The slot of an executor for another task: of those that are least often ``taken``, the one whose tasks have
         worked least; None if none can take tasks."""
-        lost = self._slots.lost()
-        slots = [slot for slot in self._ready if slot not in lost and self._slots.executor_of(slot) == executor]
+        slots = [slot for slot in self._open if self._slots.executor_of(slot) == executor]
         least = min((taken.count(slot) for slot in slots), default=0)
         return self._freest_of([slot for slot in slots if taken.count(slot) == least]) if slots else None
 
@@ -178,6 +198,17 @@ class Whereabouts:
     def _ready(self) -> list[int]:
         """The slots that can take tasks."""
         return [slot for slot in range(self._slots.count) if self._slots.is_ready(slot)]
+
+    @property
+    def closed(self) -> set[int]:
+        """The slots that are to have no tasks: their executors are gone or leave."""
+        return {*self._slots.lost(), *self._slots.leaving()}
+
+    @property
+    def _open(self) -> list[int]:
+        """The slots that can take tasks of other executors."""
+        closed = self.closed
+        return [slot for slot in self._ready if slot not in closed]
 
     @property
     def _slot_of(self) -> dict[TaskId, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,8 +32,10 @@ from weir.pipelines.cli.app import app as weir
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTORS, SLOTS, TASKS, WITH_STORES = 2, 4, 9, 6
+SHARES = [4, 5]
 RUNS_LIMIT_S, JOINED_LIMIT_S, STANDBYS_LIMIT_S, FROZEN_LIMIT_S = 120.0, 120.0, 120.0, 90.0
 PATIENT = Query(timeout=timedelta(seconds=60))
+DECOMMISSIONED_LIMIT_S = 90.0
 MORE_KILLS = int(os.environ.get("FAULT_KILLS", 0)) // 20
 """How many more at random, after one of each."""
 
@@ -74,12 +78,12 @@ def kill_executor(cluster: StandaloneCluster, run: BankRun) -> None:
 
 
 def freeze_executor(cluster: StandaloneCluster, run: BankRun) -> None:
-    """Until its tasks are elsewhere; then it goes on, as far as it is still there."""
+    """Until it counts as lost; then it goes on, as far as it is still there."""
     frozen, seen = [executors(cluster, 1)[0], *executors(cluster, 1)[0].children(recursive=True)], len(log_of(run))
     for each in frozen:
         each.suspend()
     try:
-        wait_for(lambda: "from its standby of" in log_of(run)[seen:], "its tasks are elsewhere", FROZEN_LIMIT_S)
+        wait_for(lambda: " is lost; slot" in log_of(run)[seen:], "it counts as lost", FROZEN_LIMIT_S)
     finally:
         for each in frozen:
             with suppress(psutil.NoSuchProcess):
@@ -93,6 +97,25 @@ def kill_host(cluster: StandaloneCluster, run: BankRun) -> None:
     for each in doomed:
         with suppress(psutil.NoSuchProcess):
             each.kill()
+    process.wait()
+    cluster.start_worker(0)
+
+
+def decommission_host(cluster: StandaloneCluster, run: BankRun) -> None:
+    """Its executor ends by itself once its tasks, and no others, have been taken over; the host comes back."""
+    executor, before, seen = executors(cluster, 0)[0], executors_of(run), len(log_of(run))
+    words = executor.cmdline()
+    id_ = words[words.index("--executor-id") + 1]
+    os.kill(cluster.workers[0].pid, signal.SIGPWR)
+    wait_for(lambda: not executor.is_running(), "the executor has ended", DECOMMISSIONED_LIMIT_S)
+    said = log_of(run)[seen:]
+    assert f"executor {id_} is lost" not in said
+    assert set(re.findall(r"task (\S+): its executor is decommissioned; it restores", said)) == {
+        task for task, its_executor in before.items() if its_executor == id_
+    }
+    assert len(re.findall("it restores into", said)) == len(re.findall("its executor is decommissioned", said))
+    process = cluster.workers.pop(0)
+    process.terminate()
     process.wait()
     cluster.start_worker(0)
 
@@ -115,10 +138,11 @@ VICTIMS = {
     "executor": kill_executor,
     "frozen executor": freeze_executor,
     "worker": kill_host,
+    "decommissioned worker": decommission_host,
     "master": kill_master,
     "driver": kill_driver,
 }
-LOSE_EXECUTORS = ("executor", "frozen executor", "worker")
+LOSE_EXECUTORS = ("executor", "frozen executor", "worker", "decommissioned worker")
 
 
 def is_running(run: BankRun) -> bool:
@@ -132,6 +156,11 @@ def executors_of(run: BankRun) -> dict[str, str]:
     """The executor of each task."""
     status = ControlDatabase(run.settings.control_database_url).application_status("bank")
     return {task.task: task.executor or "" for task in status.tasks}
+
+
+def shares(run: BankRun) -> list[int]:
+    """How many tasks the executors have, which do not move any more if these are even."""
+    return sorted(Counter(executors_of(run).values()).values())
 
 
 def log_of(run: BankRun) -> str:
@@ -153,9 +182,10 @@ def stores(cluster: StandaloneCluster) -> Counter[int]:
 
 
 def test_nothing_is_lost_or_doubled_whatever_is_killed(cluster, running):
-    """The executor of a worker, one that is frozen, a worker with its executor, the master, the driver."""
+    """The executor of a worker, one that is frozen, a worker with its executor, one that is decommissioned, the
+    master, the driver."""
     run, traffic = running
-    assert sorted(stores(cluster).values()) == [4, 5]
+    assert sorted(stores(cluster).values()) == SHARES
     assert not (run.settings.state_dir / "bank").exists(), "the driver's host has no state"
     query_under_way(run)
     start_again(cluster, run)
@@ -229,3 +259,4 @@ def survive(victim: str, cluster: StandaloneCluster, run: BankRun, traffic: Traf
         wait_for(lambda: len(set(executors_of(run).values())) == EXECUTORS, "both have tasks", JOINED_LIMIT_S)
         wait_for(lambda: "goes to executor" in log_of(run)[seen:], "the assignor has moved them", JOINED_LIMIT_S)
     query_under_way(run)
+    wait_for(lambda: shares(run) == SHARES, "both have their shares", JOINED_LIMIT_S)

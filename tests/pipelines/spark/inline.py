@@ -168,6 +168,9 @@ class InlineSlots:
     def lost(self) -> Sequence[int]:
         return []
 
+    def leaving(self) -> Sequence[int]:
+        return []
+
     def is_ready(self, slot: int) -> bool:
         return True
 

@@ -68,6 +68,12 @@ def test_a_run_begins_with_the_executors_that_are_there_in_time(monkeypatch, the
     assert len(executors_once_there(SimpleNamespace(master="spark://a:7077"), 2, 0.2)) == found
 
 
+def test_a_run_does_not_begin_on_an_executor_that_leaves(monkeypatch):
+    there = [Executor(id="0", host="a", is_leaving=True), Executor(id="1", host="a")]
+    monkeypatch.setattr(module, "executors", lambda context: there)
+    assert executors_once_there(SimpleNamespace(master="spark://a:7077"), 2, 0.2) == there[1:]
+
+
 def test_a_cluster_that_gives_no_executor_is_named(monkeypatch):
     monkeypatch.setattr(module, "executors", lambda context: [])
     context = SimpleNamespace(master="spark://a:7077")

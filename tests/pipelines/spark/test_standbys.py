@@ -126,6 +126,40 @@ def test_tasks_of_a_lost_executor_take_over_standbys_and_share_the_next_one_once
     assert totals(place) == expected(place)
 
 
+def test_tasks_leave_an_executor_that_is_decommissioned_for_their_standbys_and_its_slot_follows(
+    place, cluster, monkeypatch
+):
+    """Nobody else's task moves, and none asks for a restore: it goes on in the other slot as of the commit before."""
+    for partition in (0, 1):
+        place.topics.rows["sales", partition] += sales(1_000, partition)
+    run = place.driver()
+    tasks, run._coordinator.slots.count = list(run._coordinator.tasks.values()), 2
+    for slot, task in enumerate(tasks):
+        task.slot = slot
+    homes, moves, is_told = ["1", "2"], list[tuple[str, int, bool]](), Event()
+
+    def leaving(slots: InlineSlots) -> list[int]:
+        if cluster.epochs > EPOCHS and all(task.standbys for task in tasks):
+            is_told.set()
+        return [slot for slot, home in enumerate(homes) if home == "1" and is_told.is_set()]
+
+    def moved(slots: InlineSlots, task: TaskId, slot: int, *, with_store: bool = False) -> None:
+        moves.append((str(task), slot, with_store))
+
+    monkeypatch.setattr(driver, "EVEN_EVERY_S", 0.0)
+    monkeypatch.setattr(InlineSlots, "leaving", leaving)
+    monkeypatch.setattr(InlineSlots, "executors", lambda slots: ["2"] if is_told.is_set() else ["1", "2"])
+    monkeypatch.setattr(InlineSlots, "executor_of", lambda slots, slot: homes[slot])
+    monkeypatch.setattr(InlineSlots, "go", lambda slots, slot, executor: homes.__setitem__(slot, executor))
+    monkeypatch.setattr(InlineSlots, "move", moved)
+    run.run(Event(), until_caught_up=True)
+    assert homes == ["2", "2"]
+    assert moves[0] == ("0_0", 1, False)
+    assert [restored.request.task for restored in place.restores.done] == [TaskId(0, 0)]
+    assert [restored.source[:13] for restored in place.restores.done] == ["standby of 1."]
+    assert totals(place) == expected(place)
+
+
 def test_a_standby_that_cannot_be_used_is_done_without(place, cluster):
     run = place.driver()
     tasks = run._coordinator.tasks.values()
