@@ -256,7 +256,6 @@ def survive(victim: str, cluster: StandaloneCluster, run: BankRun, traffic: Traf
     if victim in LOSE_EXECUTORS:
         for told in ("from its standby of", "slots go to other executors"):
             wait_for(lambda told=told: told in log_of(run)[seen:], f"{victim}: {told!r}", JOINED_LIMIT_S)
-        wait_for(lambda: len(set(executors_of(run).values())) == EXECUTORS, "both have tasks", JOINED_LIMIT_S)
         wait_for(lambda: "goes to executor" in log_of(run)[seen:], "the assignor has moved them", JOINED_LIMIT_S)
+        wait_for(lambda: shares(run) == SHARES, "both have their shares", JOINED_LIMIT_S)
     query_under_way(run)
-    wait_for(lambda: shares(run) == SHARES, "both have their shares", JOINED_LIMIT_S)
