@@ -220,7 +220,7 @@ def query_everything(run: BankRun, traffic: Traffic) -> None:
     answer = reader.range("balances", query=PATIENT)
     columns = answer.rows.select("key", "balance", "postings").rows()
     assert {key: (balance, postings) for key, balance, postings in columns} == balances
-    for account, wanted in balances.items():
+    for account, wanted in list(balances.items())[::5]:  # each reads the commit log on both executors
         known = reader.get("balances", account, query=replace(PATIENT, at_least=answer.position))
         assert known.rows.select("balance", "postings").rows() == [wanted]
     account, (balance, _) = next(iter(balances.items()))
