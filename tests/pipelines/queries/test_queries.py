@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ from weir.infra.process import start_ticks
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app as weir
 from weir.pipelines.operations.registry import register
+from weir.pipelines.queries import remote
 from weir.pipelines.queries.contract import AwayError, Question
 from weir.pipelines.queries.remote import RemoteStores
 from weir.pipelines.queries.started import Ready, ServerSettings
@@ -258,6 +260,16 @@ def test_who_has_taken_the_port_of_a_server_learns_nothing_and_is_not_believed(p
             RemoteStores("1", "127.0.0.1", impostor.port, TOKEN).answer(question, ["sales_0"])
     assert len(heard[0]) == 32
     assert not any(heard[1:])
+
+
+def test_one_that_hangs_is_not_waited_for_without_an_end(monkeypatch):
+    monkeypatch.setattr(remote, "LOGIN_LIMIT_S", 0.3)
+    question = Question(look="range", store="sums", isolation=IsolationLevel.READ_COMMITTED)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        started_s = time.monotonic()
+        with pytest.raises(AwayError, match="has not answered in time"):
+            RemoteStores("1", "127.0.0.1", silent.getsockname()[1], TOKEN).answer(question, ["sales_0"])
+    assert time.monotonic() - started_s < 10
 
 
 def test_an_executor_that_is_gone_is_named_with_the_way_out_within_the_time(place, served, elsewhere):
