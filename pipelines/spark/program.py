@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import sys
+import sysconfig
 from collections.abc import Mapping
 from contextlib import suppress
 from types import ModuleType
 
 _DIGITS = 16
+_INSTALLED = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
+_OF_WEIR = ("weir", "__main__", "__mp_main__")
+"""Weir is compared by its version; processes begin with different files."""
 
 
 class OtherModuleError(Exception):
@@ -27,9 +32,10 @@ class OtherModuleError(Exception):
 
 
 def digests(reference: str) -> dict[str, str]:
-    """By module, a hash of each file that is loaded of the package of ``MODULE:APP``, which has been imported."""
+    """By module, a hash of each file that is loaded of the package of ``MODULE:APP``, which has been imported, and of
+    all others that are not installed with Python, as those in a folder beside it."""
     top = reference.partition(":")[0].partition(".")[0]
-    named = [(name, module) for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == top]
+    named = [(name, module) for name, module in sorted(sys.modules.items()) if _is_own(name, module, top)]
     return {name: digest for name, module in named if (digest := _digest(module))}
 
 
@@ -39,9 +45,16 @@ def require_same(reference: str, wanted: Mapping[str, str]) -> None:
     Raises:
         OtherModuleError: A module differs.
     """
-    for name, digest in digests(reference).items() if wanted else ():
-        if wanted.get(name, digest) != digest:
+    for name, digest in wanted.items():
+        if name in sys.modules and (here := _digest(sys.modules[name])) and here != digest:
             raise OtherModuleError(name, reference)
+
+
+def _is_own(name: str, module: ModuleType, top: str) -> bool:
+    first, file = name.partition(".")[0], getattr(module, "__file__", None)
+    if first == top or not file:
+        return first == top
+    return first not in _OF_WEIR and not file.startswith(_INSTALLED)
 
 
 def _digest(module: ModuleType) -> str:
