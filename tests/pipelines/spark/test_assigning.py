@@ -19,6 +19,7 @@ from tests.pipelines.spark.sales import application, expected, totals
 from weir.pipelines.assignment import ApplicationState, HighAvailabilityAssignor, TaskAssignment
 from weir.pipelines.spark import driver, standbys
 from weir.pipelines.spark.assigning import SUSTAINED, Assigning
+from weir.pipelines.spark.assignments import Assignments
 from weir.pipelines.spark.assignors import Assignors
 from weir.pipelines.spark.spread import AHEAD_S, GAIN
 from weir.pipelines.spark.task import Standing, Task
@@ -142,12 +143,11 @@ class Loads:
         )
         commit = TaskCommit(state=StateId(1, 1), instance="first")
         self.tasks = {id_: replace(Task.of(id_, (), commit), slot=slot) for id_, slot in self.slot_of.items()}
+        self.assignments = Assignments(self.tasks, self.slots)
+        self.whereabouts = SimpleNamespace(may_leave=lambda task: True, slot_at=self.slot_at)
 
     def stores(self, task: TaskId) -> list[object]:
         return [SimpleNamespace(supplier=None, is_logged=self.are_logged)]
-
-    def may_leave(self, task: TaskId) -> bool:
-        return True
 
     def slot_at(self, executor: str, taken: Sequence[int]) -> int:
         slots = [slot for slot in range(self.count) if self.slots.executor_of(slot) == executor]
