@@ -41,7 +41,7 @@ class Context:
 
     def __init__(self) -> None:
         self.environment: dict[str, str] = {}
-        self._of_thread, self._jrdd = threading.local(), None
+        self._of_thread, self._jrdd, self.context = threading.local(), None, self
 
     def setLocalProperty(self, name: str, value: str) -> None:  # noqa: N802
         setattr(self._of_thread, name, value)
