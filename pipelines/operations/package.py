@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, packages_distributions
+from importlib.metadata import Distribution, distributions, packages_distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -121,7 +121,11 @@ def _sorted_out(loaded: Mapping[str, Iterable[Path]]) -> tuple[set[str], dict[st
     known = packages_distributions()
     names, own = set[str](), dict[str, list[Path]]()
     for module, paths in loaded.items():
-        homes = {name: Path(str(distribution(name).locate_file(""))) for name in known.get(module, ())}
+        homes = {
+            name: Path(str(given.locate_file("")))
+            for name in known.get(module, ())
+            if (given := _installed(name)) is not None
+        }
         names |= homes.keys()
         if elsewhere := [path for path in paths if not any(path.is_relative_to(home) for home in homes.values())]:
             own[module] = elsewhere
@@ -136,14 +140,19 @@ def _closure(wanted: Sequence[str]) -> dict[str, Distribution]:
         name, is_asked_for = pending.pop()
         if (name := canonicalize_name(name)) in found:
             continue
-        try:
-            found[name] = distribution(name)
-        except PackageNotFoundError:
+        if (given := _installed(name)) is None:
             if is_asked_for:
-                raise OperationError(f"{name!r} is not installed here; install it, or leave it out") from None
+                raise OperationError(f"{name!r} is not installed here; install it, or leave it out")
             continue
-        pending += [(required, False) for required in _required(name, found[name])]
+        found[name] = given
+        pending += [(required, False) for required in _required(name, given)]
     return found
+
+
+def _installed(name: str) -> Distribution | None:
+    """A distribution as it was installed, rather than what a build has left in the folder of its sources."""
+    known = list(distributions(name=name))
+    return next((each for each in known if each.read_text("RECORD") is not None), next(iter(known), None))
 
 
 def _required(name: str, given: Distribution) -> Iterator[str]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from weir.pipelines.repartitioning.errors import OwnKeysError, RepartitionError, RowsUnderWayError, StoresNotDealtError
 from weir.pipelines.repartitioning.keys import StoreKeys, store_keys
 from weir.pipelines.topology import SubTopology, Topology
-from weir.pipelines.topology.changes import sub_topology_of
+from weir.pipelines.topology.changes import partitions_of, sub_topology_of
 from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode
 from weir.pipelines.topology.nodes import AggregateNode, Node, TableNode
 from weir.pipelines.topology.processors import ProcessorNode
@@ -89,7 +89,7 @@ def plan_of(
             "its state out, and change it then",
         )
     counts, before = topology.partition_counts(source_counts), Counter(map(sub_topology_of, record.tasks))
-    known = {topic: len(each.positions) for topic, each in record.topics.items()}
+    known = partitions_of(record)
     grown = {topic for topic, count in source_counts.items() if 0 < known.get(topic, 0) != count}
     moved = {
         each.index

@@ -37,6 +37,7 @@ LOOK_EVERY_S = 2.0
 """How often it is looked for executors that have joined, and whether each server is there."""
 PAUSE_S = 30.0
 """How long an executor is left alone on which none has started."""
+_READY = msgspec.json.Decoder(Ready)
 LOOK_LIMIT_S, START_LIMIT_S, END_LIMIT_S = 1.0, 60.0, 1.0
 
 
@@ -84,7 +85,7 @@ def run_server(
     if not line:
         server.kill()
         raise QueryServerError(f"it has ended with code {server.wait()}, and the executor's stderr says why")
-    ready = msgspec.json.decode(line, type=Ready)
+    ready = _READY.decode(line)
     yield QueryServerRow(
         executor=executor, host=host, port=ready.port, token=token, machine=ready.machine, folder=ready.folder
     )

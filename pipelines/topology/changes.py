@@ -260,8 +260,7 @@ class _Past:
             name = sub_topology_of(task)
             self.tasks_of[name] = self.tasks_of.get(name, 0) + 1
             self.topics |= dict.fromkeys(commit.positions, name)
-        self.partitions = {topic: len(each.positions) for topic, each in committed.topics.items()}
-        """How many each topic had."""
+        self.partitions = partitions_of(committed)
         self.names = {_FINGERPRINT.sub("", name): name for name in self.tasks_of}
         """The names without what an older Weir added to them."""
         if form is not None:
@@ -619,6 +618,17 @@ def _settings_changed(
 def sub_topology_of(task: str) -> str:
     """The stored name of a stored task's sub-topology."""
     return task.rpartition("_")[0]
+
+
+def partitions_of(committed: CommitRecord) -> dict[str, int]:
+    """How many partitions each topic had whose tasks have all run: others may have positions of some alone."""
+    unknown = {
+        topic
+        for topic in committed.topics
+        for name in {sub_topology_of(task) for task, each in committed.tasks.items() if topic in each.positions}
+        if any(each.state is None for task, each in committed.tasks.items() if sub_topology_of(task) == name)
+    }
+    return {topic: len(each.positions) for topic, each in committed.topics.items() if topic not in unknown}
 
 
 def partition_of_task(task: str) -> int:

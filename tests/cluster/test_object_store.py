@@ -13,7 +13,7 @@ import psutil
 import pytest
 import requests
 
-from tests.cluster.test_kills import JOINED_LIMIT_S, ROOT, RUNS_LIMIT_S, executors, executors_of, is_running, log_of
+from tests.cluster.bank import JOINED_LIMIT_S, ROOT, RUNS_LIMIT_S, executors, executors_of, is_running, log_of
 from tests.faults.bank_run import bank
 from tests.waiting import wait_for
 from weir.infra.settings import Settings

@@ -100,6 +100,7 @@ def left_by_the_dead(tmp_path_factory):
 @pytest.fixture
 def shop(tmp_path, monkeypatch, left_by_the_dead):
     monkeypatch.setattr(module, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(module, "REPORT_SHARE", 1_000.0)
     shutil.copytree(left_by_the_dead.folder, tmp_path / "shop")
     place = Shop(tmp_path / "shop")
     yield place

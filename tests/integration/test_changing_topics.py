@@ -81,6 +81,7 @@ class Visits:
 def visits(kafka_admin, topic, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "TOPICS_EVERY_S", 0.3)
     monkeypatch.setattr(module, "REPORT_EVERY_S", 0.05)
+    monkeypatch.setattr(module, "REPORT_SHARE", 1_000.0)
     return Visits(kafka_admin, topic(), tmp_path)
 
 

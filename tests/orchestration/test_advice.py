@@ -32,6 +32,7 @@ def test_what_has_no_job_is_left_to_the_host():
         "weir kafka create x",
         "weir kafka create x --partitions 1",
         "weir kafka list",
+        "weir package x",
         "weir repartition x",
         "weir reset x",
         "weir setup",

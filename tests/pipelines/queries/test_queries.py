@@ -352,6 +352,7 @@ def follow_to(place: Place, newest: CommitRecord, name: str) -> None:
         through=StateId(newest.generation, newest.epoch),
         generation=newest.generation,
         at_s=0.0,
+        logged=0,
         anew=True,
         distrusts=0,
     )

@@ -99,7 +99,7 @@ def test_a_drain_takes_rows_in_the_order_in_which_a_run_does(
 
 def test_another_stop_ends_a_drain_and_leaves_the_rows_that_wait(tmp_path, monkeypatch):
     """The task that the rows wait for never comes back."""
-    for name, seconds in {"IDLE_WAIT_S": 0.001, "REPORT_EVERY_S": 0.0}.items():
+    for name, seconds in {"IDLE_WAIT_S": 0.001, "REPORT_EVERY_S": 0.0, "REPORT_SHARE": 1_000.0}.items():
         monkeypatch.setattr(driver_module, name, seconds)
     topics = Topics({("clicks", 0): clicks(range(10)), ("clicks", 1): clicks(range(10, 20))})
     place, stop, states = Place(program(), topics, tmp_path), Event(), []

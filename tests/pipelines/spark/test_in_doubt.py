@@ -103,6 +103,7 @@ class Shop(Place):
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
     monkeypatch.setattr(driver_module, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(driver_module, "REPORT_SHARE", 1_000.0)
     monkeypatch.setattr(restores_module, "LOOK_S", 0.0)
     monkeypatch.setattr(verify_module, "LOOK_AGAIN_S", 0.0)
     topics = Topics({("sales", partition): sales(40, partition) for partition in (0, 1)})

@@ -64,7 +64,7 @@ def test_ten_times_the_tasks_are_ten_times_the_work(turns, sub_topologies):
         lambda driver: driver.run(1, 0.0),
         lambda driver: driver.coordinator.commit("test"),
         lambda driver: driver.report(),
-        lambda driver: driver.coordinator.even_slots(driver.ends),
+        lambda driver: driver.coordinator.whereabouts.even_slots(driver.ends),
         lambda driver: driver.end(),
     ):
         assert lines_of(lambda: work(many)) < 11 * lines_of(lambda: work(few))  # noqa: B023

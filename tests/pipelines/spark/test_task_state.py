@@ -161,6 +161,7 @@ def test_what_is_paused_while_it_restores_is_paused_once_it_is_restored(place, m
 
     monkeypatch.setattr(place.desk, "report", report)
     monkeypatch.setattr("weir.pipelines.spark.driver.REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr("weir.pipelines.spark.driver.REPORT_SHARE", 1_000.0)
     driver.run(stop)
     said, failed = place.desk.answers[asked]
     assert not failed
@@ -186,6 +187,7 @@ def test_closing_a_restoring_task_commits_nothing_of_it(place, monkeypatch):
 
     monkeypatch.setattr(place.desk, "report", report)
     monkeypatch.setattr("weir.pipelines.spark.driver.REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr("weir.pipelines.spark.driver.REPORT_SHARE", 1_000.0)
     driver.run(stop)
     after = newest_commit(place.warehouse, place.application.id)
     name, its = place.name_of("0_1"), place.name_of("0_0")

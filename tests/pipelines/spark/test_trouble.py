@@ -236,6 +236,7 @@ def test_a_restore_that_outlasts_a_commit_is_done_once(place, monkeypatch):
 
     driver = place.driver(on_progress=on_progress)
     monkeypatch.setattr(module, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(module, "REPORT_SHARE", 1_000.0)
     monkeypatch.setattr(driver, "_has_caught_up", lambda result: bool(place.restores.done) and result is None)
     driver.run(Event(), until_caught_up=True)
     assert len(place.restores.done) == 1
@@ -299,6 +300,7 @@ def test_a_restore_reports_its_progress_and_the_status_shows_it(place, monkeypat
 
     monkeypatch.setattr(InlineRestores, "finished", one_look_later)
     monkeypatch.setattr(module, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(module, "REPORT_SHARE", 1_000.0)
     place.desk.report = lambda progress, tasks, ends: rows.extend(
         ControlPanel(None)._row(task, ends, is_paused=False) for task in tasks
     )
