@@ -21,7 +21,7 @@ from weir.infra.spark.standalone import HOST, StandaloneCluster
 from weir.state.storage.places import folder_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults, pytest.mark.slow]
-SLOTS, EXECUTORS, LIMIT_S = 2, 2, 120.0
+SLOTS, EXECUTORS, LIMIT_S = 2, 2, 240.0
 LOGIN = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL")
 SECRET = f"spark.executorEnv.{LOGIN[1]}"
 DYNAMIC = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.executorIdleTimeout": "3s"}
