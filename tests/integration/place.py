@@ -69,8 +69,11 @@ class Place:
             text=True,
         )
 
+    def name_of(self, task: TaskId) -> str:
+        return self.app.topology.task_name(task)
+
     def state_of(self, task: TaskId) -> Path:
-        return self.state / self.app.topology.task_name(task)
+        return self.state / self.name_of(task)
 
     def has_counted(self, events: int) -> bool:
         return events_counted(self.settings) == events

@@ -22,8 +22,11 @@ from weir.pipelines.operations.doubts import doubts
 from weir.pipelines.operations.registry import register
 from weir.pipelines.operations.verify import verify_application
 from weir.state.changelog.verify import StateDifferenceError
+from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
+from weir.state.engine.copies import committed_copy
 from weir.state.engine.instances import current_instance
+from weir.state.storage.places import folder_at
 from weir.state.types import TaskId
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -63,6 +66,13 @@ def flip_at_rest(instance: Path) -> None:
     flip_a_bit(instance, USER)
 
 
+def knows_of_its_commit(there: Place) -> bool:
+    """Whether nothing of the task's store is undone before it is compared: a flipped bit would be, too."""
+    task = there.name_of(VICTIM)
+    with committed_copy(current_instance(there.state_of(VICTIM)), task) as copy:
+        return copy.base == newest_commit(folder_at(there.settings.warehouse), "faulty").tasks[task].state
+
+
 def find(there: Place) -> str:
     """The difference, found while the application runs or not."""
     with pytest.raises(StateDifferenceError, match=f"key user={USER}") as caught:
@@ -100,6 +110,7 @@ def test_a_flipped_bit_of_a_running_application_never_reaches_the_changelog(plac
     driver = there.start()
     try:
         wait_for(lambda: there.has_counted(2_000), "it has caught up")
+        wait_for(lambda: knows_of_its_commit(there), "the task knows that its last epoch is committed")
         instance = current_instance(there.state_of(VICTIM))
         flip_at_rest(instance)
         difference = find(there)
@@ -120,6 +131,7 @@ def test_a_driver_that_is_killed_before_it_sees_the_mark_leaves_the_restore_to_t
     driver = there.start()
     try:
         wait_for(lambda: there.has_counted(2_000), "it has caught up")
+        wait_for(lambda: knows_of_its_commit(there), "the task knows that its last epoch is committed")
         workers = psutil.Process(driver.pid).children(recursive=True)
         driver.send_signal(signal.SIGSTOP)  # perhaps while it writes to the control database
         instance = current_instance(there.state_of(VICTIM))
