@@ -13,6 +13,7 @@ _COMMAND = re.compile(r"`(weir [^`]+)`")
 _ASIDE = re.compile(r" \((?:in Dagster, |--)[^)]*\)|`weir[ ]demo` or ")
 """What a message adds that tells an operator nothing: about options, about Dagster, about the demo."""
 _OPTION = re.compile(r"--([a-z-]+)(?: (?!--)(\S+))?")
+_STORES = re.compile(r"((?:--keyed-by-record \S+ )+)in the same command")
 _RESOURCE = ("dir", "bootstrap-servers")
 """Options that are fields of the resource ``weir``."""
 _FIELDS = {
@@ -29,6 +30,9 @@ _FIELDS = {
 def in_dagster(text: str, application: str) -> str:
     """``text`` without commands; each is about the application with that id. What has no job is left to the host."""
     said = _COMMAND.sub(lambda found: _instead(found[1], application), _ASIDE.sub("", text))
+    said = _STORES.sub(
+        lambda found: f"keyed_by_record: [{', '.join(found[1].split()[1::2])}] in the run's config", said
+    )
     for option, field in _FIELDS.items():
         said = said.replace(option, field)
     return said
@@ -58,6 +62,8 @@ def _instead(command: str, application: str) -> str:
             return _job("weir_restore", f"{application}:{task}", options)
         case ["compact", _, *options]:
             return _job("weir_compaction", application, options)
+        case ["repartition", _]:
+            return _job("weir_repartition", application, ["--dry-run false"])
         case ["backfill", "run", _, "--everything"]:
             return _job("weir_rebuild", application)
         case ["backfill", "run", _, _, _, *options]:

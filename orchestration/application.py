@@ -30,6 +30,7 @@ from weir.orchestration.jobs.dead_letters import dead_letters_job, discard_job, 
 from weir.orchestration.jobs.ingest import ingest_job
 from weir.orchestration.jobs.migration import migration_jobs
 from weir.orchestration.jobs.rebuild import rebuild_job
+from weir.orchestration.jobs.repartition import repartition_job
 from weir.orchestration.jobs.requests import request_jobs
 from weir.orchestration.jobs.restore import restore_job
 from weir.orchestration.jobs.sinks import sink_jobs
@@ -186,6 +187,7 @@ def shared_definitions(
             swap_backfill_job(supervised),
             discard_backfill_job(supervised),
             *migration_jobs(supervised),
+            repartition_job(supervised),
         ],
         schedules=[compaction_schedule(supervised, compaction), audit_schedule(supervised, audit)],
         sensors=[

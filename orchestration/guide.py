@@ -16,6 +16,7 @@ _LAUNCH = (
     ("days are to be computed again", "*Materialize* of {app}/backfill; of everything, `weir_rebuild`"),
     ("backfills wait to be swapped in", "`weir_backfills`, then `weir_swap_backfill` or `weir_discard_backfill`"),
     ("positions come from elsewhere, or go there", "`weir_migrate_...`"),
+    ("a topic has got more partitions", "`weir_repartition`"),
 )
 
 

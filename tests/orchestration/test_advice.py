@@ -10,6 +10,7 @@ from weir.infra.control.database import LeaseHeldError
 from weir.orchestration.advice import in_dagster
 from weir.orchestration.application import definitions
 from weir.pipelines.backfill.errors import LargeChangeError
+from weir.pipelines.repartitioning.errors import OwnKeysError
 from weir.pipelines.spark.errors import PartitionCountError, TopologyChangedError
 from weir.state.changelog.verify import StateDifferenceError
 
@@ -33,7 +34,6 @@ def test_what_has_no_job_is_left_to_the_host():
         "weir kafka create x --partitions 1",
         "weir kafka list",
         "weir package x",
-        "weir repartition x",
         "weir reset x",
         "weir setup",
         "weir show x TABLE",
@@ -54,10 +54,16 @@ def test_each_job_that_is_named_exists():
     [
         (
             PartitionCountError("shop", 2, 4, "orders has 4"),
-            "keep the state and deal it out among them with the command weir repartition shop on the host, start over "
+            "keep the state and deal it out among them with the job weir_repartition with the partition shop and "
+            "dry_run: false in its config, start over "
             "with the command weir reset shop on the host, give the program another id and read from the "
             'start, as in Application("other-id", ...), or begin with empty stores with the job shop_run with '
             "accept_state_loss: true in its config",
+        ),
+        (
+            OwnKeysError("shop", ("carts", "visits")),
+            "if they are the keys of the records, say so with keyed_by_record: [carts, visits] in the run's config, or "
+            "begin with empty stores with the job shop_run with accept_state_loss: true in its config",
         ),
         (
             TopologyChangedError("shop", "the store counts would be gone"),
