@@ -89,8 +89,9 @@ class Settings(BaseModel):
     """How many stores at a time are brought to executors to which tasks are going to move."""
     probing_interval_s: float = Field(default=10.0, ge=0)
     """How often it is looked, while there are such, whether they have caught up."""
-    driver_host: str = "127.0.0.1"
-    """The address at which executors reach the driver; by default none but those of this host do."""
+    driver_host: str = ""
+    """The address at which executors reach the driver; by default only those of this host do, unless Spark has started
+    the driver (cluster mode): then at the first address of its host."""
     query_host: str = ""
     """The address at which each executor of a cluster answers queries, such as ``0.0.0.0``; by default the one by which
     Spark knows it."""

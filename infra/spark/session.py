@@ -1,8 +1,9 @@
 """Spark: a context whose slots run epochs, and a session that reads Delta tables by SQL.
 
-Both are local, use only the loopback, write nothing outside the settings' folder except a short-lived folder for
-sockets (paths of Unix sockets are limited to 108 bytes), print nothing, and end with the Python process that started
-them, even after ``kill -9``: the Java process notices the end of its standard input, its workers the end of theirs.
+Without a master, both are local and use only the loopback. They write nothing outside the settings' folder except a
+short-lived folder for sockets (paths of Unix sockets are limited to 108 bytes), print nothing, and end with the Python
+process that started them, even after ``kill -9``: the Java process notices the end of its standard input, its workers
+the end of theirs. Where ``spark-submit`` has started Java, and that this process, they end together, too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -38,6 +40,8 @@ ON_S3 = "s3://"
 JAVA_END_LIMIT_S = 4.0
 """How long a context may take to stop, with its Java process; then that is killed. A run that is told to stop has ten
 seconds for everything."""
+_GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
+"""By this variable ``spark-submit`` tells a program where its Java process is."""
 _SOCKETS_PREFIX = "weir-sockets-"
 _LOCK = "owner.lock"
 _LONGEST_BASE_BYTES = 40
@@ -125,6 +129,18 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
     )
 
 
+def is_submitted() -> bool:
+    """Whether ``spark-submit`` has started this process, as in Spark's cluster mode: with a Java process that there is
+    before this one, and ends after it."""
+    return environment_value(_GATEWAY_PORT) is not None
+
+
+def driver_host(settings: Settings) -> str:
+    """The address at which executors reach this process."""
+    own = socket.gethostbyname(socket.gethostname()) if settings.master and is_submitted() else "127.0.0.1"
+    return settings.driver_host or own
+
+
 def cores_of_executor(settings: Settings) -> int:
     """How many of Spark's cores an executor of a cluster has: one for each of its slots, and as many each for restores
     and snapshots, and for the slots of one that is lost."""
@@ -151,8 +167,8 @@ def _on_cluster(settings: Settings) -> dict[str, str]:
         "spark.network.timeoutInterval": "5s",
         "spark.network.timeout": "30s",  # after that an executor that gives no sign is lost, not after two minutes
         "spark.executor.memory": EXECUTOR_MEMORY,
-        "spark.driver.host": settings.driver_host,
-        "spark.driver.bindAddress": settings.driver_host,
+        "spark.driver.host": driver_host(settings),
+        "spark.driver.bindAddress": driver_host(settings),
     }
 
 
@@ -216,6 +232,9 @@ def _end_java(stop: Callable[[], None] = lambda: None) -> None:
     if (gateway := SparkContext._gateway) is None:
         return
     process = gateway.proc
+    if process is None:
+        stop()
+        return
     limit = threading.Timer(JAVA_END_LIMIT_S, process.kill)
     limit.start()
     try:
@@ -249,7 +268,7 @@ def _context(
         {
             "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": settings.driver_host,
+            "SPARK_LOCAL_IP": driver_host(settings),
             "SPARK_LOCAL_DIRS": str(settings.tmp),
             "SPARK_LAUNCHER_OPTS": " ".join(_SHORT_JAVA),
         }

@@ -24,7 +24,7 @@ from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.arrivals import Arrivals
 from weir.infra.settings import Settings
 from weir.infra.spark.executors import Executor, executors_once_there
-from weir.infra.spark.session import slot_context, stop_context
+from weir.infra.spark.session import driver_host, slot_context, stop_context
 from weir.pipelines.application import Application, load_application, load_step_hook
 from weir.pipelines.publishing.checks import check_sinks
 from weir.pipelines.publishing.process import PublishingSettings
@@ -289,7 +289,7 @@ class _Generations:
         )
         with (
             spark_driver(
-                self.spark, worker, spec, listeners, homes, settings.driver_host, self._query_servers(worker, panel)
+                self.spark, worker, spec, listeners, homes, driver_host(settings), self._query_servers(worker, panel)
             ) as driver,
             closing(publishers),
         ):

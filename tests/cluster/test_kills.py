@@ -7,13 +7,16 @@ import os
 import random
 import re
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
+import pyspark
 import pytest
 from typer.testing import CliRunner
 
@@ -36,6 +39,12 @@ SHARES = [4, 5]
 STANDBYS_LIMIT_S, FROZEN_LIMIT_S = 120.0, 90.0
 PATIENT = Query(timeout=timedelta(seconds=60))
 DECOMMISSIONED_LIMIT_S = 90.0
+SUBMIT = (
+    str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+    "--conf",
+    f"spark.pyspark.python={sys.executable}",
+)
+SUBMITTED_LIMIT_S = 30.0
 MORE_KILLS = int(os.environ.get("FAULT_KILLS", 0)) // 20
 """How many more at random, after one of each."""
 
@@ -121,9 +130,14 @@ def kill_master(cluster: StandaloneCluster, run: BankRun) -> None:
 
 
 def kill_driver(cluster: StandaloneCluster, run: BankRun) -> None:
+    """The Java process of ``spark-submit``, with which the driver ends."""
     assert run.driver is not None
+    drivers = psutil.Process(run.driver.pid).children()
+    assert drivers
     run.driver.kill()
     run.driver.wait()
+    _, left = psutil.wait_procs(drivers, SUBMITTED_LIMIT_S)
+    assert not left, "the driver has ended, too"
     run.start()
     wait_for(lambda: is_running(run), "the next driver runs", RUNS_LIMIT_S)
 
@@ -211,11 +225,11 @@ def answering(run: BankRun) -> list[QueryServerRow]:
 
 
 def start_again(cluster: StandaloneCluster, run: BankRun) -> None:
-    """Each task with stores is where they are, and none of them is restored; the others may go where there is less to
-    do."""
+    """By ``spark-submit``, as in cluster mode. Each task with stores is where they are, and none of them is restored;
+    the others may go where there is less to do."""
     before, seen = stores(cluster), len(log_of(run))
     run.stop()
-    run.start()
+    run.start(by=[*SUBMIT, "--master", cluster.settings.master, str(ROOT / "docs" / "kubernetes" / "submitted.py")])
     wait_for(lambda: is_running(run), "the driver runs again", RUNS_LIMIT_S)
     said = log_of(run)[seen:]
     (begun,) = re.findall(r"a run begins\. .* Moves: (.*)", said)

@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -41,14 +41,14 @@ class BankRun:
         """Whether this driver has to do without Spark: it goes on with the workers that it has, or ends."""
         self._log = log
 
-    def start(self, *flags: str) -> subprocess.Popen[bytes]:
-        """Start a driver as from a terminal; its output is appended to the log."""
+    def start(
+        self, *flags: str, by: Sequence[str] = (sys.executable, "-c", "from weir.pipelines.cli import main; main()")
+    ) -> subprocess.Popen[bytes]:
+        """Start a driver as from a terminal, or ``by`` another program; its output is appended to the log."""
         command = ["run", REFERENCE, "--dir", str(self.settings.dir), "--set", f"slots={self.settings.slots}", *flags]
         self.lost_spark = False
         with self._log.open("ab") as log:
-            self.driver = subprocess.Popen(
-                [sys.executable, "-c", "from weir.pipelines.cli import main; main()", *command], stdout=log, stderr=log
-            )
+            self.driver = subprocess.Popen([*by, *command], stdout=log, stderr=log)
         return self.driver
 
     def kill(self, victim: str, rng: random.Random) -> None:

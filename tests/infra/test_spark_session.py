@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,8 @@ from deltalake import write_deltalake
 
 from tests.waiting import wait_for
 from weir.infra.java import class_archive
+from weir.infra.settings import Settings
+from weir.infra.spark.session import driver_host
 
 pytestmark = pytest.mark.spark
 
@@ -32,6 +35,15 @@ def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
     assert conf.get("spark.speculation") == "false"
     assert conf.get("spark.scheduler.mode") == "FAIR"
     assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
+
+
+def test_a_driver_that_spark_has_started_is_reached_at_the_address_of_its_host(monkeypatch):
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "10.0.0.7")
+    assert driver_host(Settings(master="yarn")) == "127.0.0.1"
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "50000")
+    assert driver_host(Settings(master="yarn")) == "10.0.0.7"
+    assert driver_host(Settings(master="yarn", driver_host="10.0.0.5")) == "10.0.0.5"
+    assert driver_host(Settings()) == "127.0.0.1", "nobody else has to reach a local run"
 
 
 def test_who_connects_to_spark_has_to_know_its_secret(spark):
