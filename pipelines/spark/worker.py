@@ -203,6 +203,7 @@ class Worker:
         """Have consumers that are at the end of their partitions ask for no more until they are needed; whether all
         do."""
         self.epochs.wait_for_readers()
+        self.epochs.rest()
         return all([reader.rest() for reader in self.readers.values() if isinstance(reader, PartitionReader)])
 
     def close(self) -> None:

@@ -42,7 +42,8 @@ from weir.pipelines.tasks.dead_letters import (
     with_known_headers,
 )
 from weir.pipelines.tasks.freshness import Arrived, arrived
-from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
+from weir.pipelines.tasks.global_table import READ_BYTES
+from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.order import (
     MERGE,
     Arrivals,
@@ -217,7 +218,7 @@ class EpochRunner:
         self._ahead = ReadAhead() if settings.reads_ahead else None
         self._folder = folder_at(settings.application_folder)
         self._tables = {sink.table: table_spec(sink) for sink in topology.sinks}
-        self._global_tables = GlobalTables(topology, handling)
+        self._global_tables = GlobalTables(topology, handling, Path(settings.state_folder))
         self._at_work: TaskStore | None = None
         """The store of the task that runs, or ran last."""
         self._written: list[tuple[Folder, str]] = []
@@ -225,7 +226,7 @@ class EpochRunner:
         self._instances: dict[TaskId, tuple[StateId | None, dict[str, object]]] = {}
         """The processors of each task, and the state after the epoch in which they ran last."""
         self._processors = {
-            sub_topology.index: TaskProcessor(sub_topology, self._global_tables, is_debug=settings.is_debug)
+            sub_topology.index: TaskProcessor(sub_topology, self._global_tables.by_store, is_debug=settings.is_debug)
             for sub_topology in topology.sub_topologies
         }
 
@@ -311,6 +312,10 @@ class EpochRunner:
         self.wait_for_readers()
         self._instances.pop(task, None)
         TaskStoreCache.discard_all(self._task_folder(task))
+
+    def rest(self) -> None:
+        """There is no plan at the moment: hold nothing on to that others may want to use again."""
+        self._global_tables.release()
 
     def wait_for_readers(self) -> None:
         """Return once nothing is read ahead, so that others may use the readers."""
@@ -407,7 +412,7 @@ class EpochRunner:
                         f"holds position {found} of {wanted.topic}-{wanted.partition}, "
                         f"but the plan continues from {wanted.start}",
                     )
-            self._global_tables.read_on(plan.global_ranges, self._read_global, plan.now_ms)
+            self._global_tables.read_on(plan.global_ranges, self._read_global, plan.now_ms, plan.state.generation)
             read = self._read(plan, sub_topology, clocks)
             self._read_ahead(plan, sub_topology, read)
             at, instances = self._instances.pop(plan.task, (None, {}))

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -108,9 +109,10 @@ class TaskProcessor:
     """The operators of one sub-topology. It holds no state between epochs: that is in the session and the clocks."""
 
     def __init__(
-        self, sub_topology: SubTopology, global_tables: StateView | None = None, *, is_debug: bool = False
+        self, sub_topology: SubTopology, global_tables: Mapping[str, StateView] = MappingProxyType({}), *, is_debug: bool = False
     ) -> None:
-        """``is_debug``: whether to measure what each node and store does."""
+        """``global_tables`` are by the names of their stores; ``is_debug``: whether to measure what each node and store
+        does."""
         self._sub_topology, self._is_debug = sub_topology, is_debug
         self._merges = {
             node: merge_of(node)
@@ -121,7 +123,9 @@ class TaskProcessor:
             node: operator_of(node) for node in sub_topology.nodes if len(node.parents) < 2 or node in self._merges
         }
         self._operators |= {
-            node: global_join_of(node, global_tables) for node in sub_topology.nodes if isinstance(node, GlobalJoinNode)
+            node: global_join_of(node, global_tables[node.table.store.name])
+            for node in sub_topology.nodes
+            if isinstance(node, GlobalJoinNode)
         }
         self._joins = {
             node: several_inputs_of(node, operator_of)

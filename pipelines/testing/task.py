@@ -35,7 +35,7 @@ class Task:
         with_headers: Callable[[Sequence[BadRecord]], list[BadRecord]],
     ) -> None:
         self.sub_topology, self._handling, self._with_headers = sub_topology, handling, with_headers
-        self._make_processor = partial(TaskProcessor, sub_topology, global_tables, is_debug=True)
+        self._make_processor = partial(TaskProcessor, sub_topology, global_tables.by_store, is_debug=True)
         self._processor = self._make_processor()
         suppliers = suppliers_of(sub_topology.stores)
         self._folder = TemporaryDirectory(prefix="weir-own-stores-") if suppliers else None

@@ -219,9 +219,8 @@ def _sinks_below(node: Node) -> dict[str, int]:
     return {name: index for name, index in found if names.count(name) == 1}
 
 
-def global_join_of(node: GlobalJoinNode, rows: StateView | None) -> GlobalTableJoin:
-    """The operator that looks rows up in a global table; ``rows`` holds those of all global tables."""
-    assert rows is not None
+def global_join_of(node: GlobalJoinNode, rows: StateView) -> GlobalTableJoin:
+    """The operator that looks rows up in a global table, which has ``rows``."""
     record = node.parent.record
     selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.selected.key)
     return GlobalTableJoin(

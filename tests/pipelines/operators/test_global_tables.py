@@ -9,7 +9,8 @@ from polars import col
 from weir import Application, BadInputError, Json, StreamsBuilder, String, TopologyError
 from weir.infra.kafka.raw_records import RawRecords
 from weir.pipelines.serdes.source import RAW_SCHEMA
-from weir.pipelines.tasks.global_tables import TRIES, GlobalTables
+from weir.pipelines.tasks.global_table import TRIES
+from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.plan import OffsetRange
 from weir.testing import TopologyTestDriver
 
@@ -99,7 +100,7 @@ def test_brokers_that_return_nothing_are_waited_for_then_reported():
 
     tables = GlobalTables(builder.build(), "fail")
     with pytest.raises(TimeoutError, match=r"'products', partition 1.*nothing at offset 3 of 9"):
-        tables.read_on([OffsetRange(topic="products", partition=1, start=3, end=9)], read, 0)
+        tables.read_on([OffsetRange(topic="products", partition=1, start=3, end=9)], read, 0, 1)
     assert asked == [3] * TRIES
 
 
