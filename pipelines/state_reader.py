@@ -18,12 +18,13 @@ import polars as pl
 
 from weir.pipelines.application import Application
 from weir.pipelines.errors import QueryError
-from weir.pipelines.queries.contract import AwayError, Location, Question, TaskAnswer, TaskStores
+from weir.pipelines.queries.contract import AwayError, Location, Question, TaskAnswer, TaskStores, who, whole
 from weir.pipelines.queries.elsewhere import Elsewhere
 from weir.pipelines.queries.local import UNHEARD, LocalStores, take_least
 from weir.pipelines.serdes.partitioner import murmur2
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.row_type import RowType, key_frame
+from weir.pipelines.topology.global_tables import GlobalTableNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.commit.protocol import newest_commit
 from weir.state.storage.places import folder_at
@@ -31,6 +32,8 @@ from weir.state.stores.access import Key
 from weir.state.stores.specs import PLACE, key_columns
 from weir.state.types import IsolationLevel, Positions, StoreKind, StoreSpec
 
+Owner = SubTopology | GlobalTableNode
+"""What a store is of: all tasks of a sub-topology, each a part, or a global table, which is whole everywhere."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _POLL_S, _AWAY_POLL_S = 0.01, 0.1
 """How often tasks are asked again, and those that nobody can answer for."""
@@ -243,12 +246,12 @@ class StateReader:
             >>> StateReader(".weir", app).committed_position("spent")
             {'orders': {0: 3}}
         """
-        sub_topology, spec = self._spec(store)
+        owner, spec = self._spec(store)
         question = Question(look="position", store=spec.name, isolation=IsolationLevel.READ_COMMITTED)
         position: Positions = {}
-        for answer in self._answers(sub_topology, question, _POSITION):
+        for answer in self._answers(owner, question, _POSITION):
             if answer.reached is None:
-                raise QueryError(f"task {answer.task} {UNHEARD}; run the application, and it will")
+                raise QueryError(f"{who(answer.task)} {UNHEARD}; run the application, and it will")
             take_least(position, answer.reached)
         return position
 
@@ -276,12 +279,15 @@ class StateReader:
     def tasks(self, store: str) -> list[str]:
         """The stored names of the tasks that hold a part of the store.
 
+        Raises:
+            QueryError: The store does not exist, there is no state of it, or it is a global table.
+
         Examples:
             >>> from shop import app
             >>> StateReader(".weir", app).tasks("spent")
             ['orders_0']
         """
-        return [location.task for location in self._locations(self._spec(store)[0]) if location.has_state]
+        return [location.task for location in self._locations(self._tasks_of(store)) if location.has_state]
 
     def task_of(self, store: str, key: Key) -> str:
         """The task that Kafka's default partitioner assigns a key to, whether the key has a row or not.
@@ -290,6 +296,7 @@ class StateReader:
         written the key with another schema.
 
         Raises:
+            QueryError: As ``tasks`` raises.
             SchemaRegistryError: The key's serde needs a schema registry, and there is none or it does not answer.
 
         Examples:
@@ -297,7 +304,7 @@ class StateReader:
             >>> StateReader(".weir", app).task_of("spent", "ann")
             'orders_0'
         """
-        sub_topology, spec = self._spec(store)
+        sub_topology, spec = self._tasks_of(store), self.spec(store)
         names = self.tasks(store)
         count = 1 + max(int(name.rpartition("_")[2]) for name in names)
         keys = key_row(spec, key)
@@ -315,15 +322,15 @@ class StateReader:
         return f"{sub_topology.stored_name}_{partition}"
 
     def _ask(self, spec: StoreSpec, query: Query, **asked: Any) -> Answer:
-        sub_topology = self._spec(spec.name)[0]
+        owner = self._spec(spec.name)[0]
         isolation = query.isolation or self._application.state_isolation
         question = Question(store=spec.name, isolation=isolation, at_least=query.at_least, **asked)
         rows: list[pl.DataFrame] = []
         position: Positions | None = {}
-        for answer in self._answers(sub_topology, question, query):
+        for answer in self._answers(owner, question, query):
             if answer.rows is None:
                 raise QueryError(
-                    f"task {answer.task} has not reached the requested position: {answer.behind}; wait "
+                    f"{who(answer.task)} has not reached the requested position: {answer.behind}; wait "
                     "longer, or check with `weir status` that the application is running"
                 )
             rows.append(answer.rows)
@@ -348,8 +355,8 @@ class StateReader:
             found = found.sort(spec.key.names())
         return Answer(rows=self._topology.finish(spec.name, found).drop(PLACE, strict=False), position=position)
 
-    def _answers(self, sub_topology: SubTopology, question: Question, query: Query) -> list[TaskAnswer]:
-        """What each task of a store answers, by their names; what is still behind when the time is over is among it.
+    def _answers(self, owner: Owner, question: Question, query: Query) -> list[TaskAnswer]:
+        """What each task of a store answers, by their names, or a global table; what is still behind when the time is over is among it.
 
         Raises:
             QueryError: There is no state, or nobody answers for a task in time.
@@ -357,7 +364,7 @@ class StateReader:
         deadline = time.monotonic() + query.timeout.total_seconds()
         answers: dict[str, TaskAnswer] = {}
         while True:
-            locations = self._locations(sub_topology)
+            locations = self._locations(owner)
             pending = [each for each in locations if each.task not in answers or answers[each.task].behind]
             away = _asked(question, pending, answers, allow_stale=query.allow_stale)
             if not away and not any(answer.behind and answer.rows is None for answer in answers.values()):
@@ -372,12 +379,16 @@ class StateReader:
             return found
         raise self._without_state()
 
-    def _locations(self, sub_topology: SubTopology) -> list[Location]:
-        """Where the stores of each task of a sub-topology are, by the tasks' names."""
+    def _locations(self, owner: Owner) -> list[Location]:
+        """Where the stores of each task of a sub-topology are, by the tasks' names, or where a global table is."""
         local = LocalStores(self._folder, self._warehouse, self._topology)
-        if (found := self._elsewhere.locations(sub_topology, self._topology, self._folder, local)) is not None:
+        if (found := self._elsewhere.locations(owner, self._topology, self._folder, local)) is not None:
             return found
-        if not (tasks := local.tasks(sub_topology)):
+        if isinstance(owner, GlobalTableNode):
+            tasks = [whole(owner.store.name)] if local.has_global(owner) else []
+        else:
+            tasks = local.tasks(owner)
+        if not tasks:
             raise self._without_state()
         return [Location(task=task, stores=local) for task in tasks]
 
@@ -393,15 +404,25 @@ class StateReader:
             raise QueryError(f"store {store!r} is a {kind} store, which does not support this query")
         return spec
 
-    def _spec(self, store: str) -> tuple[SubTopology, StoreSpec]:
+    def _tasks_of(self, store: str) -> SubTopology:
+        owner = self._spec(store)[0]
+        if isinstance(owner, GlobalTableNode):
+            raise QueryError(
+                f"{store!r} is a global table: no task holds it, and every executor has all of it; ask for its rows "
+                "without asking for tasks"
+            )
+        return owner
+
+    def _spec(self, store: str) -> tuple[Owner, StoreSpec]:
         if self._application.topology.has_made_up_names:  # they are those of the newest commit
             newest = newest_commit(self._warehouse.parent, self._application.id)
             self._topology = self._application.over(newest).topology
-        stores = {
+        stores: dict[str, tuple[Owner, StoreSpec]] = {
             spec.name: (sub_topology, spec)
             for sub_topology in self._topology.sub_topologies
             for spec in sub_topology.stores
         }
+        stores |= {table.store.name: (table, table.store) for table in self._topology.global_tables}
         if (stored := self._topology.stored(store)) not in stores:
             raise QueryError(f"{self._application.id} has no store {store!r}; it has {', '.join(stores) or 'none'}")
         return stores[stored]
@@ -458,7 +479,7 @@ def _nobody_answers(away: Mapping[Location, str], query: Query) -> QueryError:
     stale = ""
     if location.standbys and not query.allow_stale:
         stale = ", or take what standbys have by --allow-stale, in Python by Query(allow_stale=True)"
-    return QueryError(f"nobody answers for task {location.task}{others}: {why}; try again in a moment{stale}")
+    return QueryError(f"nobody answers for {who(location.task)}{others}: {why}; try again in a moment{stale}")
 
 
 def key_row(spec: StoreSpec, key: Key) -> pl.DataFrame:

@@ -8,8 +8,10 @@ from weir.infra.control import ControlDatabase, ControlDatabaseError
 from weir.infra.control.rows import QueryServerRow, TaskStatusRow
 from weir.infra.process import this_machine
 from weir.pipelines.errors import QueryError
-from weir.pipelines.queries.contract import Location, TaskStores
+from weir.pipelines.queries.contract import Location, TaskStores, whole
+from weir.pipelines.queries.copies import Copies
 from weir.pipelines.queries.remote import RemoteStores
+from weir.pipelines.topology.global_tables import GlobalTableNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.pipelines.topology.topology import Topology
 from weir.state.types import TaskId
@@ -27,10 +29,10 @@ class Cluster:
         self._remote: dict[QueryServerRow, RemoteStores] = {}
 
     def locations(
-        self, sub_topology: SubTopology, topology: Topology, folder: Path, here: TaskStores
+        self, owner: SubTopology | GlobalTableNode, topology: Topology, folder: Path, here: TaskStores
     ) -> list[Location] | None:
-        """Where the stores of each task of a sub-topology are, by the tasks' stored names; None if no executor of a
-        cluster runs any. ``here`` are those in ``folder``, on this host.
+        """Where the stores of each task of a sub-topology are, by the tasks' stored names, or where a global table is;
+        None if no executor of a cluster runs any. ``here`` are those in ``folder``, on this host.
 
         Raises:
             QueryError: The control database does not answer.
@@ -51,10 +53,13 @@ class Cluster:
             server.executor: here if (server.machine, server.folder) == own else self._stores_of(server)
             for server in servers
         }
+        if isinstance(owner, GlobalTableNode):
+            places = sorted(found.values(), key=lambda place: place is not here)
+            return [Location(task=whole(owner.store.name), stores=Copies(places))]
         locations = [
             _location(row, topology.task_name(task), found)
             for row in tasks
-            if (task := _task(row)).sub_topology == sub_topology.index
+            if (task := _task(row)).sub_topology == owner.index
         ]
         return sorted(locations, key=lambda location: location.task)
 

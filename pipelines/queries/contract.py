@@ -57,6 +57,19 @@ class TaskAnswer:
     """Why its stores cannot be read, if trying again does not help."""
 
 
+_WHOLE = "global table "
+
+
+def whole(table: str) -> str:
+    """What stands for the task in questions about a global table, which no task has: every executor has all of it."""
+    return _WHOLE + table
+
+
+def who(task: str) -> str:
+    """A task, or the global table that stands for one, as messages name it."""
+    return task if task.startswith(_WHOLE) else f"task {task}"
+
+
 class AwayError(Exception):
     """Whoever has the stores cannot be asked at the moment; the text says who and why."""
 

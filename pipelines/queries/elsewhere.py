@@ -12,6 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from weir.pipelines.queries.contract import Location, TaskStores
+from weir.pipelines.topology.global_tables import GlobalTableNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.pipelines.topology.topology import Topology
 
@@ -33,10 +34,10 @@ class Elsewhere:
         self._cluster: Cluster | None = None
 
     def locations(
-        self, sub_topology: SubTopology, topology: Topology, folder: Path, here: TaskStores
+        self, owner: SubTopology | GlobalTableNode, topology: Topology, folder: Path, here: TaskStores
     ) -> list[Location] | None:
-        """Where the stores of each task of a sub-topology are, by the tasks' stored names; None if no executor of a
-        cluster runs any. ``here`` are those in ``folder``, on this host.
+        """Where the stores of each task of a sub-topology are, by the tasks' stored names, or where a global table is;
+        None if no executor of a cluster runs any. ``here`` are those in ``folder``, on this host.
 
         Raises:
             QueryError: The control database does not answer.
@@ -48,7 +49,7 @@ class Elsewhere:
                 from weir.pipelines.queries.cluster import Cluster
 
                 self._cluster = Cluster(self._url, self._application)
-        return self._cluster.locations(sub_topology, topology, folder, here)
+        return self._cluster.locations(owner, topology, folder, here)
 
 
 def _has_servers(file: Path, application: str) -> bool:

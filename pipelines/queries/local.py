@@ -19,11 +19,14 @@ from weir.pipelines.committed_input import commit_with, input_before
 from weir.pipelines.errors import QueryError
 from weir.pipelines.queries.contract import Question, TaskAnswer
 from weir.pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
+from weir.pipelines.tasks.global_table import shared_folder, shared_stores
+from weir.pipelines.topology.global_tables import GlobalTableNode
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.pipelines.topology.topology import Topology
 from weir.state.engine.backing import reading_own
 from weir.state.engine.contract import StateView
 from weir.state.engine.instances import current_instance
+from weir.state.engine.shared_rows import newest_rows
 from weir.state.engine.standby import reading_standby
 from weir.state.engine.views import NewestView, open_reader
 from weir.state.errors import OwnStoreError
@@ -65,6 +68,9 @@ class LocalStores:
             QueryError: The store is of a kind that does not support the question, or cannot be read from here.
             TaskCorruptedError: A task's folder holds nothing that can be read.
         """
+        for node in self._topology.global_tables:
+            if node.store.name == question.store:
+                return [self._of_global(question, task, node) for task in tasks]
         sub_topology, spec = next(
             (sub_topology, spec)
             for sub_topology in self._topology.sub_topologies
@@ -72,6 +78,23 @@ class LocalStores:
             if spec.name == question.store
         )
         return [self._answer(question, task, sub_topology, spec) for task in tasks]
+
+    def has_global(self, node: GlobalTableNode) -> bool:
+        """Whether a worker on this host has ever begun to load a global table."""
+        return shared_folder(self._folder, node.store.name).is_dir()
+
+    def _of_global(self, question: Question, task: str, node: GlobalTableNode) -> TaskAnswer:
+        spec = node.store
+        folder = shared_folder(self._folder, spec.name)
+        with _TURN, newest_rows(folder, shared_stores(spec.name)) as snapshot:
+            if snapshot is None:
+                return TaskAnswer(task=task, has_state=False)
+            reached = {node.source.topic: dict(snapshot.about.positions)}
+            if behind := _behind(reached, question.at_least):
+                return TaskAnswer(task=task, reached=reached, behind=behind)
+            time_now = StoreTime(clocks={}, now_ms=time.time_ns() // 1_000_000)
+            rows = None if question.look == "position" else _rows(question, store_of(spec, snapshot, time_now))
+            return TaskAnswer(task=task, rows=rows, reached=reached)
 
     def _answer(self, question: Question, task: str, sub_topology: SubTopology, spec: StoreSpec) -> TaskAnswer:
         with _TURN, self._opened(task, question, spec) as found:

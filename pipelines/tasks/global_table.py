@@ -156,9 +156,7 @@ class GlobalTable:
         """Whether rows at these positions are of nothing that was not asked for."""
         return all(offset <= self._wanted.get(partition, -1) for partition, offset in at.items())
 
-    def _bring_on(
-        self, shared: SharedRows, about: About, begins: Mapping[int, int], read: Read, now_ms: int
-    ) -> None:
+    def _bring_on(self, shared: SharedRows, about: About, begins: Mapping[int, int], read: Read, now_ms: int) -> None:
         """Bring the shared rows, as they are now, to where they are wanted, in this worker's turn."""
         self._take(None)  # else no page could be used again meanwhile
         for partition, end in self._wanted.items():

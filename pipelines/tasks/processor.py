@@ -109,7 +109,11 @@ class TaskProcessor:
     """The operators of one sub-topology. It holds no state between epochs: that is in the session and the clocks."""
 
     def __init__(
-        self, sub_topology: SubTopology, global_tables: Mapping[str, StateView] = MappingProxyType({}), *, is_debug: bool = False
+        self,
+        sub_topology: SubTopology,
+        global_tables: Mapping[str, StateView] = MappingProxyType({}),
+        *,
+        is_debug: bool = False,
     ) -> None:
         """``global_tables`` are by the names of their stores; ``is_debug``: whether to measure what each node and store
         does."""

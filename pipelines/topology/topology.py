@@ -331,6 +331,8 @@ class Topology:
             if store in {spec.name for spec in sub_topology.stores}:
                 finisher = sub_topology.finishers.get(store)
                 return finisher(rows) if finisher else rows
+        if store in {table.store.name for table in self.global_tables}:
+            return rows
         raise KeyError(store)
 
     def describe(self) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated
 from uuid import UUID
 
 import polars as pl
+from polars import col
 
 from weir import (
     Application,
@@ -88,6 +89,8 @@ def build() -> Application:
     sales.process(Remember)
     sales.group_by("amount").agg("by_amount", sales=Count()).to_delta("amounts")
     builder.table("prices", key=String("item"), value=Int64("cents"), store="prices", history_retention=240 * MINUTE)
+    towns = builder.global_table("towns", key=String("shop"), value=String("town"), store="towns")
+    sales.left_join(towns, key=col("shop")).to_delta("sold_in")
     builder.table("things", key=String("name"), value=Json(Everything), store="things")
     return Application("market", builder, commit_interval=timedelta(milliseconds=1))
 
@@ -111,6 +114,16 @@ def sold() -> list[Sold]:
     return found
 
 
+def moved() -> list[tuple[str, str | None]]:
+    """Where shops are, in order; None for nowhere any more."""
+    return [(f"shop-{number}", f"town-{number % 3}") for number in range(SHOPS)] + [
+        ("shop-0", "town-9"),
+        ("shop-1", None),
+        ("shop-2", None),
+        ("shop-2", "town-8"),
+    ]
+
+
 def partition_of(key: str) -> int:
     return int(murmur2([key.encode()])[0] & 0x7FFFFFFF) % PARTITIONS
 
@@ -123,6 +136,8 @@ def records() -> dict[tuple[str, int], list]:
         rows["sales", partition_of(each.shop)].append((each.shop.encode(), value, _ms(each.at)))
     for cents, at in ((300, NINE), (350, NINE + 30 * MINUTE)):
         rows["prices", 0].append((b"tea", cents.to_bytes(8, "big"), _ms(at)))
+    for shop, town in moved():
+        rows["towns", partition_of(shop)].append((shop.encode(), None if town is None else town.encode(), _ms(NINE)))
     thing = {
         "number": -(1 << 40),
         "share": 0.1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -44,6 +45,7 @@ TOKEN = "a-token-that-nobody-guesses"
 EVERYTHING = {"sales": dict.fromkeys(range(PARTITIONS), 0)}
 for each in sold():
     EVERYTHING["sales"][market.partition_of(each.shop)] += 1
+TOLD = {"towns": dict(Counter(market.partition_of(shop) for shop, _ in market.moved()))}
 SOON = Query(timeout=timedelta(seconds=20))
 
 
@@ -104,7 +106,7 @@ class Elsewhere:
 
     def tell(self, *servers: QueryServerRow, executor: str = "1", **task: object) -> None:
         self.database.report_query_servers("market", servers)
-        names = [folder.name for folder in self.place.state_folder.iterdir() if folder.is_dir()]
+        names = [folder.name for folder in self.place.state_folder.iterdir() if (folder / "CURRENT").exists()]
         ids = [str(self.place.application.topology.task_of(name)) for name in names]
         given = {"slot": 0, "status": "running", "state": "1.1", **task}
         self.database.report_tasks("market", [TaskStatusRow(task=id, executor=executor, **given) for id in ids])
@@ -192,11 +194,14 @@ def test_answers_from_elsewhere_are_those_of_the_disk_to_the_type(place, served,
             lambda reader, query: reader.sessions("visits", "shop-1", query=query),
             lambda reader, query: reader.get("prices", "tea", query=query),
             lambda reader, query: reader.get("sums", "nobody", query=query),
+            lambda reader, query: reader.range("towns", query=query),
+            lambda reader, query: reader.get("towns", "shop-0", query=query),
         ):
             wanted, found = ask(here, query), ask(there, query)
             assert found.rows.equals(wanted.rows)
             assert found.rows.schema == wanted.rows.schema
             assert found.position == wanted.position
+    assert there.committed_position("towns") == here.committed_position("towns") == TOLD
     for store in ("sums", "by_amount", "things"):
         assert there.committed_position(store) == here.committed_position(store)
         assert there.tasks(store) == here.tasks(store)
@@ -218,6 +223,65 @@ def test_positions_bound_an_answer_wherever_it_comes_from_and_behind_a_repartiti
         reader.range("by_amount", query=Query(at_least=EVERYTHING, isolation=IsolationLevel.READ_UNCOMMITTED))
     with pytest.raises(QueryError, match="'sums' is a key-value store"):
         reader.windows("sums", "shop-1")
+
+
+def test_a_global_table_answers_what_a_plain_model_says(reader):
+    towns = dict(market.moved())
+    wanted = sorted((shop, town) for shop, town in towns.items() if town is not None)
+    answer = reader.range("towns")
+    assert answer.rows.select("shop", "town").rows() == wanted
+    assert answer.position == TOLD
+    assert reader.range("towns", "shop-2", "shop-4").rows["shop"].to_list() == ["shop-2", "shop-3", "shop-4"]
+    assert reader.prefix("towns", "shop-3").rows["shop"].to_list() == ["shop-3"]
+    assert reader.get("towns", "shop-0").rows["town"].to_list() == [towns["shop-0"]]
+    assert reader.get("towns", "shop-1").rows.is_empty()
+    assert reader.committed_offset("towns", "towns", 0) == TOLD["towns"][0]
+    for isolation in IsolationLevel:
+        assert reader.get("towns", "shop-0", query=Query(at_least=TOLD, isolation=isolation)).position == TOLD
+    end = TOLD["towns"][1]
+    with pytest.raises(QueryError, match=f"^global table towns has not .*: towns-1 is at {end}, not {end + 1}; wait"):
+        reader.get("towns", "shop-0", query=Query(at_least={"towns": {1: end + 1}}))
+    with pytest.raises(QueryError, match="do not read all the requested partitions of sales"):
+        reader.get("towns", "shop-0", query=Query(at_least=EVERYTHING))
+    for ask in (lambda: reader.tasks("towns"), lambda: reader.task_of("towns", "shop-0")):
+        with pytest.raises(QueryError, match="'towns' is a global table: no task holds it"):
+            ask()
+
+
+def test_of_the_copies_of_a_global_table_the_one_that_is_furthest_answers(tmp_path, place, served):
+    """Also where the executor with the newest rows is not the first one; and one that cannot be asked is left out."""
+    longer = run(tmp_path / "market")
+    longer.topics.rows["towns", 0].append((b"shop-1", b"town-7", 0))
+    longer.topics.rows["sales", 0] += longer.topics.rows["sales", 0][:1]
+    longer.run()
+    elsewhere = Elsewhere(tmp_path / "elsewhere", place)
+    reader = elsewhere.reader()
+    beyond = {"towns": {**TOLD["towns"], 0: TOLD["towns"][0] + 1}}
+    with server(longer) as (row, process):
+        further = replace(row, executor="2")
+        for servers in ((served, further), (further, served)):
+            elsewhere.tell(*servers)
+            answer = reader.range("towns", query=Query(at_least=beyond))
+            assert answer.position == beyond
+            assert "shop-1" in answer.rows["shop"]
+        process.kill()
+        process.wait()
+        assert reader.range("towns").position == TOLD
+        elsewhere.tell(further)
+        with pytest.raises(QueryError, match="^nobody answers for global table towns: executor 2 .* does not answer"):
+            reader.range("towns")
+    assert StateReader(longer.folder, longer.application).range("towns").position == beyond
+
+
+def test_a_global_table_that_nobody_has_loaded_yet_is_said_to_be_unreadable(tmp_path, place):
+    shutil.copytree(place.state_folder, tmp_path / "state" / "market")
+    shutil.rmtree(tmp_path / "state" / "market" / "_global_tables")
+    here = StateReader(tmp_path, place.application, warehouse=place.warehouse)
+    with pytest.raises(QueryError, match="no state in"):
+        here.get("towns", "shop-0")
+    (tmp_path / "state" / "market" / "_global_tables" / "towns").mkdir(parents=True)
+    with pytest.raises(QueryError, match="global table towns: it has no readable state at the moment; try again in a"):
+        here.get("towns", "shop-0")
 
 
 def test_nobody_is_answered_who_does_not_have_the_token(place, served):
@@ -386,13 +450,15 @@ def test_nothing_is_loaded_for_a_cluster_where_there_is_none(place):
 def test_the_command_line_asks_executors_as_well(served, elsewhere):
     elsewhere.tell(served)
     assert "shop-1" in asked(elsewhere, "shop-1").stdout
+    assert "town-9" in asked(elsewhere, "shop-0", store="towns").stdout
+    assert "is a global table" in asked(elsewhere, "--tasks", store="towns").output
     elsewhere.tell(served, executor="2", standbys={"1": 0.1})
     assert "by --allow-stale, in Python" in " ".join(asked(elsewhere, "shop-1", "--timeout", "0").output.split())
 
 
-def asked(elsewhere: Elsewhere, *options: str) -> Result:
-    """What ``weir query`` says of the store ``sums``."""
+def asked(elsewhere: Elsewhere, *options: str, store: str = "sums") -> Result:
+    """What ``weir query`` says of a store."""
     settings = Settings(dir=elsewhere.folder)
     register(settings, "market", "tests.pipelines.queries.market:app")
     flags = ["--dir", str(settings.dir), "--set", f"warehouse={elsewhere.place.warehouse}"]
-    return CliRunner().invoke(weir, ["query", "market", "sums", *options, *flags])
+    return CliRunner().invoke(weir, ["query", "market", store, *options, *flags])
