@@ -356,7 +356,8 @@ class StateReader:
         return Answer(rows=self._topology.finish(spec.name, found).drop(PLACE, strict=False), position=position)
 
     def _answers(self, owner: Owner, question: Question, query: Query) -> list[TaskAnswer]:
-        """What each task of a store answers, by their names, or a global table; what is still behind when the time is over is among it.
+        """What each task of a store answers, by their names, or a global table; what is still behind when the time is
+        over is among it.
 
         Raises:
             QueryError: There is no state, or nobody answers for a task in time.

@@ -115,11 +115,10 @@ class GlobalTable:
         if self._shared is not None:
             self._share_until_there(self._shared, begins, read, now_ms)
         for partition, end in self._wanted.items():
-            at = self._at.get(partition, begins.get(partition, end))
-            for raw, at in self._records(partition, at, end, read):
+            begin = self._at.setdefault(partition, begins.get(partition, end))
+            for raw, at in self._records(partition, begin, end, read):
                 self._put(raw, now_ms, self._own)
                 self._at[partition] = at
-            self._at[partition] = at
 
     def take(self, raw: RawRecords, now_ms: int) -> None:
         """Put the records of one topic partition into rows of its own."""
@@ -160,8 +159,8 @@ class GlobalTable:
         """Bring the shared rows, as they are now, to where they are wanted, in this worker's turn."""
         self._take(None)  # else no page could be used again meanwhile
         for partition, end in self._wanted.items():
-            at = about.positions.get(partition, begins.get(partition, end))
-            for raw, at in self._records(partition, at, end, read):
+            begin = about.positions.get(partition, begins.get(partition, end))
+            for raw, at in self._records(partition, begin, end, read):
                 changes = Overlay()
                 self._put(raw, now_ms, changes)
                 about, before = replace(about, positions={**about.positions, partition: at}), about

@@ -49,6 +49,6 @@ class GlobalTables:
         self._by_topic[raw.topic].take(raw, now_ms)
 
     def release(self) -> None:
-        """Hold no snapshot of shared rows any more, as long as there is no plan: pages cannot be used again under one."""
+        """Hold no snapshot of shared rows, as long as there is no plan: pages cannot be used again under one."""
         for table in self._by_topic.values():
             table.release()

@@ -268,7 +268,7 @@ def test_of_the_copies_of_a_global_table_the_one_that_is_furthest_answers(tmp_pa
         process.wait()
         assert reader.range("towns").position == TOLD
         elsewhere.tell(further)
-        with pytest.raises(QueryError, match="^nobody answers for global table towns: executor 2 .* does not answer"):
+        with pytest.raises(QueryError, match=r"^nobody answers for global table towns: executor 2 .* does not answer"):
             reader.range("towns")
     assert StateReader(longer.folder, longer.application).range("towns").position == beyond
 
