@@ -127,11 +127,11 @@ class StreamsBuilder:
         return KTable(self._graph, node)
 
     def global_table(self, topic: str, *, key: Serde, value: Serde, store: str) -> GlobalKTable:
-        """The newest value of each key of the whole ``topic``, with all its partitions, on every worker.
+        """The newest value of each key of the whole ``topic``, with all its partitions, on every executor.
 
-        It is loaded before the first record is processed and held in the workers' memory. Its updates produce no
+        It is loaded before the first record is processed, once for all workers of an executor. Its updates produce no
         results, and it is not aligned in time with the streams that join it. Its number of partitions may differ from
-        theirs. It cannot be versioned.
+        theirs. It cannot be versioned. ``StateReader`` answers for it by the name of its ``store``.
 
         Examples:
             >>> builder = StreamsBuilder()

@@ -18,7 +18,7 @@ KeySelector = str | pl.Expr | Callable[[Any, Any], Any] | Mapping[str, str | pl.
 
 
 class GlobalKTable:
-    """The newest value of each key of a whole topic, on every worker, for streams to join."""
+    """The newest value of each key of a whole topic, on every executor, for streams to join."""
 
     def __init__(self, graph: Graph, node: GlobalTableNode) -> None:
         self._graph, self._node = graph, node

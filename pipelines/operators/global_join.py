@@ -1,7 +1,7 @@
 """Joins with global tables: each record is joined with the row of any key that it names, from whichever partition.
 
 The two are not aligned in time; a table's rows are as new as the epoch. Keeping the rows belongs to
-``weir.pipelines.tasks.global_tables``.
+``weir.pipelines.tasks.global_table``.
 """
 
 from __future__ import annotations

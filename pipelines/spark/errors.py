@@ -312,7 +312,7 @@ class MatchedTopicGoneError(RunError):
 
 
 class GlobalTopicReplacedError(RunError):
-    """The topic of a global table was replaced while its rows were in memory."""
+    """The topic of a global table was replaced while a run had its rows."""
 
     def __init__(self, application: str, topic: str, found: str) -> None:
         super().__init__(application, topic, found)

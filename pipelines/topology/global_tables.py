@@ -1,4 +1,4 @@
-"""Global tables, which are whole topics that every worker has, and the joins with them. They generate no tasks."""
+"""Global tables, which are whole topics that every executor has, and the joins with them. They generate no tasks."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class Topology:
 
     @cached_property
     def global_tables(self) -> tuple[GlobalTableNode, ...]:
-        """Tables of whole topics, which every worker has."""
+        """Tables of whole topics, which every executor has."""
         return tuple(node for node in self.nodes if isinstance(node, GlobalTableNode))
 
     def serdes(self) -> tuple[Serde, ...]:
