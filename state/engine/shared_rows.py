@@ -18,10 +18,17 @@ from typing import ClassVar
 import lmdb
 import msgspec
 
-from weir.state.engine.environment import DATA, FILE_MODE, begin, boot_id, refuse_network_file_system
+from weir.state.engine.environment import (
+    DATA,
+    FILE_MODE,
+    FREE_DISK_RESERVE_BYTES,
+    begin,
+    boot_id,
+    refuse_network_file_system,
+)
 from weir.state.engine.ranges import Row, rows_between
 from weir.state.errors import StateError
-from weir.state.full_disk import require_room
+from weir.state.full_disk import disk_full, free_bytes, require_room
 
 MAP_BYTES = 1 << 36
 """Address space, not memory: the file has what was written. Growing it would need that no process reads."""
@@ -41,7 +48,10 @@ class SharedRowsFullError(StateError):
         self.folder = folder
 
     def __str__(self) -> str:
-        return f"the rows in {self.folder} have reached {MAP_BYTES >> 30} GiB, the most that a global table may have"
+        return (
+            f"the rows in {self.folder} have reached {MAP_BYTES >> 30} GiB, the most that a global table may have; join "
+            "a table instead, of which each task has a part"
+        )
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +141,10 @@ class SharedRows:
 
         Raises:
             SharedRowsFullError: They take more than ``MAP_BYTES``.
+            DiskFullError: There is no room for them; the rows are as before.
         """
+        what = f"global table {self._above.name}"
+        require_room(self._above, what, FREE_DISK_RESERVE_BYTES)
         try:
             with begin(self._live(), write=True) as txn:
                 if _about(txn) != before:
@@ -145,6 +158,10 @@ class SharedRows:
                 txn.put(_ABOUT, msgspec.json.encode(about))
         except lmdb.MapFullError:
             raise SharedRowsFullError(str(self._folder)) from None
+        except lmdb.Error as error:
+            if free_bytes(self._above) < FREE_DISK_RESERVE_BYTES:  # LMDB calls what was written in part an I/O error
+                raise disk_full(error, what, [self._above], FREE_DISK_RESERVE_BYTES) from error
+            raise
         return True
 
     def remove_older(self) -> None:

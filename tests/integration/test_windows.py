@@ -17,6 +17,7 @@ from tests.integration import mixed
 from tests.integration.windows import PARTITIONS, RECORDS, TABLES, TOPIC, app, records
 from tests.pipelines.serdes.registry_server import schema_registry
 from tests.waiting import wait_for
+from weir import StateReader
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.settings import Settings
 from weir.pipelines.serdes.registry import connect_serdes
@@ -143,3 +144,6 @@ def test_a_live_run_and_then_idle_input_write_the_rows_of_the_test_driver(broker
         rows = pl.read_delta(str(place.warehouse / "mixed" / table)).drop("_epoch", "_seq")
         assert Counter(map(shown, rows.to_dicts())) == expected[table], table
         assert rows.height > 20
+    pages = StateReader(place.dir, mixed.program()).range("pages")
+    assert dict(pages.rows.select("page", "section").rows()) == mixed.PAGES
+    assert pages.position == {"mixed-pages": {0: len(mixed.PAGES)}}
