@@ -692,6 +692,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "pipelines/spark/worker.py OtherVersionError": {
         "install the same version on all hosts": "is done on the hosts of a cluster",
     },
+    "state/engine/shared_rows.py SharedRowsFullError": {"join a table instead": "would need 64 GiB of rows"},
 }
 """What messages of refusals offer and no test runs from there, with the reason."""
 
