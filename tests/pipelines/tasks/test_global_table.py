@@ -168,6 +168,26 @@ def test_one_worker_reads_the_topic_for_all(tmp_path):
     assert not any(each.tables._by_topic["prices"]._own.rows for each in others), "none has rows of its own"
 
 
+def test_while_a_worker_rests_the_file_does_not_grow_with_what_others_replace(tmp_path):
+    topic = Topic()
+    resting, working = Worker(topic, tmp_path), Worker(topic, tmp_path)
+    for each in (resting, working):
+        each.plan(topic.add(50))
+
+    def grown() -> int:
+        (file,) = shared_folder(tmp_path, "prices").glob("*/data.mdb")
+        before = file.stat().st_size
+        for _ in range(60):
+            working.plan(topic.add(8))
+        return file.stat().st_size - before
+
+    held = grown()
+    resting.check()
+    resting.tables.release()
+    assert grown() < held / 5
+    resting.plan(topic.ends())
+
+
 def test_another_run_begins_anew_and_older_rows_go(tmp_path):
     """Its topic may be another one."""
     topic = Topic(1)
