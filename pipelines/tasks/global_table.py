@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import polars as pl
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from weir.pipelines.serdes.source import FetchedRecords, RawRecords, decode_sour
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.tasks.plan import OffsetRange
 from weir.pipelines.topology.global_tables import GlobalTableNode
+from weir.state.engine.contract import StateView
 from weir.state.engine.ranges import Row
 from weir.state.engine.shared_rows import About, SharedRows, Snapshot
 from weir.state.engine.views import overlaid
@@ -204,7 +206,7 @@ class GlobalTable:
         spec = self._node.store
         names = list(spec.key)
         newest = without_null_keys(decoded.frame, names).unique(names, keep="last", maintain_order=True)
-        store = TypedStore(spec, rows)
+        store = TypedStore(spec, cast(StateView, rows))  # writing needs no more of it
         gone, kept = newest.filter("_deleted"), newest.filter(~pl.col("_deleted"))
         store.delete(store.encode(gone))
         store.write(store.encode(kept), kept.select_seq(*spec.value, "_ts"))

@@ -49,8 +49,8 @@ class SharedRowsFullError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"the rows in {self.folder} have reached {MAP_BYTES >> 30} GiB, the most that a global table may have; join "
-            "a table instead, of which each task has a part"
+            f"the rows in {self.folder} have reached {MAP_BYTES >> 30} GiB, the most that a global table may have; "
+            "join a table instead, of which each task has a part"
         )
 
 
