@@ -39,7 +39,7 @@ from weir.state.engine.contract import StateView
 from weir.state.engine.in_memory import place
 from weir.state.engine.instances import instance_folder, set_current
 from weir.state.engine.quarantine import quarantine
-from weir.state.engine.standby import StandbyError
+from weir.state.engine.standby import Left, StandbyError
 from weir.state.errors import FencedStoreError
 from weir.state.full_disk import disk_full, is_disk_full
 from weir.state.storage.object_store import away, is_away
@@ -74,6 +74,8 @@ class RestoreRequest:
     """Whether the snapshot's own file may become the instance; the driver then has a new one published."""
     takes_standby: bool = False
     """Whether the task's standby on the executor becomes the instance; if that cannot be, there is none."""
+    left: Left | None = None
+    """What the task has left; where that is, it serves as the standby."""
     is_short: bool = False
     """Whether it takes a moment, so that the slot of the task may do it between two epochs."""
 
@@ -167,6 +169,7 @@ def _restore(
             take_snapshot=request.take_snapshot,
             standby=folder if request.takes_standby else None,
             standby_only=request.takes_standby,
+            left=request.left,
             rebuilt=rebuilt,
             on_progress=tell,
         )

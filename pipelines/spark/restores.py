@@ -359,6 +359,7 @@ class Restores:
             if to_freest:
                 coordinator.whereabouts.move_to_freest(task_id)
             elif to is not None:
+                coordinator.tasks[task_id].leave(coordinator.slots.executor_of(coordinator.tasks[task_id].slot))
                 coordinator.whereabouts.move_to(task_id, to[task_id])
             elif from_snapshots:
                 coordinator.whereabouts.move_to_standby(task_id)
@@ -418,4 +419,4 @@ class Restores:
         task = self._coordinator.tasks[request.task]
         has_standby = self._coordinator.slots.executor_of(task.slot) in task.standbys
         is_short = has_standby or not self._coordinator.stores(task.id)
-        return replace(request, takes_standby=has_standby, is_short=is_short)
+        return replace(request, takes_standby=has_standby, left=task.left, is_short=is_short)

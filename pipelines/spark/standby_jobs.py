@@ -18,6 +18,7 @@ from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import TaskSettings, task_rows
 from weir.state.changelog.standby import follow
 from weir.state.commit.record import TaskCommit
+from weir.state.engine.standby import Left
 from weir.state.storage.places import folder_at
 from weir.state.types import StateId, TaskId
 
@@ -39,6 +40,8 @@ class FollowRequest:
     """How many rows the task had written to its changelogs by then, since the run began."""
     anew: bool
     """Whether one that is there is not trusted."""
+    left: Left | None = None
+    """What the task has left; where that is, the standby begins with it."""
     distrusts: int
     """How often the task's copies had been distrusted by then."""
 
@@ -69,6 +72,7 @@ def bring(application: Application, settings: TaskSettings, request: FollowReque
             generation=request.generation,
             task_rows=task_rows(request.commit.positions, request.commit.clocks),
             anew=request.anew,
+            left=request.left,
         )
     except Exception as error:
         return Followed(request=request, error=first_line(error))

@@ -55,7 +55,8 @@ class Standbys:
                 task.standbys.pop(request.executor, None)
                 log.warning("task %s: its standby on executor %s: %s", task.id, request.executor, followed.error)
             elif task.distrusts == request.distrusts and request.executor != self._home(task):
-                if request.executor not in task.standbys:
+                standing = task.standbys.get(request.executor)
+                if standing is None or standing.is_left:
                     told = "task %s: has a standby on executor %s, %s rows in %.2f s"
                     log.info(told, task.id, request.executor, followed.rows, followed.seconds)
                 task.standbys[request.executor] = Standing(
@@ -84,10 +85,12 @@ class Standbys:
             at_s=at_s,
             logged=task.logged,
             anew=executor not in task.standbys,
+            left=task.left,
             distrusts=task.distrusts,
         )
 
 
 def _is_behind(task: Task, executor: str) -> bool:
     standing = task.standbys.get(executor)
-    return task.state is TaskState.RUNNING and (standing is None or standing.state != task.committed)
+    is_at_commit = standing is not None and standing.state == task.committed and not standing.is_left
+    return task.state is TaskState.RUNNING and not is_at_commit

@@ -17,6 +17,7 @@ from weir.pipelines.tasks.order import merge_clock, past_clock
 from weir.pipelines.tasks.plan import Receipt
 from weir.pipelines.topology.clocks import clocks_of
 from weir.state.commit.record import Beginning, SnapshotRef, TaskCommit
+from weir.state.engine.standby import Left
 from weir.state.types import (
     CHANGELOG_FOLDER,
     BlobRef,
@@ -53,6 +54,8 @@ class Standing:
     """When its commit was the newest one, by the monotonic clock."""
     logged: int = 0
     """How many rows its task had written to its changelogs by then."""
+    is_left: bool = False
+    """Whether it is an instance still, which the task has left there: it becomes a standby as it first follows."""
 
 
 @dataclass
@@ -130,6 +133,10 @@ class Task:
     """The snapshot that the last commit lists."""
     standbys: dict[str, Standing] = field(default_factory=dict)
     """Its standbys that a restore may take over, by executor."""
+    left: Left | None = None
+    """The instance that it has left last, for another executor."""
+    left_on: str = ""
+    """The executor that has it."""
     distrusts: int = 0
     """How often its snapshot and standbys turned out to be no good."""
     busy_s: float = 0.0
@@ -299,6 +306,12 @@ class Task:
         self.doubt = difference
         self.distrust_copies()
 
+    def leave(self, executor: str) -> None:
+        """It is to run elsewhere than on ``executor``, from the last commit on; its store there can become a standby
+        once it has another one."""
+        if self.committed is not None:
+            self.left, self.left_on = Left(instance=self.instance, state=self.committed), executor
+
     def restoring(self, progress: str = "", per_cent: float | None = None) -> None:
         """Its restore has begun, or has made this progress."""
         if self.state is not TaskState.RESTORING:
@@ -322,6 +335,9 @@ class Task:
         """A new instance on an executor holds its committed state; the next epoch visits it."""
         self.to(TaskState.PAUSED if self.is_paused else TaskState.RUNNING, f"restored from its {source}")
         self.restored_on = executor
+        if self.left is not None and self.left.state == self.committed:
+            left = Standing(state=self.committed, at_s=time.monotonic(), logged=self.logged, is_left=True)
+            self.standbys.setdefault(self.left_on, left)
         self.standbys.pop(executor, None)
         self.instance, self.visited, self.is_restored = instance, False, True
         self.is_from_snapshot, self.progress, self.doubt = from_snapshot, "", ""
@@ -352,7 +368,7 @@ class Task:
 
     def distrust_copies(self) -> None:
         """Its next restore reads the changelog alone, the next commit lists no snapshot, and standbys begin anew."""
-        self.snapshot, self.standbys, self.distrusts = None, {}, self.distrusts + 1
+        self.snapshot, self.standbys, self.left, self.distrusts = None, {}, None, self.distrusts + 1
 
     def reached(self, topic: str, leader_epoch: int) -> None:
         """The log of this leader was seen to reach the position; another thread may write a commit meanwhile."""

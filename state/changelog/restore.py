@@ -24,7 +24,7 @@ from weir.state.changelog.snapshot import SnapshotError, fetch_snapshot, has_sna
 from weir.state.commit.record import SnapshotRef, TaskCommit
 from weir.state.engine.backing import suppliers_of
 from weir.state.engine.contract import StateView
-from weir.state.engine.standby import StandbyError, standby_of
+from weir.state.engine.standby import Left, StandbyError, standby_of
 from weir.state.engine.task_store import EXPIRIES, LONG_KEYS, TASK_STORE, Batch, Changes, TaskStore
 from weir.state.storage.places import Place
 from weir.state.stores.expiry import ExpiryIndex, expiry_times, has_index, index_rows
@@ -106,6 +106,7 @@ def restore_task(
     take_snapshot: bool = False,
     standby: Path | None = None,
     standby_only: bool = False,
+    left: Left | None = None,
     rebuilt: Mapping[str, StateView] | None = None,
     on_progress: OnProgress = lambda progress: None,
 ) -> TaskStore:
@@ -117,7 +118,8 @@ def restore_task(
     (``TaskCommit.unlogged``) begin empty, unless ``rebuilt`` has a view with nothing but their rows. ``task_rows`` are
     the positions and stream times for the ``_task`` store, sorted by key. With ``take_snapshot`` the snapshot's file
     itself becomes the instance if possible, and is then gone. ``standby`` is a task's folder that may have a standby of
-    ``generation``: if so, it becomes the instance; with ``standby_only`` nothing else may.
+    ``generation``, or the instance that is ``left`` there for one: if so, it becomes the instance; with
+    ``standby_only`` nothing else may.
 
     The changelogs must already have all of the commit, which they do once a driver has claimed the application.
 
@@ -143,7 +145,10 @@ def restore_task(
         on_progress=on_progress,
     )
     # 3. The source chosen
-    if standby is not None and (found := _promoted(standby, folder, task_id, specs, through, generation)) is not None:
+    if (
+        standby is not None
+        and (found := _promoted(standby, folder, task_id, specs, through, generation, left)) is not None
+    ):
         base = found.base
         assert base is not None
         tails = changelogs(above=base.epoch)
@@ -174,13 +179,19 @@ def restore_task(
 
 
 def _promoted(
-    task: Path, folder: Path, task_id: str, specs: Sequence[StoreSpec], through: StateId, generation: int
+    task: Path,
+    folder: Path,
+    task_id: str,
+    specs: Sequence[StoreSpec],
+    through: StateId,
+    generation: int,
+    left: Left | None,
 ) -> TaskStore | None:
     """The standby in a task's folder as the instance in ``folder``; None if there is none to be used."""
     names = [spec.name for spec in specs]
     try:
         with standby_of(task, _STANDBY_WAIT_S) as standby:
-            store = standby.opened(task_id, names, generation, through)
+            store = standby.opened(task_id, names, generation, through, left)
             if store is None:
                 return None
             store.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from weir.state.changelog.reading import TaskChangelog
 from weir.state.changelog.restore import RestoreProgress, caught_up, restore_task
 from weir.state.commit.record import TaskCommit
-from weir.state.engine.standby import READING_S, standby_of
+from weir.state.engine.standby import READING_S, Left, standby_of
 from weir.state.storage.places import Place
 from weir.state.types import StateId, StoreSpec
 
@@ -24,11 +24,13 @@ def follow(
     generation: int,
     task_rows: Sequence[tuple[bytes, bytes]],
     anew: bool = False,
+    left: Left | None = None,
 ) -> int:
     """Bring the standby in a task's folder to the task's part of the commit ``through``; returns how many rows were
-    loaded. One that is not there, cannot follow or is to begin ``anew`` is built as a restore does.
+    loaded. One that is not there, cannot follow or is to begin ``anew`` begins with the instance that is ``left`` there,
+    or is built as a restore does.
 
-    Killed at any point, it leaves a standby at an older commit, or none.
+    Killed at any point, it leaves a standby at an older commit, or none; what is left is where it was, or the standby.
 
     Raises:
         StandbyError: Another process is at it.
@@ -42,7 +44,7 @@ def follow(
     with standby_of(task, READING_S) as standby:
         if anew:
             standby.remove()
-        store = standby.opened(task_id, names, generation, through)
+        store = standby.opened(task_id, names, generation, through, left)
         tails = list[TaskChangelog]()
         if store is not None:
             base = store.base

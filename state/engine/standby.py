@@ -1,10 +1,10 @@
 """Standbys: a task's stores once more, on another executor, which follow its commits so that a restore there is short.
 
 A standby is the folder ``.standby`` below the task's, which is no instance: nobody runs epochs on it, and only queries
-that say so read it. It
-begins as a restore does, from a snapshot or from the changelogs, and goes on by the changelogs' rows since. A restore
-takes it over where it is (``weir.state.changelog.restore``). It is trusted only in the generation that made it: a later
-one may have other columns, or rows that a backfill has put in. Choosing its executor belongs to the driver.
+that say so read it. It begins with the instance that the task has left there, or as a restore does, from a snapshot or
+from the changelogs, and goes on by the changelogs' rows since. A restore takes it over where it is
+(``weir.state.changelog.restore``). It is trusted only in the generation that made it: a later one may have other
+columns, or rows that a backfill has put in. Choosing its executor belongs to the driver.
 """
 
 from __future__ import annotations
@@ -14,9 +14,15 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.contract import Settlement
+from weir.state.engine.doubts import doubt_of
+from weir.state.engine.in_memory import place
+from weir.state.engine.instances import instance_folder
 from weir.state.engine.task_store import TaskStore
 from weir.state.engine.views import NewestView, open_reader
 from weir.state.errors import StateError, TaskCorruptedError
@@ -32,6 +38,15 @@ READING_S = 1.0
 
 class StandbyError(StateError):
     """There is no standby that could be used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """An instance that its task has left, since it runs on another executor from a commit on."""
+
+    instance: str
+    state: StateId
+    """The task's state as of that commit."""
 
 
 @contextmanager
@@ -77,16 +92,24 @@ def _is_locked(lock: IO[bytes], how: int = fcntl.LOCK_EX) -> bool:
 
 
 class Standby:
-    """What ``standby_of`` gives."""
+    """The standby in a task's folder, for as long as ``standby_of`` keeps others from it."""
 
     def __init__(self, task: Path) -> None:
-        self._folder, self.new = task / _FOLDER, task / _NEW
+        self._task, self._folder, self.new = task, task / _FOLDER, task / _NEW
         """``new`` is where one is built."""
 
-    def opened(self, task_id: str, stores: Sequence[str], generation: int, through: StateId) -> TaskStore | None:
-        """Its store. None if there is none that ``generation`` can trust and that can follow to the commit ``through``;
-        what was there is removed."""
+    def opened(
+        self, task_id: str, stores: Sequence[str], generation: int, through: StateId, left: Left | None = None
+    ) -> TaskStore | None:
+        """Its store, which ``generation`` can trust and which can follow to the commit ``through``; else what is
+        ``left``, which becomes the standby. None if neither can be used; a standby that cannot is removed."""
         shutil.rmtree(self.new, ignore_errors=True)  # of a process that died
+        store = self._trusted(task_id, stores, generation, through)
+        if store is None and left is not None and self._recycled(left, task_id, stores, generation):
+            store = self._trusted(task_id, stores, generation, through)
+        return store
+
+    def _trusted(self, task_id: str, stores: Sequence[str], generation: int, through: StateId) -> TaskStore | None:
         if not self._folder.is_dir():
             return None
         try:
@@ -101,6 +124,26 @@ class Standby:
             pass
         self.remove()
         return None
+
+    def _recycled(self, left: Left, task_id: str, stores: Sequence[str], generation: int) -> bool:
+        """Whether the instance that is ``left`` is the standby from now on, without what the commit does not have."""
+        instance = instance_folder(self._task, left.instance)
+        if not instance.is_dir() or doubt_of(instance) is not None:
+            return False
+        try:
+            place(instance, in_memory=False)
+            TaskStoreCache.discard(instance)
+            store = TaskStore.open(instance, task_id, stores)
+            try:
+                settled = store.settle(generation=generation, expected=left.state, committed=left.state)
+            finally:
+                store.close()
+            if settled is not Settlement.NEEDS_RESTORE:
+                instance.rename(self._folder)
+                return True
+        except (StateError, OSError):  # a standby is then built, and the instance is cleaned up in time
+            pass
+        return False
 
     def built(self) -> None:
         """What is in ``new``, and closed, is the standby from now on."""

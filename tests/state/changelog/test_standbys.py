@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import pickle
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,9 @@ from weir.state.commit.evolution import TOMBSTONE_HORIZON
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, SnapshotRef, TaskCommit
 from weir.state.engine.cache import TaskStoreCache
-from weir.state.engine.standby import StandbyError, reading_standby, standby_of
+from weir.state.engine.doubts import Doubt, put_in_doubt
+from weir.state.engine.in_memory import place
+from weir.state.engine.standby import Left, StandbyError, reading_standby, standby_of
 from weir.state.engine.task_store import TASK_STORE, TaskStore
 from weir.state.types import IsolationLevel, StateId
 
@@ -41,6 +45,7 @@ class Life:
     epoch: int = 0
     contents: dict[int, dict[str, list]] = field(default_factory=dict)
     snapshot: SnapshotRef | None = None
+    left: Left | None = None
 
     def __post_init__(self) -> None:
         self.app, self.task = self.folder / "warehouse" / "app", self.folder / "elsewhere" / TASK
@@ -52,16 +57,39 @@ class Life:
 
     def run(self, epochs: int) -> None:
         for _ in range(epochs):
-            expected = StateId(1, self.epoch) if self.epoch else None
-            self.epoch += 1
-            files, state = run_epoch(self.store, self.app, self.epoch, expected, self.rng), StateId(1, self.epoch)
-            self._driver.commit(
-                CommitRecord(
-                    kind="commit", generation=1, epoch=self.epoch, at_ms=0, fingerprint="f", files=tuple(files)
-                )
-            )
-            self.store.settle(generation=1, expected=state, committed=state)
-            self.contents[self.epoch] = content(self.store)
+            self._run_one()
+            self._hear()
+
+    def _run_one(self) -> None:
+        expected = StateId(1, self.epoch) if self.epoch else None
+        self.epoch += 1
+        files = run_epoch(self.store, self.app, self.epoch, expected, self.rng)
+        self._driver.commit(
+            CommitRecord(kind="commit", generation=1, epoch=self.epoch, at_ms=0, fingerprint="f", files=tuple(files))
+        )
+
+    def _hear(self) -> None:
+        state = StateId(1, self.epoch)
+        self.store.settle(generation=1, expected=state, committed=state)
+        self.contents[self.epoch] = content(self.store)
+
+    def leave(self, *, has_heard: bool = True, ahead: int = 0) -> Path:
+        """Run an epoch more and go on with a copy elsewhere; what is left, which is returned, may not have heard of the
+        commit, and have done epochs that are in none. From now on the standby is where that is."""
+        self._run_one()
+        if has_heard:
+            self._hear()
+        instance, there = self.store.folder, self.folder / "moved" / TASK / "two"
+        TaskStoreCache.close_all()
+        shutil.copytree(instance, there)
+        store = TaskStore.open(instance, TASK, ["totals", "windows"])
+        for epoch in range(self.epoch, self.epoch + ahead):
+            run_epoch(store, self.app, epoch + 1, StateId(1, epoch), random.Random(9))
+        store.close()
+        self.store = TaskStoreCache.get(there, TASK, ["totals", "windows"])
+        self._hear()
+        self.task, self.left = instance.parent, Left(instance=instance.name, state=StateId(1, self.epoch))
+        return instance
 
     def publish(self) -> None:
         self.snapshot = publish_snapshot(self.app, self.store.folder, TASK)
@@ -81,6 +109,7 @@ class Life:
             "through": StateId(1, self.epoch),
             "generation": generation,
             "task_rows": self.contents[self.epoch][TASK_STORE],
+            "left": self.left,
         }
 
     def follow(self, generation: int = 1) -> int:
@@ -99,6 +128,7 @@ class Life:
             generation=generation,
             task_rows=self.contents[self.epoch][TASK_STORE],
             standby=self.task,
+            left=self.left,
             on_progress=seen.append,
         )
         try:
@@ -130,6 +160,82 @@ def test_a_standby_that_follows_some_commits_and_is_promoted_equals_the_lost_sto
     assert found == life.contents[life.epoch]
     assert source.startswith(f"standby of 1.{followed} " if followed else ("snapshot", "changelog"))
     assert sorted(entry.name for entry in life.task.iterdir()) == [".standby.lock", "instance-1"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_task_has_left_follows_as_a_standby_without_what_was_not_committed(tmp_path, seed):
+    """It is of no use only if it lacks the commit of when the task left, as after more epochs than it knows of."""
+    life = Life(tmp_path, random.Random(seed))
+    life.run(life.rng.randrange(4))
+    if life.rng.random() < 0.3:
+        life.publish()
+    has_heard, ahead = seed % 2 == 0, (0, 0, 1, 1, 3, 3)[seed % 6]
+    instance, left_at = life.leave(has_heard=has_heard, ahead=ahead), life.epoch
+    follows = life.rng.random() < 0.7
+    for _ in range(life.rng.randrange(3)):
+        life.run(life.rng.randrange(3))
+        if follows:
+            life.follow()
+    TaskStoreCache.close_all()
+    found, source = life.promoted()
+    assert found == life.contents[life.epoch]
+    is_used = has_heard or not ahead
+    assert instance.exists() == (not is_used)
+    if is_used and not follows:
+        assert source.startswith(f"standby of 1.{left_at} ")
+
+
+def test_what_a_task_has_left_loads_only_what_it_lacks(life):
+    life.run(6)
+    instance = life.leave(has_heard=False)
+    assert life.follow() == 0
+    life.run(1)
+    assert 0 < life.follow() < 60
+    assert not instance.exists()
+
+
+def test_with_a_standby_there_what_a_task_has_left_is_of_no_use(life):
+    life.run(3)
+    instance = life.leave()
+    left, life.left = life.left, None
+    assert life.follow() > 0
+    life.left = left
+    life.run(1)
+    life.follow()
+    found, _ = life.promoted()
+    assert found == life.contents[life.epoch]
+    assert instance.exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "in doubt", "a newer driver's"])
+def test_what_a_task_has_left_is_not_used_unless_it_can_be_trusted(life, damage):
+    life.run(3)
+    instance = life.leave()
+    if damage == "cut":
+        (instance / "data.mdb").write_bytes((instance / "data.mdb").read_bytes()[:4096])
+    elif damage == "gone":
+        shutil.rmtree(instance)
+    elif damage == "in doubt":
+        put_in_doubt(instance, Doubt(task=TASK, store="totals", difference="", found_at_s=0.0, found_by="a test"))
+    else:
+        with closing(TaskStore.open(instance, TASK, [])) as store:
+            store.settle(generation=2, expected=life.left.state, committed=life.left.state)
+    assert life.follow() > 0
+    found, source = life.promoted()
+    assert found == life.contents[life.epoch]
+    assert source.startswith("standby of 1.4 ")
+    assert instance.exists() == (damage != "gone")
+
+
+def test_what_was_in_memory_is_a_standby_on_the_disk(life):
+    life.run(3)
+    instance = life.leave()
+    place(instance, in_memory=True)
+    memory = (instance / "data.mdb").resolve()
+    assert life.follow() == 0
+    assert not memory.exists()
+    assert not (life.task / ".standby" / "data.mdb").is_symlink()
+    assert life.promoted()[0] == life.contents[life.epoch]
 
 
 def test_it_loads_only_what_it_lacks(life):
@@ -178,6 +284,28 @@ def test_killed_at_each_step_it_goes_on_or_begins_anew(life, owner, step, when, 
     given.write_bytes(pickle.dumps((life.arguments(1), owner, step, when)))
     done = subprocess.run([sys.executable, "-c", DIES, str(given)], check=False)
     assert done.returncode == (0 if (step, is_first) == ("built", False) else 9)
+    if life.rng.random() < 0.5:
+        life.follow()
+    found, _ = life.promoted()
+    assert found == life.contents[life.epoch]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("owner", "step"), [("TaskStore", "settle"), ("Standby", "_recycled"), ("TaskStore", "_stand_at")]
+)
+def test_killed_at_each_step_what_a_task_has_left_is_where_it_was_or_a_standby(life, owner, step, when):
+    life.run(3)
+    instance = life.leave(ahead=1)
+    life.run(2)
+    TaskStoreCache.close_all()
+    given = life.folder / "given"
+    given.write_bytes(pickle.dumps((life.arguments(1), owner, step, when)))
+    done = subprocess.run([sys.executable, "-c", DIES, str(given)], check=False)
+    assert done.returncode == 9
+    is_standby = (step, when) in {("_recycled", "after"), ("_stand_at", "before"), ("_stand_at", "after")}
+    assert (instance.exists(), (life.task / ".standby").exists()) == (not is_standby, is_standby)
     if life.rng.random() < 0.5:
         life.follow()
     found, _ = life.promoted()
