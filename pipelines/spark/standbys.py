@@ -41,7 +41,8 @@ class Standbys:
         for executor, tasks in self._chosen().items():
             if executor in busy or now_s < self._not_before[executor]:
                 continue
-            if requests := [self._request(task, executor, now_s) for task in tasks if _is_behind(task, executor)]:
+            behind = [task for task in tasks if self._home(task) != executor and _is_behind(task, executor)]
+            if requests := [self._request(task, executor, now_s) for task in behind]:
                 self._not_before[executor] = now_s + FOLLOW_EVERY_S
                 self._executor.start(executor, requests)
 

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.pipelines.spark.hosts import Hosts
 from tests.pipelines.spark.inline import InlineSlots, Place, Topics
 from tests.pipelines.spark.sales import application, expected, totals
 from weir.pipelines.assignment import ApplicationState, HighAvailabilityAssignor, TaskAssignment
@@ -24,7 +26,9 @@ from weir.pipelines.spark.assignors import Assignors
 from weir.pipelines.spark.spread import AHEAD_S, GAIN
 from weir.pipelines.spark.task import Standing, Task
 from weir.pipelines.tasks.plan import Receipt, TaskPlan
+from weir.state.changelog import standby
 from weir.state.commit.record import TaskCommit
+from weir.state.engine.task_store import TaskStore
 from weir.state.types import StateId, TaskId
 
 TASKS, JOINS_AFTER = 6, 5
@@ -66,7 +70,7 @@ def cluster(monkeypatch) -> Cluster:
     return cluster
 
 
-def place_of(tmp_path, **options) -> Place:
+def place_of(tmp_path, kind: type[Place] = Place, **options) -> Place:
     topics = Topics(
         {
             ("sales", partition): [
@@ -76,9 +80,7 @@ def place_of(tmp_path, **options) -> Place:
             for partition in range(TASKS)
         }
     )
-    return Place(
-        application(), topics, tmp_path, max_records=20, assignors=Assignors(probing_interval_s=0.0, **options)
-    )
+    return kind(application(), topics, tmp_path, max_records=20, assignors=Assignors(probing_interval_s=0.0, **options))
 
 
 def started(place: Place) -> tuple[driver.Driver, dict[TaskId, Task]]:
@@ -116,6 +118,70 @@ def test_a_task_whose_store_does_not_get_there_goes_on_where_it_is(tmp_path, clu
     assert len({request.task for request in place.standbys.waiting}) == 2, "as many as may be warmed up"
     assert place.restores.done == []
     assert {cluster.homes[task.slot] for task in tasks.values()} == {"1"}
+    assert totals(place) == expected(place)
+
+
+def test_what_tasks_have_left_is_their_standby_there_and_takes_them_back(tmp_path, cluster, monkeypatch):
+    """Once another executor has joined, half of the tasks go there, and it is lost once each has a standby where it
+    was: no standby is built there, and none is missing."""
+    place = place_of(tmp_path, Hosts, standby_replicas=1)
+    place.use(monkeypatch)
+    run, tasks = started(place)
+    built, lost, restore_task = list[str](), Event(), standby.restore_task
+
+    def noted(app_folder: object, folder: Path, *arguments: object, **options: object) -> TaskStore:
+        built.append(str(folder.relative_to(tmp_path)).partition("/")[0])
+        return restore_task(app_folder, folder, *arguments, **options)
+
+    def is_lost() -> bool:
+        gone = {task for task, *_ in cluster.moves}
+        if len(gone) == TASKS // 2 and all(at_rest(tasks[task].standbys.get("1")) for task in gone):
+            lost.set()
+        return lost.is_set()
+
+    monkeypatch.setattr(standby, "restore_task", noted)
+    monkeypatch.setattr(InlineSlots, "executors", lambda slots: ["1"] if is_lost() else cluster.executors())
+    monkeypatch.setattr(
+        InlineSlots, "lost", lambda slots: [slot for slot, at in enumerate(cluster.homes) if at == "2" and is_lost()]
+    )
+    run.run(Event(), until_caught_up=True)
+    assert set(built) == {"executor-2"}
+    there, back = place.restores.done[: TASKS // 2], place.restores.done[TASKS // 2 :]
+    assert {each.request.task for each in there} == {each.request.task for each in back}
+    assert [each.source[:13] for each in [*there, *back]] == ["standby of 1."] * TASKS
+    assert {cluster.homes[task.slot] for task in tasks.values()} == {"1"}
+    assert totals(place) == expected(place)
+
+
+def at_rest(standing: Standing | None) -> bool:
+    return standing is not None and not standing.is_left
+
+
+def test_a_task_goes_back_to_what_it_has_left_before_that_has_followed(tmp_path, cluster, monkeypatch):
+    place = place_of(tmp_path, Hosts)
+    place.use(monkeypatch)
+    run, tasks = started(place)
+    lost = Event()
+
+    def is_lost() -> bool:
+        if any(task.standbys.get("1") is not None for task in tasks.values()):
+            lost.set()
+        return lost.is_set()
+
+    monkeypatch.setattr(InlineSlots, "executors", lambda slots: ["1"] if is_lost() else cluster.executors())
+    monkeypatch.setattr(
+        InlineSlots, "lost", lambda slots: [slot for slot, at in enumerate(cluster.homes) if at == "2" and is_lost()]
+    )
+    run.run(Event(), until_caught_up=True)
+    assert {followed.request.executor for followed in place.standbys.done} == {"2"}
+    there, back = place.restores.done[:-1], place.restores.done[-1:]
+    assert back[0].request.task in {each.request.task for each in there}
+    assert [each.source[:13] for each in [*there, *back]] == ["standby of 1."] * (len(there) + 1)
+    assert (
+        not place.folder_on("1")
+        .joinpath(place.name_of(str(back[0].request.task)), back[0].request.left.instance)
+        .exists()
+    )
     assert totals(place) == expected(place)
 
 
