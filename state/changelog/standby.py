@@ -27,8 +27,8 @@ def follow(
     left: Left | None = None,
 ) -> int:
     """Bring the standby in a task's folder to the task's part of the commit ``through``; returns how many rows were
-    loaded. One that is not there, cannot follow or is to begin ``anew`` begins with the instance that is ``left`` there,
-    or is built as a restore does.
+    loaded. One that is not there, cannot follow or is to begin ``anew`` begins with the instance that is ``left``
+    there, or is built as a restore does.
 
     Killed at any point, it leaves a standby at an older commit, or none; what is left is where it was, or the standby.
 
