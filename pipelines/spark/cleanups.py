@@ -1,13 +1,14 @@
-"""The clean-up of local state on the executors of a cluster: instances that no assignment has needed for a while.
+"""The clean-up of local state on the executors of a cluster: what no assignment has needed for a while.
 
-Executors keep the stores of tasks that have gone elsewhere, since these may come back. Now and then, a job on each
-removes what is too old (``weir.state.engine.cleanup``), and what its quarantine has beyond the limits.
+Executors keep the stores and standbys of tasks that have gone elsewhere, since these may come back. Now and then, a job
+on each removes what is too old (``weir.state.engine.cleanup``), and what its quarantine has beyond the limits.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ from weir.state.commit.protocol import newest_commit
 from weir.state.engine.cleanup import clean_up
 from weir.state.engine.instances import instance_folder
 from weir.state.engine.quarantine import clean
+from weir.state.engine.standby import standby_folder
 from weir.state.storage.places import folder_at
 from weir.state.types import TaskId
 
@@ -45,6 +47,8 @@ class CleanUpRequest:
     instances: Mapping[str, str]
     """By the stored name of each task, the instance that it has; wherever it runs, since executors may share a
     folder."""
+    standbys: Collection[str]
+    """The stored names of the tasks of which executors on its host keep standbys."""
     generation: int
     keeps: Keeps
 
@@ -64,7 +68,7 @@ def carry_out(settings: WorkerSettings, request: CleanUpRequest, now_s: float) -
             for names in (request.instances, committed)
             for name, instance in names.items()
             if instance
-        }
+        } | {standby_folder(state_folder / name) for name in request.standbys}
 
     removed = clean_up(
         state_folder, needed, generation=request.generation, delay_s=request.keeps.unneeded_s, now_s=now_s
@@ -95,22 +99,28 @@ class CleanUps:
         self._jobs: dict[str, BackgroundJobs[str]] = {}
         self._not_before = time.monotonic() + EVERY_S
 
-    def begin_due(self, instances: Mapping[str, str], generation: int) -> None:
+    def begin_due(self, instances: Mapping[str, str], standbys: Mapping[str, Collection[str]], generation: int) -> None:
         """Begin, if it is time, on all executors that are not at it; call it right after a commit. While a task
-        restores, what is being built would not be known to be needed."""
+        restores, what is being built would not be known to be needed. ``standbys`` are those that each executor
+        keeps."""
         self._take_up()
         now_s = time.monotonic()
         if self._keeps is None or now_s < self._not_before:
             return
         self._not_before = now_s + EVERY_S
-        for executor in self._slots.executors():
+        homes = {executor: self._slots.executor_at(executor) for executor in self._slots.executors()}
+        of_hosts = defaultdict[str, set[str]](set)
+        for executor, home in homes.items():
+            if home is not None:
+                of_hosts[home.host].update(standbys.get(executor, ()))
+        for executor, home in homes.items():
             jobs = self._jobs.setdefault(executor, BackgroundJobs[str](self._context, POOL))
-            home = self._slots.executor_at(executor)
             if jobs.is_at_work or home is None:
                 continue
             request = CleanUpRequest(
                 executor=executor,
                 instances=instances,
+                standbys=of_hosts[home.host],
                 generation=generation,
                 keeps=self._keeps,
             )

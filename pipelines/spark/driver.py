@@ -205,7 +205,8 @@ class Driver:
         )
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
         self._assigning = Assigning(coordinator, spec.assignors, spec.costs)
-        self._standbys = Standbys(coordinator, executors.standbys, self._assigning)
+        kept_s = math.inf if spec.keeps is None else spec.keeps.unneeded_s
+        self._standbys = Standbys(coordinator, executors.standbys, self._assigning, kept_s)
         self._queries = executors.queries
         self._clean_up = executors.clean_up
         application = coordinator.application
@@ -550,7 +551,7 @@ class Driver:
         self._snapshots.begin_due()
         self._standbys.begin_due()
         if (instances := self._coordinator.settled_instances) is not None:
-            self._clean_up.begin_due(instances, self._coordinator.generation)
+            self._clean_up.begin_due(instances, self._standbys.kept(), self._coordinator.generation)
 
     def _asked_to_confirm(self, apart_from: Collection[str] = ()) -> Callable[[], None]:
         """Ask the brokers what ``TopicWatch.confirm`` asks; what is returned waits for the answer, and raises what that

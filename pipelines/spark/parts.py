@@ -208,16 +208,16 @@ READ_FROM_DISK: QueryExecutor = _ReadFromDisk()
 class CleanUp(Protocol):
     """What cleans up on executors; implemented by ``weir.pipelines.spark.cleanups.CleanUps``."""
 
-    def begin_due(self, instances: Mapping[str, str], generation: int) -> None:
+    def begin_due(self, instances: Mapping[str, str], standbys: Mapping[str, Collection[str]], generation: int) -> None:
         """Begin, if it is time; call it right after a commit, while no task restores. ``instances`` are those that
-        tasks have, by their stored names."""
+        tasks have, by their stored names, ``standbys`` the names of those of which each executor keeps one."""
         ...
 
 
 class _NothingToCleanUp:
     """On a single host the start puts aside what is not needed."""
 
-    def begin_due(self, instances: Mapping[str, str], generation: int) -> None:
+    def begin_due(self, instances: Mapping[str, str], standbys: Mapping[str, Collection[str]], generation: int) -> None:
         pass
 
 

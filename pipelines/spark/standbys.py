@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from weir.pipelines.assignment.contract import task_order
 from weir.pipelines.spark.assigning import Assigning
@@ -29,16 +30,22 @@ PAUSE_S = 10.0
 class Standbys:
     """Has standbys follow, and notes on each task where it has some."""
 
-    def __init__(self, coordinator: Coordinator, executor: StandbyExecutor, assigning: Assigning) -> None:
-        self._coordinator, self._executor, self._assigning = coordinator, executor, assigning
+    def __init__(
+        self, coordinator: Coordinator, executor: StandbyExecutor, assigning: Assigning, kept_s: float
+    ) -> None:
+        """``kept_s`` is how long executors keep what no assignment needs."""
+        self._coordinator, self._executor, self._assigning, self._kept_s = coordinator, executor, assigning, kept_s
         self._not_before = defaultdict[str, float](float)
 
     def begin_due(self) -> None:
         """Have those follow that are behind, if nothing is uncommitted, as right after a commit."""
         if self._coordinator.has_uncommitted:
             return
+        if (chosen := self._chosen()) is None:
+            return
         now_s, busy = time.monotonic(), self._executor.busy
-        for executor, tasks in self._chosen().items():
+        self._forget_unneeded(chosen, now_s)
+        for executor, tasks in chosen.items():
             if executor in busy or now_s < self._not_before[executor]:
                 continue
             behind = [task for task in tasks if self._home(task) != executor and _is_behind(task, executor)]
@@ -64,14 +71,34 @@ class Standbys:
                     state=request.commit.state, at_s=request.at_s, logged=request.logged
                 )
 
-    def _chosen(self) -> dict[str, list[Task]]:
-        """By executor, the tasks of which it is to keep a standby, for good or until the task moves there."""
-        found = defaultdict[str, list[Task]](list)
-        if (assignment := self._assigning.current()) is not None:
-            for executor, given in assignment.executors.items():
-                if tasks := sorted(given.warm_up | given.standby, key=task_order):
-                    found[executor] = [self._coordinator.tasks[task] for task in tasks]
-        return found
+    def kept(self) -> dict[str, list[str]]:
+        """By executor, the stored names of the tasks of which it is to keep a standby; while nobody is asked, of those
+        of which it has one."""
+        if (chosen := self._chosen()) is None:
+            chosen = {}
+            for task in self._coordinator.tasks.values():
+                for executor in task.standbys:
+                    chosen.setdefault(executor, []).append(task)
+        name_of = self._coordinator.application.topology.task_name
+        return {executor: [name_of(task.id) for task in tasks] for executor, tasks in chosen.items()}
+
+    def _forget_unneeded(self, chosen: Mapping[str, Sequence[Task]], now_s: float) -> None:
+        """Count no longer on what the clean-up may remove soon."""
+        wanted = {executor: {task.id for task in tasks} for executor, tasks in chosen.items()}
+        for task in self._coordinator.tasks.values():
+            for executor, standing in [*task.standbys.items()]:
+                if now_s - standing.at_s > self._kept_s and task.id not in wanted.get(executor, ()):
+                    del task.standbys[executor]
+
+    def _chosen(self) -> dict[str, list[Task]] | None:
+        """By executor, the tasks of which it is to keep a standby, for good or until the task moves there; None while
+        nobody can be chosen."""
+        if (assignment := self._assigning.current()) is None:
+            return None
+        return {
+            executor: [self._coordinator.tasks[task] for task in sorted(given.warm_up | given.standby, key=task_order)]
+            for executor, given in assignment.executors.items()
+        }
 
     def _home(self, task: Task) -> str:
         return self._coordinator.slots.executor_of(task.slot)

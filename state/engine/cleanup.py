@@ -1,8 +1,8 @@
-"""Removes instances that no assignment has needed for a while: of tasks that other executors have since.
+"""Removes instances and standbys that no assignment has needed for a while: of tasks that other executors have since.
 
-The first look marks such an instance with a file in it, and only a later look removes it, so each has two chances to be
-found needed. It goes by way of the quarantine, which puts a newer driver's instance back (PROTOCOL 20). What is in
-quarantine already is left to its limits.
+The first look marks such a folder with a file, and only a later look removes it, so each has two chances to be found
+needed. An instance goes by way of the quarantine, which puts a newer driver's instance back (PROTOCOL 20), a standby
+while nobody else may use it (PROTOCOL 42). What is in quarantine already is left to its limits.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from weir.state.engine.doubts import clear_doubt
 from weir.state.engine.instances import instances, noted_generation
 from weir.state.engine.quarantine import discard, is_open, quarantine
+from weir.state.engine.standby import StandbyError, standby_of, standbys, unneeded_mark
 from weir.state.errors import FencedStoreError
 
 UNNEEDED = "unneeded"
@@ -28,21 +29,33 @@ def clean_up(
     delay_s: float,
     now_s: float,
 ) -> list[Path]:
-    """Remove the instances below an application's state folder that have been marked for ``delay_s``, and mark those
-    that are not needed now; returns those that were removed.
+    """Remove the instances and standbys below an application's state folder that have been marked for ``delay_s``, and
+    mark those that are not needed now; returns those that were removed.
 
-    ``needed`` is asked at once, and again before each removal. An instance stays that a newer generation uses, or that
-    a process has open. Killed at any point, it leaves an instance where it was, or in quarantine.
+    ``needed`` is asked at once, and again before each removal. A folder stays that a newer generation uses, or that a
+    process has open. Killed at any point, it leaves an instance where it was, or in quarantine, and a standby or none.
     """
     removed, wanted = list[Path](), needed()
+
+    def is_due(folder: Path, mark: Path) -> bool:
+        if folder in wanted or noted_generation(folder) > generation or is_open(folder):
+            mark.unlink(missing_ok=True)
+            return False
+        if not mark.exists():
+            mark.touch()
+            return False
+        return now_s - mark.stat().st_mtime >= delay_s and folder not in needed()
+
     for folder in instances(state_folder):
-        mark = folder / UNNEEDED
         with suppress(FileNotFoundError):  # somebody else was quicker
-            if folder in wanted or noted_generation(folder) > generation or is_open(folder):
-                mark.unlink(missing_ok=True)
-            elif not mark.exists():
-                mark.touch()
-            elif now_s - mark.stat().st_mtime >= delay_s and folder not in needed() and _remove(folder, generation):
+            if is_due(folder, folder / UNNEEDED) and _remove(folder, generation):
+                removed.append(folder)
+    for folder in standbys(state_folder):
+        with suppress(FileNotFoundError, StandbyError):
+            if is_due(folder, mark := unneeded_mark(folder)):
+                with standby_of(folder.parent) as standby:
+                    mark.unlink()  # unless it has been used since
+                    standby.remove()
                 removed.append(folder)
     return removed
 

@@ -28,7 +28,7 @@ from weir.state.engine.views import NewestView, open_reader
 from weir.state.errors import StateError, TaskCorruptedError
 from weir.state.types import IsolationLevel, StateId
 
-_FOLDER, _NEW, _LOCK = ".standby", ".standby-new", ".standby.lock"
+_FOLDER, _NEW, _LOCK, _UNNEEDED = ".standby", ".standby-new", ".standby.lock", ".standby.unneeded"
 _FOLLOWS = "follows"
 """A file in its folder while rows are loaded: of a standby that has it, nobody knows what it holds."""
 _LOOK_S = 0.05
@@ -47,6 +47,23 @@ class Left:
     instance: str
     state: StateId
     """The task's state as of that commit."""
+
+
+def standby_folder(task: Path) -> Path:
+    """The folder of the standby in a task's folder."""
+    return task / _FOLDER
+
+
+def standbys(state_folder: Path) -> Iterator[Path]:
+    """The folders of the standbys in an application's tasks, those included that were never finished."""
+    yield from sorted(
+        {standby_folder(found.parent) for name in (_FOLDER, _NEW) for found in state_folder.glob(f"*/{name}")}
+    )
+
+
+def unneeded_mark(folder: Path) -> Path:
+    """The file beside a standby's folder since whose time nobody has needed the standby."""
+    return folder.with_name(_UNNEEDED)
 
 
 @contextmanager
@@ -96,7 +113,7 @@ class Standby:
 
     def __init__(self, task: Path) -> None:
         self._task, self._folder, self.new = task, task / _FOLDER, task / _NEW
-        """``new`` is where one is built."""
+        """``new`` is where one is built, or removed."""
 
     def opened(
         self, task_id: str, stores: Sequence[str], generation: int, through: StateId, left: Left | None = None
@@ -104,6 +121,7 @@ class Standby:
         """Its store, which ``generation`` can trust and which can follow to the commit ``through``; else what is
         ``left``, which becomes the standby. None if neither can be used; a standby that cannot is removed."""
         shutil.rmtree(self.new, ignore_errors=True)  # of a process that died
+        unneeded_mark(self._folder).unlink(missing_ok=True)
         store = self._trusted(task_id, stores, generation, through)
         if store is None and left is not None and self._recycled(left, task_id, stores, generation):
             store = self._trusted(task_id, stores, generation, through)
@@ -165,4 +183,8 @@ class Standby:
         self._folder.rename(instance)
 
     def remove(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """It is gone at once: a kill leaves nothing that could be taken for a standby."""
+        shutil.rmtree(self.new, ignore_errors=True)
+        if self._folder.is_dir():
+            self._folder.rename(self.new)
+            shutil.rmtree(self.new, ignore_errors=True)

@@ -13,14 +13,18 @@ import pytest
 from tests.pipelines.spark.away import put_away, put_back
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
+from weir.infra.spark.executors import Executor
 from weir.pipelines.spark import cleanups
 from weir.pipelines.spark.cleanups import CleanUpRequest, CleanUps, carry_out, run_clean_up
 from weir.pipelines.spark.parts import Keeps
+from weir.pipelines.spark.standby_jobs import FollowRequest, bring
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine import instances as module
 from weir.state.engine.cleanup import UNNEEDED
 from weir.state.engine.quarantine import QuarantineLimits, quarantine
+from weir.state.engine.standby import standby_folder, unneeded_mark
+from weir.state.types import TaskId
 
 KEEPS = Keeps(unneeded_s=600.0, quarantine=QuarantineLimits(max_age_s=1e9, max_bytes=1 << 40))
 LATER_S = 10_000.0
@@ -40,7 +44,7 @@ def worker(place) -> WorkerSettings:
 def request(place: Place) -> CleanUpRequest:
     newest = newest_commit(place.warehouse, place.application.id)
     names = {name: task.instance for name, task in newest.tasks.items()}
-    return CleanUpRequest(executor="1", instances=names, generation=newest.generation, keeps=KEEPS)
+    return CleanUpRequest(executor="1", instances=names, standbys=[], generation=newest.generation, keeps=KEEPS)
 
 
 def left_behind(place: Place) -> None:
@@ -98,6 +102,33 @@ def test_the_quarantine_of_an_executor_is_kept_within_its_limits(place, worker):
     assert carry_out(worker, asked, moved.stat().st_mtime + LATER_S) == f"{place.name_of('0_1')}/quarantine/before"
 
 
+def test_a_standby_that_an_executor_is_no_longer_to_keep_goes_after_the_delay(place, worker):
+    """Of a run that is over, too."""
+    place.run()
+    kept, unneeded = [standby_folder(place.state_of(task)) for task in ("0_0", "0_1")]
+    newest = newest_commit(place.warehouse, place.application.id)
+    for task in (TaskId(0, 0), TaskId(0, 1)):
+        commit = newest.tasks[place.name_of(str(task))]
+        followed = FollowRequest(
+            task=task,
+            executor="1",
+            commit=commit,
+            through=newest.state_id,
+            generation=newest.generation,
+            at_s=0.0,
+            logged=0,
+            anew=True,
+            distrusts=0,
+        )
+        assert bring(place.application, place.settings, followed).error == ""
+    asked = replace(request(place), standbys=[kept.parent.name])
+    assert carry_out(worker, asked, 0.0) == ""
+    os.utime(unneeded_mark(unneeded), (0.0, 0.0))
+    assert carry_out(worker, asked, 599.0) == ""
+    assert carry_out(worker, asked, 600.0) == f"{unneeded.parent.name}/{unneeded.name}"
+    assert (kept.is_dir(), unneeded.is_dir()) == (True, False)
+
+
 def test_elsewhere_than_on_its_executor_a_job_removes_nothing(place, worker, monkeypatch):
     monkeypatch.setattr(cleanups, "executor_id", lambda: "2")
     place.run()
@@ -122,7 +153,8 @@ def test_each_executor_is_looked_through_now_and_then_but_not_while_a_task_resto
 
     monkeypatch.setattr(cleanups, "BackgroundJobs", Jobs)
     monkeypatch.setattr(cleanups, "EVERY_S", 0.0)
-    slots = SimpleNamespace(executors=lambda: ["1", "2"], executor_at=lambda executor: executor)
+    hosts = {"1": "a", "2": "b", "3": "a"}
+    slots = SimpleNamespace(executors=lambda: [*hosts], executor_at=lambda each: Executor(id=each, host=hosts[each]))
     place.run()
     coordinator = place.driver()._coordinator
     task = next(iter(coordinator.tasks.values()))
@@ -132,8 +164,8 @@ def test_each_executor_is_looked_through_now_and_then_but_not_while_a_task_resto
     put_back(task)
     instances = coordinator.settled_instances
     assert instances is not None
-    clean_up.begin_due(instances, coordinator.generation)
-    assert [each.executor for each in begun] == ["1", "2"]
+    clean_up.begin_due(instances, {"1": ["x"], "2": ["y"]}, coordinator.generation)
+    assert [(each.executor, each.standbys) for each in begun] == [("1", {"x"}), ("2", {"y"}), ("3", {"x"})]
     assert begun[0].instances == {place.name_of(str(each.id)): each.instance for each in coordinator.tasks.values()}
-    CleanUps(None, worker, slots, None).begin_due(instances, 1)  # type: ignore[arg-type]
-    assert len(begun) == 2
+    CleanUps(None, worker, slots, None).begin_due(instances, {}, 1)  # type: ignore[arg-type]
+    assert len(begun) == 3

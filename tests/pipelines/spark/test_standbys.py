@@ -6,6 +6,7 @@ Both executors are this process, and have one folder; which of them a slot is on
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -187,6 +188,23 @@ def test_standbys_follow_commits_with_what_is_new(place, cluster):
     assert {each.request.executor for each in place.standbys.done} == {"2"}
     assert len(later) > 2
     assert summary.records_in == 400
+
+
+def test_what_no_assignment_needs_is_counted_on_for_as_long_as_executors_keep_it(place, cluster, monkeypatch):
+    monkeypatch.setattr(InlineSlots, "executors", lambda slots: ["1", "2", "3"])
+    run = place.driver()
+    run.run(Event(), until_caught_up=True)
+    task = next(iter(run._coordinator.tasks.values()))
+    (chosen,) = task.standbys
+    (other,) = {"2", "3"} - {chosen}
+    follows = standbys.Standbys(run._coordinator, place.standbys, run._assigning, kept_s=60.0)
+    for age_s, are_left in ((59.0, {chosen, other}), (61.0, {chosen})):
+        standing = replace(task.standbys[chosen], at_s=time.monotonic() - age_s)
+        task.standbys |= {chosen: standing, other: standing}
+        follows.begin_due()
+        assert task.standbys.keys() == are_left
+    name = place.name_of(str(task.id))
+    assert [executor for executor, names in follows.kept().items() if name in names] == [chosen]
 
 
 def test_a_task_in_doubt_is_not_restored_from_a_standby_which_begins_anew(place, cluster):

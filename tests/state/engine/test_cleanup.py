@@ -17,7 +17,9 @@ from weir.state.engine import cleanup
 from weir.state.engine.cleanup import UNNEEDED, clean_up
 from weir.state.engine.environment import IDENTITY
 from weir.state.engine.instances import instances, note_generation
+from weir.state.engine.standby import standby_of, standbys, unneeded_mark
 from weir.state.engine.task_store import TaskStore
+from weir.state.types import StateId
 
 DELAY_S = 600.0
 NAMES = "0_0/a", "0_0/b", "0_1/a"
@@ -85,6 +87,56 @@ def test_what_a_process_has_open_stays(tmp_path):
         assert look(tmp_path, set(), 2 * DELAY_S) == set()
     assert look(tmp_path, set(), 2 * DELAY_S) == set(), "it counts from then on"
     assert look(tmp_path, set(), 4 * DELAY_S) == {"0_0/a"}
+
+
+def test_a_standby_goes_by_the_same_rules_unless_it_has_been_used_since(tmp_path):
+    for task in ("0_0", "0_1", "0_2"):
+        with standby_of(tmp_path / task) as standby:
+            TaskStore.create(standby.new, task, ["a"]).close()
+            standby.built()
+    with standby_of(tmp_path / "0_3") as standby:
+        TaskStore.create(standby.new, "0_3", ["a"]).close()  # and dies
+    note_generation(tmp_path / "0_2/.standby", 3)
+
+    def look_at(now_s: float, needed: str) -> set[str]:
+        wanted = {tmp_path / needed}
+        removed = clean_up(tmp_path, lambda: wanted, generation=2, delay_s=DELAY_S, now_s=now_s)
+        return {str(folder.relative_to(tmp_path)) for folder in removed}
+
+    def mark(now_s: float) -> None:
+        for folder in standbys(tmp_path):
+            if unneeded_mark(folder).exists():
+                os.utime(unneeded_mark(folder), (now_s, now_s))
+
+    assert look_at(0.0, "0_0/.standby") == set()
+    mark(0.0)
+    assert look_at(DELAY_S - 1, "0_0/.standby") == set()
+    with standby_of(tmp_path / "0_1") as standby:
+        assert look_at(DELAY_S, "0_0/.standby") == {"0_3/.standby"}, "the other one is being brought to a commit"
+        standby.opened("0_1", ["a"], 1, StateId(1, 1))
+    assert {str(folder.relative_to(tmp_path)) for folder in standbys(tmp_path)} == {"0_0/.standby", "0_2/.standby"}
+    assert list(tmp_path.glob("*/*.unneeded")) == []
+
+
+def test_a_standby_is_removed_at_once_whenever_that_is_cut_short(tmp_path, monkeypatch):
+    """Half of one is never taken for a standby, not even if the file goes first that says that rows are missing."""
+
+    def dying(folder: Path, **options: object) -> None:
+        if folder.exists():
+            (folder / "follows").unlink()
+            raise KilledError
+
+    with standby_of(tmp_path / "0_0") as standby:
+        TaskStore.create(standby.new, "0_0", ["a"]).close()
+        standby.built()
+    monkeypatch.setattr(shutil, "rmtree", dying)
+    with pytest.raises(KilledError), standby_of(tmp_path / "0_0") as standby, standby.following():
+        raise OSError
+    monkeypatch.undo()
+    assert not (tmp_path / "0_0/.standby").exists()
+    with standby_of(tmp_path / "0_0") as standby:
+        assert standby.opened("0_0", ["a"], 0, StateId(1, 1)) is None
+    assert list(standbys(tmp_path)) == []
 
 
 @pytest.mark.parametrize("step", ["is_open", "quarantine", "discard", "clear_doubt"])
