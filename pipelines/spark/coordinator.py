@@ -127,7 +127,9 @@ class Coordinator:
         self.assignments = Assignments(self.tasks, slots)
         self.whereabouts = Whereabouts(self.tasks, slots, self.metrics, self.assignments, forget=self._forget)
         self.generation = self.epoch = self.commits = 0
-        self.committed_id = StateId(0, 0)
+        self.committed_id, self.committed_at_ms = StateId(0, 0), 0
+        self.continues: int | None = None
+        """The generation that made the newest commit before this one, if the program is the same."""
         self._has_uncommitted = False
         self._stages, self._meetings = _stages(application), _meetings(application)
         self._stalls = Stalls(application.max_source_wait)
@@ -182,7 +184,7 @@ class Coordinator:
         # Again, now under the claim: another driver may have committed meanwhile.
         change = admit(application, folder, record, source_counts, accept_state_loss)
         if record is not None:
-            self.epoch, self.committed_id = record.epoch, record.state_id
+            self.epoch, self.committed_id, self.committed_at_ms = record.epoch, record.state_id, record.at_ms
             read = {*topology.topics(), *(table.source.topic for table in topology.global_tables)}
             left = {topic: each.topic_id for topic, each in record.topics.items() if topic in read}
             self.topic_ids = {**{topic: found for topic, found in left.items() if found}, **record.topic_ids}
@@ -195,6 +197,8 @@ class Coordinator:
                 state=StateId(self.generation, self.epoch + 1),
             )
             self._form = committed_form(topology, record, change)
+            if not change.is_other_topology and self._form == record.topology:
+                self.continues = record.generation
         empty = set() if change is None else {*change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT)}
         for task_id in ids:
             sub_topology = topology.sub_topology(task_id.sub_topology)
@@ -604,7 +608,7 @@ class Coordinator:
         replaced = [snapshot for task in self.tasks.values() if (snapshot := task.settled()) is not None]
         self._patiently(lambda: remove_blobs(self._blobs, passed))
         self._patiently(lambda: remove_snapshots(self._blobs.parent, replaced))
-        self.committed_id, self._has_uncommitted = record.state_id, False
+        self.committed_id, self.committed_at_ms, self._has_uncommitted = record.state_id, record.at_ms, False
         self._listed = {blob.path for blob in record.pending_blobs}
         self.commits += 1
         self._on_commit(

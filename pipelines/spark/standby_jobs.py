@@ -34,6 +34,10 @@ class FollowRequest:
     commit: TaskCommit
     through: StateId
     generation: int
+    at_ms: int
+    """When that commit was made, by its row."""
+    before: int | None = None
+    """The generation whose standbys go on, as everything else does of it; None if there is none."""
     at_s: float
     """When that was the newest commit, by the driver's monotonic clock."""
     logged: int
@@ -71,7 +75,9 @@ def bring(application: Application, settings: TaskSettings, request: FollowReque
             request.through,
             generation=request.generation,
             task_rows=task_rows(request.commit.positions, request.commit.clocks),
+            at_ms=request.at_ms,
             anew=request.anew,
+            before=request.before,
             left=request.left,
         )
     except Exception as error:

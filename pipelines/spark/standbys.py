@@ -110,6 +110,8 @@ class Standbys:
             commit=task.to_commit(),
             through=self._coordinator.committed_id,
             generation=self._coordinator.generation,
+            at_ms=self._coordinator.committed_at_ms,
+            before=None if task.distrusts else self._coordinator.continues,
             at_s=at_s,
             logged=task.logged,
             anew=executor not in task.standbys,

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from weir.state.changelog.reading import TaskChangelog
 from weir.state.changelog.restore import RestoreProgress, caught_up, restore_task
+from weir.state.commit.log import COMMITS, time_of
 from weir.state.commit.record import TaskCommit
-from weir.state.engine.standby import READING_S, Left, standby_of
+from weir.state.engine.standby import READING_S, Left, Reached, Standby, standby_of
 from weir.state.storage.places import Place
 from weir.state.types import StateId, StoreSpec
 
@@ -23,12 +24,18 @@ def follow(
     *,
     generation: int,
     task_rows: Sequence[tuple[bytes, bytes]],
+    at_ms: int,
     anew: bool = False,
+    before: int | None = None,
     left: Left | None = None,
 ) -> int:
     """Bring the standby in a task's folder to the task's part of the commit ``through``; returns how many rows were
     loaded. One that is not there, cannot follow or is to begin ``anew`` begins with the instance that is ``left``
     there, or is built as a restore does.
+
+    ``at_ms`` is when the commit was made, by its row. ``before`` is the generation of which this one continues
+    everything: a standby that it has brought to one of its commits goes on even where it is to begin ``anew``, as long
+    as the task is in the same instance as then, which it is not if its copies turned out to be no good.
 
     Killed at any point, it leaves a standby at an older commit, or none; what is left is where it was, or the standby.
 
@@ -42,9 +49,10 @@ def follow(
         loaded = progress.rows
 
     with standby_of(task, READING_S) as standby:
-        if anew:
+        if anew and not (before is not None and _continues(standby, app_folder, before, commit.instance)):
             standby.remove()
-        store = standby.opened(task_id, names, generation, through, left)
+        reached = Reached(commit=through, at_ms=at_ms, instance=commit.instance)
+        store = standby.opened(task_id, names, generation, through, left, before)
         tails = list[TaskChangelog]()
         if store is not None:
             base = store.base
@@ -58,6 +66,7 @@ def follow(
                 store = None
             elif base == commit.state:
                 store.close()
+                standby.note(reached)
                 return 0
         if store is None:
             restore_task(
@@ -72,6 +81,7 @@ def follow(
                 on_progress=on_progress,
             ).close()
             standby.built()
+            standby.note(reached)
             return loaded
         with standby.following():
             caught_up(
@@ -86,4 +96,15 @@ def follow(
                 source="standby",
                 on_progress=on_progress,
             ).close()
+            standby.note(reached)
     return loaded
+
+
+def _continues(standby: Standby, app_folder: Place, before: int, instance: str) -> bool:
+    """Whether a standby belongs to this log, and to the task as the generation ``before`` has left it."""
+    reached = standby.reached
+    return (
+        reached is not None
+        and (reached.commit.generation, reached.instance) == (before, instance)
+        and time_of(app_folder / COMMITS.name, reached.commit) == reached.at_ms
+    )

@@ -28,7 +28,7 @@ from weir.state.errors import DamagedFileError, FormatVersionError
 from weir.state.frames import framed, picked
 from weir.state.storage.contract import Folder
 from weir.state.storage.places import Place, folder_at, is_table
-from weir.state.types import FileEntry, TableSpec
+from weir.state.types import FileEntry, StateId, TableSpec
 
 COMMITS = TableSpec(
     name="_commits",
@@ -115,6 +115,18 @@ def commits_above(place: Place, files: pl.DataFrame, version: int) -> Iterator[C
     for record in _commits_among(folder, found.iter_rows()):
         if record.state_id.version > version:
             yield record
+
+
+def time_of(place: Place, commit: StateId) -> int | None:
+    """When a commit was made, in milliseconds of Unix time; None if the log in ``place`` has none of this id."""
+    of_commit = (pl.col("generation") == commit.generation) & (pl.col("epoch") == commit.epoch)
+    around = pl.lit(commit.epoch).is_between(pl.col("min.epoch"), pl.col("max.epoch"))
+    paths = files_of_log(place).filter(around)["path"].to_list()
+    if not paths:
+        return None
+    with naming_damage(folder_at(place), paths):
+        rows = scan_as_written(place, paths).filter(of_commit & (pl.col("kind") == "commit")).select("at").collect()
+    return int(rows["at"].dt.epoch("ms")[0]) if rows.height else None
 
 
 def commit_times(table: DeltaTable) -> pl.DataFrame:

@@ -3,8 +3,8 @@
 A standby is the folder ``.standby`` below the task's, which is no instance: nobody runs epochs on it, and only queries
 that say so read it. It begins with the instance that the task has left there, or as a restore does, from a snapshot or
 from the changelogs, and goes on by the changelogs' rows since. A restore takes it over where it is
-(``weir.state.changelog.restore``). It is trusted only in the generation that made it: a later one may have other
-columns, or rows that a backfill has put in. Choosing its executor belongs to the driver.
+(``weir.state.changelog.restore``). It is trusted only in the generation that made it, or that goes on with it: another
+one may have other columns, or rows that a backfill has put in. Choosing its executor belongs to the driver.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import msgspec
+
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import Settlement
 from weir.state.engine.doubts import doubt_of
+from weir.state.engine.environment import replace_file
 from weir.state.engine.in_memory import place
 from weir.state.engine.instances import instance_folder
 from weir.state.engine.task_store import TaskStore
@@ -31,6 +34,7 @@ from weir.state.types import IsolationLevel, StateId
 _FOLDER, _NEW, _LOCK, _UNNEEDED = ".standby", ".standby-new", ".standby.lock", ".standby.unneeded"
 _FOLLOWS = "follows"
 """A file in its folder while rows are loaded: of a standby that has it, nobody knows what it holds."""
+_REACHED = "reached.json"
 _LOOK_S = 0.05
 READING_S = 1.0
 """How long a query and what brings a standby to a commit wait for each other at most; a query takes it for a moment."""
@@ -47,6 +51,20 @@ class Left:
     instance: str
     state: StateId
     """The task's state as of that commit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """The commit that a standby was brought to last."""
+
+    commit: StateId
+    at_ms: int
+    """When it was made, by its row of the commit log: commits of another log may have the same id."""
+    instance: str
+    """That of the task then."""
+
+
+_REACHED_FILES = msgspec.json.Decoder(Reached)
 
 
 def standby_folder(task: Path) -> Path:
@@ -116,18 +134,27 @@ class Standby:
         """``new`` is where one is built, or removed."""
 
     def opened(
-        self, task_id: str, stores: Sequence[str], generation: int, through: StateId, left: Left | None = None
+        self,
+        task_id: str,
+        stores: Sequence[str],
+        generation: int,
+        through: StateId,
+        left: Left | None = None,
+        before: int | None = None,
     ) -> TaskStore | None:
-        """Its store, which ``generation`` can trust and which can follow to the commit ``through``; else what is
-        ``left``, which becomes the standby. None if neither can be used; a standby that cannot is removed."""
+        """Its store, which ``generation`` can trust, or has from the generation ``before``, and which can follow to the
+        commit ``through``; else what is ``left``, which becomes the standby. None if neither can be used; a standby
+        that cannot is removed."""
         shutil.rmtree(self.new, ignore_errors=True)  # of a process that died
         unneeded_mark(self._folder).unlink(missing_ok=True)
-        store = self._trusted(task_id, stores, generation, through)
+        store = self._trusted(task_id, stores, generation, through, before)
         if store is None and left is not None and self._recycled(left, task_id, stores, generation):
-            store = self._trusted(task_id, stores, generation, through)
+            store = self._trusted(task_id, stores, generation, through, None)
         return store
 
-    def _trusted(self, task_id: str, stores: Sequence[str], generation: int, through: StateId) -> TaskStore | None:
+    def _trusted(
+        self, task_id: str, stores: Sequence[str], generation: int, through: StateId, before: int | None
+    ) -> TaskStore | None:
         if not self._folder.is_dir():
             return None
         try:
@@ -135,7 +162,8 @@ class Standby:
                 store = TaskStore.open(self._folder, task_id, stores)
                 base = store.base
                 is_older = base is not None and base == store.current and base.epoch <= through.epoch
-                if is_older and store.generation == generation:
+                if is_older and store.generation in (generation, before):
+                    store.settle(generation=generation, expected=base, committed=base)
                     return store
                 store.close()
         except TaskCorruptedError:
@@ -163,6 +191,18 @@ class Standby:
             pass
         return False
 
+    @property
+    def reached(self) -> Reached | None:
+        """The commit that it was brought to last; None if there is no standby, or it was never brought to one."""
+        try:
+            return _REACHED_FILES.decode((self._folder / _REACHED).read_bytes())
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+
+    def note(self, reached: Reached) -> None:
+        """It has been brought to this commit."""
+        replace_file(self._folder / _REACHED, msgspec.json.encode(reached))
+
     def built(self) -> None:
         """What is in ``new``, and closed, is the standby from now on."""
         self.new.rename(self._folder)
@@ -180,6 +220,7 @@ class Standby:
 
     def take(self, instance: Path) -> None:
         """Its folder becomes that of an instance, which must not exist; its store must be closed."""
+        (self._folder / _REACHED).unlink(missing_ok=True)
         self._folder.rename(instance)
 
     def remove(self) -> None:

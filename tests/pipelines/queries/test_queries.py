@@ -415,6 +415,7 @@ def follow_to(place: Place, newest: CommitRecord, name: str) -> None:
         commit=newest.tasks[name],
         through=StateId(newest.generation, newest.epoch),
         generation=newest.generation,
+        at_ms=newest.at_ms,
         at_s=0.0,
         logged=0,
         anew=True,

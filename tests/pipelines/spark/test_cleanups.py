@@ -115,6 +115,7 @@ def test_a_standby_that_an_executor_is_no_longer_to_keep_goes_after_the_delay(pl
             commit=commit,
             through=newest.state_id,
             generation=newest.generation,
+            at_ms=newest.at_ms,
             at_s=0.0,
             logged=0,
             anew=True,

@@ -10,15 +10,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from threading import Event
 
 import pytest
 
 from tests.pipelines.spark.inline import InlineSlots, Place, Topics
-from tests.pipelines.spark.sales import application, expected, sales, totals
+from tests.pipelines.spark.sales import application, expected, program, sales, totals
 from weir.pipelines.spark import driver, standbys
 from weir.pipelines.spark.assignors import Assignors
 from weir.pipelines.tasks.plan import Receipt, ReceiptStatus, TaskPlan
+from weir.state.changelog import standby as follows
+from weir.state.engine.task_store import TaskStore
 from weir.state.types import TaskId
 
 EPOCHS = 5
@@ -190,6 +193,34 @@ def test_standbys_follow_commits_with_what_is_new(place, cluster):
     assert summary.records_in == 400
 
 
+def test_the_next_run_goes_on_with_standbys(place, cluster, monkeypatch):
+    place.run()
+    built, restore_task = list[str](), follows.restore_task
+
+    def noted(app_folder: object, folder: Path, *arguments: object, **options: object) -> TaskStore:
+        built.append(folder.name)
+        return restore_task(app_folder, folder, *arguments, **options)
+
+    monkeypatch.setattr(follows, "restore_task", noted)
+    for partition in (0, 1):
+        place.topics.rows["sales", partition] += sales(200, partition)
+    run, cluster.epochs = place.driver(), 0
+    tasks = run._coordinator.tasks.values()
+    cluster.loses = lambda: cluster.epochs > EPOCHS and all(task.standbys for task in tasks)
+    run.run(Event(), until_caught_up=True)
+    assert built == []
+    assert [restored.source[:13] for restored in place.restores.done] == ["standby of 2."] * 2
+    assert totals(place) == expected(place)
+
+
+def test_another_program_goes_on_with_none(place):
+    place.run()
+    assert place.driver()._coordinator.continues == 1
+    place.application = program(positive_only=True)
+    run = place.driver()
+    assert run._coordinator.continues is None
+
+
 def test_what_no_assignment_needs_is_counted_on_for_as_long_as_executors_keep_it(place, cluster, monkeypatch):
     monkeypatch.setattr(InlineSlots, "executors", lambda slots: ["1", "2", "3"])
     run = place.driver()
@@ -197,14 +228,14 @@ def test_what_no_assignment_needs_is_counted_on_for_as_long_as_executors_keep_it
     task = next(iter(run._coordinator.tasks.values()))
     (chosen,) = task.standbys
     (other,) = {"2", "3"} - {chosen}
-    follows = standbys.Standbys(run._coordinator, place.standbys, run._assigning, kept_s=60.0)
+    keeps = standbys.Standbys(run._coordinator, place.standbys, run._assigning, kept_s=60.0)
     for age_s, are_left in ((59.0, {chosen, other}), (61.0, {chosen})):
         standing = replace(task.standbys[chosen], at_s=time.monotonic() - age_s)
         task.standbys |= {chosen: standing, other: standing}
-        follows.begin_due()
+        keeps.begin_due()
         assert task.standbys.keys() == are_left
     name = place.name_of(str(task.id))
-    assert [executor for executor, names in follows.kept().items() if name in names] == [chosen]
+    assert [executor for executor, names in keeps.kept().items() if name in names] == [chosen]
 
 
 def test_a_task_in_doubt_is_not_restored_from_a_standby_which_begins_anew(place, cluster):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,14 @@ class Life:
         self.epoch += 1
         files = run_epoch(self.store, self.app, self.epoch, expected, self.rng)
         self._driver.commit(
-            CommitRecord(kind="commit", generation=1, epoch=self.epoch, at_ms=0, fingerprint="f", files=tuple(files))
+            CommitRecord(
+                kind="commit",
+                generation=1,
+                epoch=self.epoch,
+                at_ms=1_000 * self.epoch,
+                fingerprint="f",
+                files=tuple(files),
+            )
         )
 
     def _hear(self) -> None:
@@ -110,10 +117,11 @@ class Life:
             "generation": generation,
             "task_rows": self.contents[self.epoch][TASK_STORE],
             "left": self.left,
+            "at_ms": 1_000 * self.epoch,
         }
 
-    def follow(self, generation: int = 1) -> int:
-        return follow(**self.arguments(generation))
+    def follow(self, generation: int = 1, **others: Any) -> int:
+        return follow(**self.arguments(generation) | others)
 
     def promoted(self, generation: int = 1) -> tuple[dict[str, list], str]:
         """The content that a restore gives where the standby is, and the source that it reports."""
@@ -344,6 +352,51 @@ def test_one_of_another_generation_is_not_used(life):
     found, source = life.promoted(generation=2)
     assert (found, source) == (life.contents[3], "changelog")
     assert life.follow(generation=2) > 0, "it is built anew"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_generation_after_goes_on_with_it_wherever_the_other_one_has_stopped(tmp_path, seed):
+    life = Life(tmp_path, random.Random(seed))
+    life.run(5)
+    anew = life.follow()
+    if life.rng.random() < 0.5:
+        life.run(1)
+        life.follow()
+    life.run(life.rng.randrange(2))
+    TaskStoreCache.close_all()
+    assert life.follow(generation=2, anew=True, before=1) < anew
+    found, source = life.promoted(generation=2)
+    assert (found, source) == (life.contents[life.epoch], f"standby of 1.{life.epoch} and the changelog since")
+
+
+@pytest.mark.parametrize(
+    "why", ["nothing goes on", "a generation between", "restored since", "another log", "never finished"]
+)
+def test_the_generation_after_builds_one_anew_that_may_not_belong_to_its_task(life, why):
+    life.run(3)
+    anew = life.follow()
+    others: dict[str, Any] = {"generation": 2, "anew": True, "before": 1}
+    if why == "nothing goes on":
+        others["before"] = None
+    elif why == "a generation between":
+        others["before"] = 3
+    elif why == "restored since":
+        others["commit"] = replace(life.commit, instance="two")
+    elif why == "another log":
+        with standby_of(life.task) as standby:
+            standby.note(replace(standby.reached, at_ms=5))
+    else:
+        (life.task / ".standby" / "reached.json").unlink()
+    TaskStoreCache.close_all()
+    assert life.follow(**others) >= anew
+    assert life.promoted(generation=2)[0] == life.contents[3]
+
+
+def test_what_has_been_an_instance_since_says_nothing_of_a_commit_before(life):
+    life.run(3)
+    life.follow()
+    life.promoted()
+    assert not (life.task / "instance-1" / "reached.json").exists()
 
 
 def test_one_that_lacks_forgotten_deletions_is_not_used_but_built_anew(life):
