@@ -75,7 +75,7 @@ class RestoreRequest:
     takes_standby: bool = False
     """Whether the task's standby on the executor becomes the instance; if that cannot be, there is none."""
     left: Left | None = None
-    """What the task has left; where that is, it serves as the standby."""
+    """What the task has left on the executor, which is to be its standby and has not followed yet."""
     is_short: bool = False
     """Whether it takes a moment, so that the slot of the task may do it between two epochs."""
 

@@ -417,6 +417,7 @@ class Restores:
     def _as_is_best(self, request: RestoreRequest) -> RestoreRequest:
         """From the standby, if the task has one where its slot is."""
         task = self._coordinator.tasks[request.task]
-        has_standby = self._coordinator.slots.executor_of(task.slot) in task.standbys
-        is_short = has_standby or not self._coordinator.stores(task.id)
-        return replace(request, takes_standby=has_standby, left=task.left, is_short=is_short)
+        standing = task.standbys.get(self._coordinator.slots.executor_of(task.slot))
+        left = task.left if standing is not None and standing.is_left else None
+        is_short = standing is not None or not self._coordinator.stores(task.id)
+        return replace(request, takes_standby=standing is not None, left=left, is_short=is_short)

@@ -104,6 +104,7 @@ class Standbys:
         return self._coordinator.slots.executor_of(task.slot)
 
     def _request(self, task: Task, executor: str, at_s: float) -> FollowRequest:
+        standing = task.standbys.get(executor)
         return FollowRequest(
             task=task.id,
             executor=executor,
@@ -114,7 +115,7 @@ class Standbys:
             before=None if task.distrusts else self._coordinator.continues,
             at_s=at_s,
             logged=task.logged,
-            anew=executor not in task.standbys,
+            anew=standing is None or standing.is_left,
             left=task.left,
             distrusts=task.distrusts,
         )

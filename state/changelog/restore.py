@@ -118,7 +118,7 @@ def restore_task(
     (``TaskCommit.unlogged``) begin empty, unless ``rebuilt`` has a view with nothing but their rows. ``task_rows`` are
     the positions and stream times for the ``_task`` store, sorted by key. With ``take_snapshot`` the snapshot's file
     itself becomes the instance if possible, and is then gone. ``standby`` is a task's folder that may have a standby of
-    ``generation``, or the instance that is ``left`` there for one: if so, it becomes the instance; with
+    ``generation``: if so, it becomes the instance, or else the instance that is ``left`` there, if one is; with
     ``standby_only`` nothing else may.
 
     The changelogs must already have all of the commit, which they do once a driver has claimed the application.
@@ -191,6 +191,8 @@ def _promoted(
     names = [spec.name for spec in specs]
     try:
         with standby_of(task, _STANDBY_WAIT_S) as standby:
+            if left is not None:
+                standby.remove()  # of before the task was here
             store = standby.opened(task_id, names, generation, through, left)
             if store is None:
                 return None

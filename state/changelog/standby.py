@@ -49,10 +49,11 @@ def follow(
         loaded = progress.rows
 
     with standby_of(task, READING_S) as standby:
-        if anew and not (before is not None and _continues(standby, app_folder, before, commit.instance)):
+        goes_on = anew and before is not None and _continues(standby, app_folder, before, commit.instance)
+        if anew and not goes_on:
             standby.remove()
         reached = Reached(commit=through, at_ms=at_ms, instance=commit.instance)
-        store = standby.opened(task_id, names, generation, through, left, before)
+        store = standby.opened(task_id, names, generation, through, left, before if goes_on else None)
         tails = list[TaskChangelog]()
         if store is not None:
             base = store.base

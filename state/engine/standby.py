@@ -160,11 +160,16 @@ class Standby:
         try:
             if not (self._folder / _FOLLOWS).exists():
                 store = TaskStore.open(self._folder, task_id, stores)
-                base = store.base
-                is_older = base is not None and base == store.current and base.epoch <= through.epoch
-                if is_older and store.generation in (generation, before):
-                    store.settle(generation=generation, expected=base, committed=base)
-                    return store
+                try:
+                    base = store.base
+                    is_older = base is not None and base == store.current and base.epoch <= through.epoch
+                    if is_older and store.generation in (generation, before):
+                        if store.generation != generation:
+                            store.settle(generation=generation, expected=base, committed=base)
+                        return store
+                except BaseException:
+                    store.close()
+                    raise
                 store.close()
         except TaskCorruptedError:
             pass

@@ -146,6 +146,8 @@ def test_what_tasks_have_left_is_their_standby_there_and_takes_them_back(tmp_pat
     )
     run.run(Event(), until_caught_up=True)
     assert set(built) == {"executor-2"}
+    begun = {each.request.task: each.request for each in reversed(place.standbys.done) if each.request.executor == "1"}
+    assert [each.anew for each in begun.values()] == [True] * (TASKS // 2), "what was there before is not trusted"
     there, back = place.restores.done[: TASKS // 2], place.restores.done[TASKS // 2 :]
     assert {each.request.task for each in there} == {each.request.task for each in back}
     assert [each.source[:13] for each in [*there, *back]] == ["standby of 1."] * TASKS

@@ -123,7 +123,7 @@ class Life:
     def follow(self, generation: int = 1, **others: Any) -> int:
         return follow(**self.arguments(generation) | others)
 
-    def promoted(self, generation: int = 1) -> tuple[dict[str, list], str]:
+    def promoted(self, generation: int = 1, left: Left | None = None) -> tuple[dict[str, list], str]:
         """The content that a restore gives where the standby is, and the source that it reports."""
         state, seen = StateId(1, self.epoch), list[RestoreProgress]()
         store = restore_task(
@@ -136,7 +136,7 @@ class Life:
             generation=generation,
             task_rows=self.contents[self.epoch][TASK_STORE],
             standby=self.task,
-            left=self.left,
+            left=left,
             on_progress=seen.append,
         )
         try:
@@ -180,12 +180,12 @@ def test_what_a_task_has_left_follows_as_a_standby_without_what_was_not_committe
     has_heard, ahead = seed % 2 == 0, (0, 0, 1, 1, 3, 3)[seed % 6]
     instance, left_at = life.leave(has_heard=has_heard, ahead=ahead), life.epoch
     follows = life.rng.random() < 0.7
-    for _ in range(life.rng.randrange(3)):
+    for _ in range(1 + life.rng.randrange(3)):
         life.run(life.rng.randrange(3))
         if follows:
             life.follow()
     TaskStoreCache.close_all()
-    found, source = life.promoted()
+    found, source = life.promoted(left=None if follows else life.left)
     assert found == life.contents[life.epoch]
     is_used = has_heard or not ahead
     assert instance.exists() == (not is_used)
@@ -200,6 +200,17 @@ def test_what_a_task_has_left_loads_only_what_it_lacks(life):
     life.run(1)
     assert 0 < life.follow() < 60
     assert not instance.exists()
+
+
+def test_a_restore_takes_what_the_task_has_left_and_not_a_standby_of_before_it_was_there(life):
+    life.task = life.store.folder.parent
+    life.run(3)
+    life.follow()
+    life.leave()
+    TaskStoreCache.close_all()
+    found, source = life.promoted(left=life.left)
+    assert found == life.contents[4]
+    assert source.startswith("standby of 1.4 ")
 
 
 def test_with_a_standby_there_what_a_task_has_left_is_of_no_use(life):
