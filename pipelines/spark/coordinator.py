@@ -849,6 +849,8 @@ class Coordinator:
                 name = str(task.id)
                 self.metrics.epoch(name, receipt.metrics, receipt.counts)
                 self.metrics.worked(name, receipt.seconds)
+                if receipt.work is not None:
+                    self.metrics.work(name, receipt.work)
                 log_late(name, receipt.metrics.late, receipt.counts.get("late_records", 0))
                 self.metrics.freshness.took(receipt.arrived)
                 result.wants_commit |= receipt.wants_commit

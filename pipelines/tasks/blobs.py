@@ -14,6 +14,8 @@ from weir.pipelines.tasks.order import MERGE, OFFSETS, ORIGIN, Key
 from weir.pipelines.topology import Topology
 from weir.state.commit.columns import differences
 from weir.state.frames import without
+from weir.state.stopwatch import Activity, during
+from weir.state.storage.contract import Target
 from weir.state.storage.places import Place, folder_at, storage_options
 from weir.state.types import BlobRef, StateId
 
@@ -31,13 +33,19 @@ def write_blob(folder: Place, frame: pl.DataFrame, *, source: str, target: str, 
     first, last = key_at(frame, 0), key_at(frame, -1)
     is_plain = frame.get_column(ORIGIN).equals(origins_of_offsets(frame, first[1]))
     rows = without(frame, ORIGIN) if is_plain else frame
-    size_bytes = folder_at(folder).add(
-        name,
-        lambda written: rows.write_ipc(written, compression="uncompressed"),
-        what=f"rows from {source} to {target}",
-        needed=int(frame.estimated_size()),
-        is_durable=False,
-    )
+
+    def encode(written: Target) -> None:
+        with during(Activity.ENCODE):
+            rows.write_ipc(written, compression="uncompressed")
+
+    with during(Activity.FILES):
+        size_bytes = folder_at(folder).add(
+            name,
+            encode,
+            what=f"rows from {source} to {target}",
+            needed=int(frame.estimated_size()),
+            is_durable=False,
+        )
     return BlobRef(
         source=source,
         target=target,

@@ -87,6 +87,7 @@ from weir.state.errors import (
 )
 from weir.state.frames import count_below, repeated, with_series
 from weir.state.full_disk import disk_full, is_disk_full
+from weir.state.stopwatch import Activity, during, measured
 from weir.state.storage.contract import Folder
 from weir.state.storage.object_store import away, is_away
 from weir.state.storage.places import disks, folder_at
@@ -113,6 +114,8 @@ class TaskSettings:
     """Tasks by sub-topology."""
     is_debug: bool = False
     """Whether to measure what each node and store does."""
+    is_profiled: bool = False
+    """Whether what operators ask of the stores counts as time of the state."""
     reads_ahead: bool = False
     """Whether a slot reads and decodes on a thread of its own what a task will read next."""
 
@@ -226,12 +229,22 @@ class EpochRunner:
         self._instances: dict[TaskId, tuple[StateId | None, dict[str, object]]] = {}
         """The processors of each task, and the state after the epoch in which they ran last."""
         self._processors = {
-            sub_topology.index: TaskProcessor(sub_topology, self._global_tables.by_store, is_debug=settings.is_debug)
+            sub_topology.index: TaskProcessor(
+                sub_topology,
+                self._global_tables.by_store,
+                is_debug=settings.is_debug,
+                is_profiled=settings.is_profiled,
+            )
             for sub_topology in topology.sub_topologies
         }
 
     def run(self, plan: TaskPlan) -> Receipt:
         """Carry out ``plan`` once, however often it arrives: the same plan again gets the stored receipt."""
+        with measured(Activity.STATE) as stopwatch:
+            receipt = self._carry_out(plan)
+            return replace(receipt, work=stopwatch.work())
+
+    def _carry_out(self, plan: TaskPlan) -> Receipt:
         started_s, store = time.monotonic(), None
         self._written = []
         try:
@@ -412,28 +425,33 @@ class EpochRunner:
                         f"holds position {found} of {wanted.topic}-{wanted.partition}, "
                         f"but the plan continues from {wanted.start}",
                     )
-            self._global_tables.read_on(plan.global_ranges, self._read_global, plan.now_ms, plan.state.generation)
-            read = self._read(plan, sub_topology, clocks)
-            self._read_ahead(plan, sub_topology, read)
+            with during(Activity.FETCH):
+                self._global_tables.read_on(plan.global_ranges, self._read_global, plan.now_ms, plan.state.generation)
+            with during(Activity.DECODE):
+                read = self._read(plan, sub_topology, clocks)
+                self._read_ahead(plan, sub_topology, read)
             at, instances = self._instances.pop(plan.task, (None, {}))
             if at != plan.expected:  # they have seen other epochs
                 instances = {}
             attempts = self._attempts(plan, read.raws, session, instances, self._handling)
             attempts.tried = plan.tried
             function_seconds = calls.seconds
-            output = self._process(plan, read, attempts, clocks, store.rollback_cost, started_s)
-            dead = self._with_headers(read.dead + attempts.dead)
-            if plan.letters:
-                output, dead = self._replay(plan, session, instances, output)
+            with during(Activity.OPERATORS):
+                output = self._process(plan, read, attempts, clocks, store.rollback_cost, started_s)
+                dead = self._with_headers(read.dead + attempts.dead)
+                if plan.letters:
+                    output, dead = self._replay(plan, session, instances, output)
             plan_hash, asked_s = plan.plan_hash, time.monotonic()
-            renewed = self._renewal(plan)
+            with during(Activity.WAITING):
+                renewed = self._renewal(plan)
             started_s += time.monotonic() - asked_s  # a commit that it waits for is no work of its own
             if renewed is not None:
                 plan = replace(plan, state=renewed.state, committed=renewed.committed)
                 self._on_step("renewed")
-            written = under_way.enter_context(self._writing(plan, sub_topology, session, output, dead))
-            if disks(self._folder):
-                written()
+            with during(Activity.ENCODE):
+                written = under_way.enter_context(self._writing(plan, sub_topology, session, output, dead))
+                if disks(self._folder):
+                    written()
             consumed, left = read.split_blobs()
             for topic, offsets in read.positions.items():
                 positions.setdefault(topic, {}).update(offsets)
@@ -532,9 +550,10 @@ class EpochRunner:
         ]
         inputs, schemas = sub_topology.inputs, {edge.name: edge.schema for edge in sub_topology.edges_in}
         blobs = sorted(plan.blobs, key=lambda blob: (blob.state.version, inputs.index(blob.edge)))
-        frames = self._folder.at_once(
-            partial(read_blob, self._folder / BLOBS, blob, schemas[blob.edge]) for blob in blobs
-        )
+        with during(Activity.FETCH):
+            frames = self._folder.at_once(
+                partial(read_blob, self._folder / BLOBS, blob, schemas[blob.edge]) for blob in blobs
+            )
         parts += [
             Part(
                 input=blob.edge,
@@ -559,13 +578,14 @@ class EpochRunner:
         self, plan: TaskPlan, wanted: OffsetRange, source: SourceNode, read: _Input, clocks: Mapping[str, int]
     ) -> None:
         topic, partition, until_ms = wanted.topic, wanted.partition, plan.until_time_ms
-        raw = self._reader(topic, partition).read(
-            wanted.start,
-            wanted.end,
-            max_bytes=plan.max_bytes,
-            until_time_ms=until_ms if source.timestamp.is_records_own else None,
-            is_strict=plan.is_strict,
-        )
+        with during(Activity.FETCH):
+            raw = self._reader(topic, partition).read(
+                wanted.start,
+                wanted.end,
+                max_bytes=plan.max_bytes,
+                until_time_ms=until_ms if source.timestamp.is_records_own else None,
+                is_strict=plan.is_strict,
+            )
         if not (np.diff(raw.frame.get_column("offset").to_numpy()) > 0).all():
             raise RuntimeError(f"{topic}-{partition} was read out of order after offset {wanted.start}; start again")
         if topic in self._sub_topology(plan.task).sought_topics or topic in plan.sought:
@@ -785,8 +805,9 @@ class EpochRunner:
 
             @cache
             def written() -> tuple[tuple[FileEntry, ...], tuple[BlobRef, ...]]:
-                entries = [each for part in results() for each in part]
-                syncs.wait()
+                with during(Activity.FILES):
+                    entries = [each for part in results() for each in part]
+                    syncs.wait()
                 blobs = tuple(each for each in entries if isinstance(each, BlobRef))
                 if blobs:
                     self._on_step("blob written")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from weir.state.engine.contract import StateSession
 from weir.state.engine.figures import Values
+from weir.state.stopwatch import Activity, during
 
 Row = tuple[bytes, bytes]
 
@@ -27,7 +28,7 @@ class MeteredSession:
         """By store in ``sized``, the bytes of keys and values that it has more than before."""
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        with self._called(store, "get", len(keys)):
+        with during(Activity.STATE), self._called(store, "get", len(keys)):
             return self._session.get_many(store, keys)
 
     def scan(
@@ -37,7 +38,7 @@ class MeteredSession:
         return self._read(store, "all" if lower == b"" and upper is None else "range", rows)
 
     def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False) -> Row | None:
-        with self._called(store, "range", 1):
+        with during(Activity.STATE), self._called(store, "range", 1):
             return self._session.first(store, lower, upper, reverse=reverse)
 
     def count(self, store: str) -> int:
@@ -47,13 +48,13 @@ class MeteredSession:
         if store in self._sized:
             newest = dict(zip(keys, values, strict=True))
             self.grown[store] += sum(map(len, newest)) + sum(map(len, newest.values())) - self._held(store, newest)
-        with self._called(store, "put", len(keys)):
+        with during(Activity.STATE), self._called(store, "put", len(keys)):
             self._session.put_many(store, keys, values)
 
     def delete_many(self, store: str, keys: Sequence[bytes]) -> None:
         if store in self._sized:
             self.grown[store] -= self._held(store, set(keys))
-        with self._called(store, "delete", len(keys)):
+        with during(Activity.STATE), self._called(store, "delete", len(keys)):
             self._session.delete_many(store, keys)
 
     def before_images(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -64,7 +65,12 @@ class MeteredSession:
 
     def _read(self, store: str, call: str, rows: Iterator[Row]) -> Iterator[Row]:
         with self._called(store, call, 1):
-            yield from rows
+            while True:
+                with during(Activity.STATE):
+                    row = next(rows, None)
+                if row is None:
+                    return
+                yield row
 
     @contextmanager
     def _called(self, store: str, call: str, count: int) -> Iterator[None]:

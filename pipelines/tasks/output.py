@@ -14,6 +14,7 @@ from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.topology.nodes import TableSinkNode
 from weir.state.commit.outbox import AT
 from weir.state.frames import framed
+from weir.state.stopwatch import Activity, during
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,8 @@ def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
     if node.collapses and rows.height > 1:
         rows = rows.unique(list(node.record.key_columns), keep="last", maintain_order=True)
     if node.sink is not None:
-        leaving = node.sink.outgoing(rows)
+        with during(Activity.ENCODE):
+            leaving = node.sink.outgoing(rows)
         if not node.keeps_times:
             return leaving
         return leaving.with_columns_seq(

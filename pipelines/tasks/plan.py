@@ -19,6 +19,7 @@ from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.freshness import Arrived
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.tasks.order import Mark
+from weir.state.stopwatch import Work
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
 
@@ -157,6 +158,8 @@ class Receipt:
     """How many rows it took of what other tasks have sent."""
     seconds: float = 0.0
     """How long it took."""
+    work: Work | None = field(default=None, compare=False)
+    """Where the time went, which is not part of the receipt that the store keeps."""
     function_seconds: float = 0.0
     """How long of that it was in loops over records that call functions."""
     ran_out_of_time: bool = False

@@ -5,8 +5,10 @@ Reading, settling and writing files belong to ``epoch``; there is neither I/O no
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -49,6 +51,7 @@ from weir.state.engine.contract import StateSession, StateView
 from weir.state.errors import StateError
 from weir.state.frames import picked, with_series, without
 from weir.state.own_code import failures
+from weir.state.stopwatch import NodeWork, running
 from weir.state.stores.access import StoreTime
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.kinds import store_of
@@ -72,6 +75,27 @@ class _Given:
     edges: dict[str, pl.DataFrame] = field(default_factory=dict)
     counts: dict[str, Counter[str]] = field(default_factory=dict)
     """By node."""
+
+    @contextmanager
+    def measured(self, nodes: Sequence[Node]) -> Iterator[None]:
+        """The stopwatch hears what the nodes do within the block: one, or those that take turns record by record."""
+        if (stopwatch := running()) is None:
+            yield
+            return
+        began_s = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began_s
+        rows = sum(found.height for node in nodes if (found := self._made_by(node)) is not None)
+        stopwatch.node(", ".join(node.name for node in nodes), NodeWork(seconds=seconds, rows=rows))
+
+    def _made_by(self, node: Node) -> pl.DataFrame | None:
+        match node:
+            case TableSinkNode():
+                return self.sinks.get(node.table)
+            case RepartitionNode():
+                return self.edges.get(node.name)
+            case _:
+                return self.forwarded.get(node)
 
     def forward(self, node: Node, rows: pl.DataFrame, counts: Counter[str], epoch: Epoch) -> None:
         self.forwarded[node] = rows
@@ -114,10 +138,11 @@ class TaskProcessor:
         global_tables: Mapping[str, StateView] = MappingProxyType({}),
         *,
         is_debug: bool = False,
+        is_profiled: bool = False,
     ) -> None:
         """``global_tables`` are by the names of their stores; ``is_debug``: whether to measure what each node and store
-        does."""
-        self._sub_topology, self._is_debug = sub_topology, is_debug
+        does; ``is_profiled``: whether to tell the time that operators spend in stores from their own."""
+        self._sub_topology, self._is_debug, self._is_profiled = sub_topology, is_debug, is_profiled
         self._merges = {
             node: merge_of(node)
             for node in sub_topology.nodes
@@ -212,6 +237,8 @@ class TaskProcessor:
             session = metered = MeteredSession(
                 session, [store.name for store in self._sub_topology.stores], self._fused
             )
+        elif self._is_profiled:
+            session = MeteredSession(session, (), ())
         if self._looked_into:
             session = BatchSession(session, self._looked_into)
         epoch = Epoch(
@@ -297,13 +324,16 @@ class TaskProcessor:
             looked_into=self._looked_into,
         )
         for node in self._before:
-            self._pass(node, given, calls, epoch, end_time_ms=end_time_ms, stops=stops)
+            with given.measured((node,)):
+                self._pass(node, given, calls, epoch, end_time_ms=end_time_ms, stops=stops)
         if self._part is not None:
-            walk = Walk(self._part, calls, epoch)
-            for node, rows in walk.run(feeds(self._part, inputs, given.forwarded), stops=stops).items():
-                given.forward(node, rows, walk.counts[node], epoch)
+            with given.measured(self._part.nodes):
+                walk = Walk(self._part, calls, epoch)
+                for node, rows in walk.run(feeds(self._part, inputs, given.forwarded), stops=stops).items():
+                    given.forward(node, rows, walk.counts[node], epoch)
         for node in self._after:
-            self._pass(node, given, calls, epoch, end_time_ms=end_time_ms, stops=stops)
+            with given.measured((node,)):
+                self._pass(node, given, calls, epoch, end_time_ms=end_time_ms, stops=stops)
         if moves_clocks and end_time_ms is not None:
             times = {name: time_ms for name, time_ms in epoch.clocks.items() if not name.startswith("_")}
             epoch.clocks.update({name: max(time_ms, end_time_ms) for name, time_ms in times.items()})

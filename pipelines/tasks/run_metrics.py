@@ -17,6 +17,7 @@ from weir.pipelines.tasks.freshness import Freshness
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.tasks.sensors import Sensor
 from weir.state.engine.figures import Figures, Values
+from weir.state.stopwatch import Activity, Work
 
 DROPS = (
     "late_records",
@@ -43,7 +44,9 @@ USED_BYTES = "map-used-bytes"
 """How much of its LMDB file a task's stores use."""
 ROWS = "num-keys"
 """How many rows a task's stores have, or one of them."""
-_BUSY, _APPLY = "busy", "apply-latency"
+_BUSY, _APPLY, _FORWARD = "busy", "apply-latency", "forward"
+ACTIVITIES = tuple(each for each in Activity if each is not Activity.WAITING)
+"""What the time of a task goes into, each with the share of the last minute that it took."""
 _OVERTIME, _BUFFER = "intermediate-result-suppression-overtime", "suppression-buffer-"
 _LATENESS = "record-lateness"
 
@@ -138,6 +141,15 @@ class RunMetrics:
         """Note that an accepted epoch has kept the slot of a task busy for so long."""
         self._sensors[TASK, task, "", _BUSY].record(seconds)
 
+    def work(self, task: str, work: Work) -> None:
+        """Note where the time of an accepted epoch of a task has gone."""
+        for activity in ACTIVITIES:
+            if seconds := work.seconds.get(activity):
+                self._sensors[TASK, task, "", activity].record(seconds)
+        for node, of_node in work.nodes.items():
+            self._sensors[NODE, "", node, _BUSY].record(of_node.seconds)
+            self._sensors[NODE, "", node, _FORWARD].record(of_node.rows)
+
     def busy_s(self, task: str) -> float:
         """How much of the last minute epochs of the task have taken in its slot."""
         return self._sensors[TASK, task, "", _BUSY].sum
@@ -172,6 +184,7 @@ class RunMetrics:
                 ("commit-total", self._commits),
                 ("commit-latency-avg", self.commits.average),
                 ("commit-latency-max", self.commits.maximum),
+                ("commit-ratio", self.commits.rate / 1000),
                 ("commit-interval-avg", self.commit_intervals.average),
                 ("commit-interval-max", self.commit_intervals.maximum),
                 *zip(("freshness-p50", "freshness-p99"), self.freshness.quantiles(0.5, 0.99) or (), strict=False),
@@ -238,7 +251,7 @@ class RunMetrics:
 
 
 def _tags(group: str, task: str, part: str) -> dict[str, str]:
-    return {"task-id": task} | ({_PART[group]: part} if part else {})
+    return ({"task-id": task} if task else {}) | ({_PART[group]: part} if part else {})
 
 
 def _ones(values: Values) -> Values:
@@ -249,7 +262,7 @@ def _ones(values: Values) -> Values:
 def _shown(name: str, sensor: Sensor) -> Iterator[tuple[str, float]]:
     if name == _OVERTIME:
         yield from (("min", sensor.minimum), ("avg", sensor.average))
-    elif name == _BUSY:
+    elif name == _BUSY or name in ACTIVITIES:
         yield "ratio", sensor.rate
     elif name.startswith(_BUFFER):
         yield from (("current", sensor.last), ("avg", sensor.average), ("max", sensor.maximum))

@@ -17,6 +17,8 @@ from urllib.parse import quote
 import polars as pl
 
 from weir.state.frames import framed, without
+from weir.state.stopwatch import Activity, during
+from weir.state.storage.contract import Target
 from weir.state.storage.places import Place, content_on_disk, folder_at, storage_options
 from weir.state.storage.syncs import Syncs
 from weir.state.types import FileEntry, TableSpec
@@ -144,14 +146,20 @@ def write_file(
     parts = [f"{name}={_folder_name(value)}" for name, value in apart.items()]
     folder = folder_at(app_folder) / "/".join([spec.name, *parts])
     name = f"{MERGED if is_merged else ''}{uuid.uuid4().hex}.parquet"
+
+    def encode(target: Target) -> None:
+        with during(Activity.ENCODE):
+            rows.write_parquet(target, compression="zstd", compression_level=1)
+
     # 1. Files written and synced
-    size_bytes = folder.add(
-        name,
-        lambda target: rows.write_parquet(target, compression="zstd", compression_level=1),
-        what=f"a file of table {spec.name!r}",
-        needed=int(rows.estimated_size()),
-        is_durable=syncs is None,
-    )
+    with during(Activity.FILES):
+        size_bytes = folder.add(
+            name,
+            encode,
+            what=f"a file of table {spec.name!r}",
+            needed=int(rows.estimated_size()),
+            is_durable=syncs is None,
+        )
     if syncs is not None:
         syncs.begin(folder, name)
     return FileEntry(
