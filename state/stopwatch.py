@@ -4,10 +4,10 @@ been entered. Threads without one measure nothing, so what is entered there cost
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -80,28 +80,29 @@ class Stopwatch:
         return Work(seconds=dict(self._seconds), nodes=dict(self._nodes))
 
 
-_of_thread = threading.local()
+_running: ContextVar[Stopwatch | None] = ContextVar("stopwatch", default=None)
 
 
 def running() -> Stopwatch | None:
     """The stopwatch of this thread."""
-    return getattr(_of_thread, "stopwatch", None)
+    return _running.get()
 
 
 @contextmanager
 def measured(activity: Activity) -> Iterator[Stopwatch]:
     """A stopwatch of this thread for the block, which begins with ``activity``."""
-    before, _of_thread.stopwatch = running(), Stopwatch(activity)
+    stopwatch = Stopwatch(activity)
+    token = _running.set(stopwatch)
     try:
-        yield _of_thread.stopwatch
+        yield stopwatch
     finally:
-        _of_thread.stopwatch = before
+        _running.reset(token)
 
 
 @contextmanager
 def during(activity: Activity) -> Iterator[None]:
     """The time of the block belongs to ``activity``, but for what is entered within."""
-    stopwatch = running()
+    stopwatch = _running.get()
     if stopwatch is None:
         yield
         return

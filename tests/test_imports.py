@@ -76,12 +76,15 @@ LATE_IMPORTS = (
     "fastavro",
     "confluent_kafka.schema_registry",
     "weir.infra.prometheus",
+    "weir.pipelines.spark.flame_graph",
     "weir.pipelines.spark.merging",
+    "weir.pipelines.spark.profiled_run",
     "weir.pipelines.queries.cluster",
     "weir.pipelines.queries.remote",
 )
-"""May be imported inside functions anywhere: packages of an optional extra, a server that starts on request, the
-Spark job of compactions, without which Dagster's definitions load no Spark, and what only a cluster needs."""
+"""May be imported inside functions anywhere: packages of an optional extra, a server that starts on request, a profiler
+that a run asks for, the Spark job of compactions, without which Dagster's definitions load no Spark, and what only a
+cluster needs."""
 
 
 @cache

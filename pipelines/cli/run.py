@@ -18,7 +18,7 @@ from weir.pipelines.cli.options import (
     load_settings,
     parse_assignments,
 )
-from weir.pipelines.cli.render import console
+from weir.pipelines.cli.render import console, print_table
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.text import counted
 
@@ -84,6 +84,18 @@ def run(
             "Weir nor the program; short for --set archive=FILE.",
         ),
     ] = None,
+    is_profiled: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="Write where the time of each epoch and task goes, and flame graphs of driver and workers, to "
+            "`profile/APP` in the folder of --dir, and show a summary at the end.",
+        ),
+    ] = False,
+    profile_folder: Annotated[
+        Path | None,
+        typer.Option("--profile-folder", metavar="FOLDER", help="The same, but write to this folder."),
+    ] = None,
     take_over: Annotated[
         bool,
         typer.Option(
@@ -131,6 +143,7 @@ def run(
     """
     from weir.pipelines.cli.progress import TerminalWarnings, following
     from weir.pipelines.operations.drive import drive
+    from weir.pipelines.operations.registry import load_reference
 
     overrides = parse_assignments(assignments or [])
     if metrics_port is not None:
@@ -140,6 +153,8 @@ def run(
     if archive is not None:
         overrides["archive"] = archive
     settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers, writes=True)
+    if is_profiled and profile_folder is None:
+        profile_folder = settings.dir / "profile" / load_reference(reference).id
     with following(reference) as on_progress:
         summary = drive(
             reference,
@@ -151,10 +166,21 @@ def run(
             accept_lost_records=accept_lost_records,
             committed_partitions=committed_partitions,
             owner="weir run",
+            profile=profile_folder,
             on_progress=on_progress,
             console=TerminalWarnings(),
         )
+    if profile_folder is not None:
+        show_profile(profile_folder)
     console.print(summary_line(summary), soft_wrap=True)
+
+
+def show_profile(folder: Path) -> None:
+    """Print where the time of a profiled run went, and where the files are."""
+    from weir.pipelines.operations.profile import profile_summary
+
+    print_table(profile_summary(folder), "Where the time went: shares of the epochs of each task")
+    console.print(f"profile: {folder}", markup=False, soft_wrap=True)
 
 
 def bench(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
@@ -35,6 +36,7 @@ def drive(
     accept_lost_records: bool = False,
     committed_partitions: bool = False,
     owner: str,
+    profile: Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     console: logging.Handler | None = None,
 ) -> RunSummary:
@@ -42,8 +44,9 @@ def drive(
 
     It logs to the folder's log file and is recorded in the folder's registry, so that ``weir query`` finds its
     topology: at once if the folder does not know it, otherwise once the start was not refused. ``owner`` is the name
-    that the lease shows; ``console`` gets the warnings as well. Raises what the runner raises, and ``OperationError``
-    for a program that would leave nothing behind, or ``committed_partitions`` without an end.
+    that the lease shows, ``profile`` the folder for a profile of the run; ``console`` gets the warnings as well. Raises
+    what the runner raises, and ``OperationError`` for a program that would leave nothing behind, or
+    ``committed_partitions`` without an end.
     """
     if committed_partitions and not until_caught_up:
         raise OperationError("--committed-partitions leaves partitions unread; add --until-caught-up")
@@ -83,6 +86,7 @@ def drive(
                 accept_lost_records=accept_lost_records,
                 committed_partitions=committed_partitions,
                 owner=owner,
+                profile=profile,
                 stop=stop,
                 on_progress=report,
             )

@@ -26,6 +26,7 @@ from weir.pipelines.spark.late_log import log_late
 from weir.pipelines.spark.pace import NO_SHARES, Share, Took
 from weir.pipelines.spark.parts import Slots, Source
 from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
+from weir.pipelines.spark.profile import NOT_PROFILED, Done, Profiling
 from weir.pipelines.spark.restore_jobs import Restored
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
 from weir.pipelines.spark.stalls import Stalls
@@ -124,6 +125,8 @@ class Coordinator:
         self.global_beginnings: dict[TopicPartition, int] = {}
         """Where the topic partitions of global tables begin."""
         self.metrics = RunMetrics(level=metrics_level)
+        self.profiling: Profiling = NOT_PROFILED
+        """Hears of each accepted receipt."""
         self.assignments = Assignments(self.tasks, slots)
         self.whereabouts = Whereabouts(self.tasks, slots, self.metrics, self.assignments, forget=self._forget)
         self.generation = self.epoch = self.commits = 0
@@ -849,8 +852,20 @@ class Coordinator:
                 name = str(task.id)
                 self.metrics.epoch(name, receipt.metrics, receipt.counts)
                 self.metrics.worked(name, receipt.seconds)
-                if receipt.work is not None:
+                if receipt.work is not None and receipt.state is not None:
                     self.metrics.work(name, receipt.work)
+                    self.profiling.done(
+                        Done(
+                            generation=self.generation,
+                            epoch=receipt.state.epoch,
+                            task=name,
+                            slot=task.slot,
+                            records=receipt.metrics.records,
+                            given_s=task.given_s,
+                            accepted_s=time.monotonic(),
+                            work=receipt.work,
+                        )
+                    )
                 log_late(name, receipt.metrics.late, receipt.counts.get("late_records", 0))
                 self.metrics.freshness.took(receipt.arrived)
                 result.wants_commit |= receipt.wants_commit

@@ -196,6 +196,7 @@ class Driver:
         )
         self._control, self._on_progress = listeners.control, listeners.on_progress
         self._publishing, self._outbox_max_bytes = listeners.publishing, spec.outbox_max_bytes
+        self._profiling = coordinator.profiling = listeners.profiling
         self._restores = Restores(
             coordinator,
             executors.restores,
@@ -439,6 +440,7 @@ class Driver:
             self._ends, self._limits, time.time_ns() // 1_000_000, self._is_live, shares=self._shares()
         )
         is_whole = not (is_late or self._coordinator.under_way)
+        self._profiling.epoch(started, time.monotonic())
         self._pace.took(time.monotonic() - started, result.took if result else {}, is_whole=is_whole)
         if result is not None and result.records_in:
             self._beat.took(time.monotonic() - started, has_left_some=self._lag() > 0)
@@ -533,6 +535,7 @@ class Driver:
             self._begin_epoch()
         self._coordinator.commit(reason, confirm=self._asked_to_confirm(apart_from))
         self._message = ""
+        self._profiling.committed(time.monotonic() - started)
         self._coordinator.metrics.commit(
             time.monotonic() - started,
             time.time_ns() // 1_000_000,

@@ -22,6 +22,7 @@ from weir.pipelines.publishing.state import Decision, SinkState
 from weir.pipelines.spark.assignors import Assignors
 from weir.pipelines.spark.errors import RunError
 from weir.pipelines.spark.planner import Limits
+from weir.pipelines.spark.profile import NOT_PROFILED, Profiling
 from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest
 from weir.pipelines.spark.snapshot_jobs import Published, SnapshotRequest
@@ -331,6 +332,7 @@ class RunSpec:
     outbox_max_bytes: int | None = None
     """How much may wait for sinks before no more is read; None for no limit."""
     metrics_level: MetricsLevel = MetricsLevel.INFO
+    is_profiled: bool = False
     accept_lost_records: bool = False
     """Whether to read on where topics can be read, if they no longer hold what the positions belong to."""
 
@@ -379,6 +381,7 @@ class RunSpec:
             state_folder=str(self.state_folder),
             partition_counts=self.application.topology.partition_counts(self.source_counts),
             is_debug=self.metrics_level is MetricsLevel.DEBUG,
+            is_profiled=self.is_profiled,
             reads_ahead=self.slots < len(os.sched_getaffinity(0)),
         )
 
@@ -415,6 +418,7 @@ class Listeners:
     on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None
     """Gets the positions of each commit once it is durable; it must not hold the commit up."""
     publishing: Publishing = NOTHING_TO_PUBLISH
+    profiling: Profiling = NOT_PROFILED
     wait_for_disk: Callable[[Exception], bool] = lambda error: False
     """Waits a moment with a start for which a disk has no room; False once the run is to end."""
     wait_for_brokers: Callable[[Exception], bool] = lambda error: False

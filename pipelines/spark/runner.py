@@ -10,11 +10,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkContext
 
@@ -48,6 +48,7 @@ from weir.pipelines.spark.own_stores import feeding, followers
 from weir.pipelines.spark.parts import READ_FROM_DISK, Control, Executors, Keeps, Listeners, RunSpec
 from weir.pipelines.spark.placement import placed, slot_homes
 from weir.pipelines.spark.planner import Limits
+from weir.pipelines.spark.profile import NOT_PROFILED
 from weir.pipelines.spark.program import digests
 from weir.pipelines.spark.progress import NEW_TOPICS, ROLLED_BACK, Progress, RunSummary
 from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S, Publishers
@@ -66,6 +67,9 @@ from weir.state.errors import DiskFullError
 from weir.state.full_disk import DISK_FULL_WAIT_S, require_room
 from weir.state.storage.places import folder_at, require_one_winner
 from weir.state.types import TopicPartition
+
+if TYPE_CHECKING:
+    from weir.pipelines.spark.profiled_run import ProfiledRun
 
 log = logging.getLogger("weir.driver")
 
@@ -91,6 +95,7 @@ def run(
     stop: Event | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_step: str | None = None,
+    profile: Path | None = None,
     spark: SparkContext | None = None,
 ) -> RunSummary:
     """Run the application at ``reference`` (``MODULE:APP``) until ``stop`` is set or it has caught up.
@@ -102,6 +107,7 @@ def run(
     positions belong to. With ``committed_partitions``, and until caught up only, partitions that no commit knows of
     topics that it knows are not read. ``owner`` is the name that the lease shows. ``on_step`` names a
     ``MODULE:FUNCTION`` that is called with the name of each step of the commit protocol, here and in the workers.
+    ``profile`` is the folder into which it is written where the time goes (``weir.pipelines.spark.profiled_run``).
     ``spark`` lends a context that stays open afterwards; without it one is started and stopped.
 
     Raises:
@@ -154,6 +160,7 @@ def run(
             accept_lost_records=accept_lost_records,
             committed_partitions=committed_partitions,
             on_step=on_step,
+            profiled=None if profile is None else _profiled(profile, application, stack),
             spark=spark,
         )
         summary = generations.run()
@@ -182,6 +189,7 @@ class _Generations:
     accept_lost_records: bool
     committed_partitions: bool
     on_step: str | None
+    profiled: ProfiledRun | None
     spark: SparkContext | None
 
     def __post_init__(self) -> None:
@@ -234,6 +242,7 @@ class _Generations:
                 accept_lost_records=self.accept_lost_records,
                 outbox_max_bytes=settings.outbox_max_bytes,
                 metrics_level=MetricsLevel(settings.metrics_level),
+                is_profiled=self.profiled is not None,
             )
             return self._drive(spec, starting, stack)
 
@@ -284,12 +293,20 @@ class _Generations:
             on_progress=self.report,
             on_commit=stack.enter_context(_afterwards(application, settings, self.bootstrap_servers, upserts)),
             publishing=publishers,
+            profiling=self.profiled or NOT_PROFILED,
             wait_for_disk=waiting_for_disk(self._wait, self.stop),
             wait_for_brokers=waiting_for_brokers(self._wait, self.stop),
         )
         with (
             spark_driver(
-                self.spark, worker, spec, listeners, homes, driver_host(settings), self._query_servers(worker, panel)
+                self.spark,
+                worker,
+                spec,
+                listeners,
+                homes,
+                driver_host(settings),
+                self._query_servers(worker, panel),
+                None if self.profiled is None else self.profiled.collect,
             ) as driver,
             closing(publishers),
         ):
@@ -308,7 +325,8 @@ class _Generations:
                 )
             for each in upserts:
                 each(None)  # the claim has redone what a driver that died owed their updates
-            with panel.serving(), _short_collections():
+            sampled = nullcontext() if self.profiled is None else self.profiled.sampling.sampled()
+            with panel.serving(), _short_collections(), sampled:
                 summary = driver.run(self.stop, until_caught_up=self.until_caught_up)
                 limit_s = CAUGHT_UP_LIMIT_S if summary.reason == "caught_up" else STOP_LIMIT_S
                 publishers.close(limit_s, self.stop, panel.tell_sinks)
@@ -377,10 +395,11 @@ def spark_driver(
     homes: Sequence[Executor] = (),
     host: str = LOOPBACK,
     query_servers_of: QueryServersOf | None = None,
+    collect: Callable[[SlotPool, int], None] | None = None,
 ) -> Iterator[Driver]:
     """A started driver whose tasks run in slots of ``context``, with its workers ready; on a cluster, ``homes`` are the
     executors of the slots, ``host`` is where they reach the driver, and ``query_servers_of`` makes what has queries
-    answered.
+    answered. ``collect`` gets the slots before they are closed, and the generation.
 
     Raises what ``Coordinator.start`` raises.
     """
@@ -406,6 +425,8 @@ def spark_driver(
         )
         driver = started_driver(spec, committer, executors, listeners)
         pool.while_waiting = driver.while_waiting
+        if collect is not None:
+            stack.callback(collect, pool, driver.generation)
         yield driver
 
 
@@ -452,6 +473,13 @@ def _reporting(
         report(progress)
 
     return publish
+
+
+def _profiled(folder: Path, application: Application, stack: ExitStack) -> ProfiledRun:
+    """What writes a profile into ``folder``, until ``stack`` closes."""
+    from weir.pipelines.spark.profiled_run import ProfiledRun
+
+    return stack.enter_context(closing(ProfiledRun(folder, application.id)))
 
 
 @contextmanager

@@ -104,6 +104,8 @@ class Task:
     """By topic, the epoch of the leader that said last where its partition ends."""
     read_under: Mapping[str, int] = field(default_factory=dict)
     """``end_epochs`` as they were when it was given its newest plan: what it reads may be of those leaders' logs."""
+    given_s: float = 0.0
+    """When that was, by the monotonic clock."""
     clocks: Mapping[str, int] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     gauges: Mapping[str, int] = field(default_factory=dict)
@@ -376,7 +378,7 @@ class Task:
 
     def given_plan(self) -> None:
         """It has been given a plan, which reads up to the ends that were told last."""
-        self.read_under = self.end_epochs
+        self.read_under, self.given_s = self.end_epochs, time.monotonic()
 
     def accept(self, receipt: Receipt, now_ms: int) -> bool:
         """Apply a ``DONE`` receipt; True when it changed anything worth a commit.

@@ -11,13 +11,13 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import islice
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from weir.infra.environment import rack_here, state_dir_here
 from weir.infra.kafka.reader import PartitionReader
@@ -146,6 +146,11 @@ class Worker:
             if source.has_headers
         }
         connect_serdes(application.topology.serdes(), self.settings.schema_registry)
+        self.sampling = None
+        if self.settings.tasks.is_profiled:
+            from weir.pipelines.spark.flame_graph import Sampling
+
+            self.sampling = Sampling()
         self.epochs = EpochRunner(
             application.topology,
             self.settings.tasks,
@@ -248,7 +253,16 @@ def run_plans(settings: WorkerSettings, plans: Sequence[TaskPlan]) -> Iterator[R
     worker = worker_for(settings)
     for number, plan in enumerate(plans):
         worker.fetch_ahead(plans[number : number + AHEAD])
-        yield worker.epochs.run(plan)
+        with nullcontext() if worker.sampling is None else worker.sampling.sampled():
+            receipt = worker.epochs.run(plan)
+        yield receipt
+
+
+def run_samples(settings: WorkerSettings, slots: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """What was sampled in a profiled run, for the one slot of ``slots`` that this process is."""
+    sampling = worker_for(settings).sampling
+    for _ in slots:
+        yield {} if sampling is None else sampling.result()
 
 
 def run_settles(settings: WorkerSettings, requests: Sequence[SettleRequest]) -> Iterator[tuple[TaskId, bool]]:

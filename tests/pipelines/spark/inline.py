@@ -24,6 +24,7 @@ from weir.pipelines.spark.assignors import Assignors
 from weir.pipelines.spark.driver import Driver, started_driver
 from weir.pipelines.spark.parts import NOTHING_TO_PUBLISH, Executors, Listeners, Publishing, RunSpec, Slots
 from weir.pipelines.spark.planner import Limits
+from weir.pipelines.spark.profile import NOT_PROFILED, Profiling
 from weir.pipelines.spark.progress import Progress, RunSummary
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest, restore
 from weir.pipelines.spark.snapshot_jobs import Published, SnapshotRequest, publish
@@ -325,6 +326,7 @@ class Place:
     metrics_level: MetricsLevel = MetricsLevel.INFO
     desk: Desk = field(default_factory=Desk)
     publishing: Publishing = NOTHING_TO_PUBLISH
+    profiling: Profiling = NOT_PROFILED
     wait_for_disk: Callable[[Exception], bool] = lambda error: False
     wait_for_brokers: Callable[[Exception], bool] = lambda error: False
     outbox_max_bytes: int | None = None
@@ -361,6 +363,7 @@ class Place:
             assignors=self.assignors,
             outbox_max_bytes=self.outbox_max_bytes,
             metrics_level=self.metrics_level,
+            is_profiled=self.profiling is not NOT_PROFILED,
             accept_state_loss=accept_state_loss,
             accept_lost_records=accept_lost_records,
             newest=newest,
@@ -415,6 +418,7 @@ class Place:
             control=self.desk,
             on_progress=on_progress,
             publishing=self.publishing,
+            profiling=self.profiling,
             wait_for_disk=self.wait_for_disk,
             wait_for_brokers=self.wait_for_brokers,
         )
