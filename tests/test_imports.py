@@ -224,12 +224,14 @@ def test_a_circle_is_named(tmp_path, code):
     assert sorted({*circle(tmp_path)}) == ["weir.state.x", "weir.state.y", "weir.state.z"]
 
 
-def test_a_worker_starts_without_packages_that_it_does_not_need():
-    """Whether imported directly or not, each costs a worker time and memory when it starts."""
+def test_workers_and_commands_start_without_packages_that_they_do_not_need():
+    """Whether imported directly or not, each costs time and memory at the start."""
     code = (
         "import sys, weir.pipelines.spark.worker, weir.pipelines.spark.held, weir.pipelines.spark.restore_jobs\n"
         "import weir.pipelines.spark.snapshot_jobs, weir.pipelines.spark.standby_jobs\n"
-        "print(*{'dagster', 'sqlalchemy', 'pydantic', 'typer', 'rich', 'pandas', 'pyarrow'} & sys.modules.keys())"
+        "print(*{'dagster', 'sqlalchemy', 'pydantic', 'typer', 'rich', 'pandas', 'pyarrow'} & sys.modules.keys())\n"
+        "import weir.pipelines.cli.app, weir.pipelines.spark.runner\n"
+        "print(*{'textual', 'pyinstrument'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -364,6 +364,12 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "logs x": f"{CLI}/test_tasks.py::test_a_driver_that_has_no_tasks_yet_is_found_in_the_log",
         "run MODULE:APP": f"{CLI}/test_tasks.py::test_an_application_without_tasks_has_them_after_a_run",
     },
+    "pipelines/operations/top.py application_activity": {
+        "run MODULE:APP": f"{CLI}/test_top.py::test_an_application_that_does_not_run_is_shown_once_it_does",
+    },
+    "pipelines/cli/top.py top": {
+        "tasks x": f"{CLI}/test_top.py::test_without_a_terminal_the_tasks_are_printed_once",
+    },
     "pipelines/operations/assignments.py application_assignments": {
         "run MODULE:APP": f"{CLI}/test_tasks.py::test_an_application_without_assignments_has_one_after_a_run",
     },

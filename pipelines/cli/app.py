@@ -30,6 +30,7 @@ from weir.pipelines.cli import (
     state,
     status,
     tasks,
+    top,
     verify,
 )
 from weir.pipelines.cli.advice import advised
@@ -83,6 +84,7 @@ for name, command, example in (
     ("describe", inspect.describe, "weir describe weir.pipelines.examples.flights:app"),
     ("status", status.status, "weir status --json"),
     ("tasks", tasks.tasks, "weir tasks flights"),
+    ("top", top.top, "weir top flights --every 5"),
     ("logs", inspect.logs, "weir logs flights --lines 100"),
     ("stacks", stacks.stacks, "weir stacks flights"),
     ("show", inspect.show, "weir show flights carrier_totals --limit 16"),

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import chain
 from urllib.request import urlopen
 
+import polars as pl
 import psutil
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
@@ -32,6 +33,7 @@ from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app as weir
 from weir.pipelines.operations.registry import register
+from weir.pipelines.spark.profile import EPOCHS, SHARES
 from weir.pipelines.spark.runner import run
 from weir.state.commit.log import newest_commit
 from weir.state.commit.tables import read_table
@@ -73,9 +75,27 @@ def free_port() -> int:
         return listening.getsockname()[1]
 
 
-def test_lost_and_untrusted_tasks_are_restored_by_spark_jobs_and_end_like_the_others(place, spark):
+def require_profile(folder, there):
+    """That the tables of a profiled run are about all its tasks, with shares that add up, and that there is a flame
+    graph of the driver and of each slot."""
+    epochs = pl.read_csv(folder / EPOCHS, schema_overrides={"task": pl.String})
+    assert set(epochs["task"]) == {f"{index}_{partition}" for index in (0, 1) for partition in range(PARTITIONS)}
+    assert epochs.filter(pl.col("task").str.starts_with("0_"))["records"].sum() == 2_000
+    assert epochs.filter(abs(pl.sum_horizontal(SHARES) - 1) > 0.01).is_empty()
+    assert epochs.filter(pl.col("spark") <= 0).is_empty(), "plans and receipts travel"
+    assert all(epochs[share].sum() > 0 for share in SHARES)
+    graphs = {path.name: path.read_text() for path in folder.glob("*.html")}
+    slots = [f"generation-1-slot-{slot}.html" for slot in range(there.settings.slots)]
+    assert sorted(graphs) == ["driver.html", *slots]
+    assert "run_epoch" in graphs["driver.html"]
+    assert all("_carry_out" in graphs[slot] for slot in slots)
+
+
+def test_lost_and_untrusted_tasks_are_restored_by_spark_jobs_and_end_like_the_others(place, spark, tmp_path):
     there = place("restored")
-    there.run(until_caught_up=True, spark=spark)
+    profile = tmp_path / "profile"
+    there.run(until_caught_up=True, spark=spark, profile=profile)
+    require_profile(profile, there)
     lost, distrusted = (there.state_of(task) for task in (TaskId(1, 2), TaskId(0, 0)))
     folders = [current_instance(task) for task in (lost, distrusted)]
     shutil.rmtree(folders[0])
