@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -59,15 +59,23 @@ class Stopwatch:
 
     def __init__(self, activity: Activity, now: Callable[[], float] = time.perf_counter) -> None:
         self._now, self._activity, self._since_s = now, activity, now()
+        self._entered: list[Activity] = []
         self._seconds: dict[str, float] = {}
         self._nodes: dict[str, NodeWork] = {}
 
-    def to(self, activity: Activity) -> Activity:
-        """From now on the time belongs to ``activity``; returns the one before."""
+    def enter(self, activity: Activity) -> None:
+        """From now on the time belongs to ``activity``, until ``leave``."""
+        self._entered.append(self._activity)
+        self._to(activity)
+
+    def leave(self) -> None:
+        """The time belongs to the activity of before again."""
+        self._to(self._entered.pop())
+
+    def _to(self, activity: Activity) -> None:
         before, now_s = self._activity, self._now()
         self._seconds[before] = self._seconds.get(before, 0.0) + now_s - self._since_s
         self._activity, self._since_s = activity, now_s
-        return before
 
     def node(self, name: str, work: NodeWork) -> None:
         """A node has done this."""
@@ -76,7 +84,7 @@ class Stopwatch:
 
     def work(self) -> Work:
         """Everything up to now."""
-        self.to(self._activity)
+        self._to(self._activity)
         return Work(seconds=dict(self._seconds), nodes=dict(self._nodes))
 
 
@@ -99,15 +107,24 @@ def measured(activity: Activity) -> Iterator[Stopwatch]:
         _running.reset(token)
 
 
-@contextmanager
-def during(activity: Activity) -> Iterator[None]:
+class _During:
+    """A block whose time belongs to one activity; one for each is enough, since it keeps nothing."""
+
+    def __init__(self, activity: Activity) -> None:
+        self._activity = activity
+
+    def __enter__(self) -> None:
+        if (stopwatch := _running.get()) is not None:
+            stopwatch.enter(self._activity)
+
+    def __exit__(self, *error: object) -> None:
+        if (stopwatch := _running.get()) is not None:
+            stopwatch.leave()
+
+
+_DURING = {activity: _During(activity) for activity in Activity}
+
+
+def during(activity: Activity) -> AbstractContextManager[None]:
     """The time of the block belongs to ``activity``, but for what is entered within."""
-    stopwatch = _running.get()
-    if stopwatch is None:
-        yield
-        return
-    before = stopwatch.to(activity)
-    try:
-        yield
-    finally:
-        stopwatch.to(before)
+    return _DURING[activity]
