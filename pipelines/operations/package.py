@@ -29,7 +29,7 @@ _EXTRAS = {WEIR: ("", "registry")}
 """What a program asks for when it reads Avro or Protobuf is loaded as it runs."""
 _OF_DRIVERS = {
     *("dagster", "dagster-pipes", "dagster-webserver", "delta-spark", "pandas", "prometheus-client", "pyarrow"),
-    *("pydantic", "requests", "rich", "sqlalchemy", "tenacity", "typer", "packaging"),
+    *("pydantic", "requests", "rich", "sqlalchemy", "tenacity", "textual", "typer", "packaging"),
 }
 _LEFT_OUT = ("pyspark/jars/",)
 """Every executor has these already, half a gigabyte."""

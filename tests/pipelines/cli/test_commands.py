@@ -22,6 +22,7 @@ COMMANDS = [
     ("describe",),
     ("status",),
     ("tasks",),
+    ("top",),
     ("logs",),
     ("reset",),
     ("show",),
@@ -113,7 +114,7 @@ def test_help_has_an_example_and_the_folder(weir, path):
     assert "--debug" in result.stdout
 
 
-@pytest.mark.parametrize("command", [*STEERING, "logs", "reset", "compact", "stacks", "tasks"])
+@pytest.mark.parametrize("command", [*STEERING, "logs", "reset", "compact", "stacks", "tasks", "top"])
 def test_an_empty_folder_says_how_to_start(weir, command):
     result = weir(command, "flights")
     assert result.exit_code == 1
