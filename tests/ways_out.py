@@ -367,6 +367,9 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/operations/top.py application_activity": {
         "run MODULE:APP": f"{CLI}/test_top.py::test_an_application_that_does_not_run_is_shown_once_it_does",
     },
+    "pipelines/operations/profile.py require_folder": {
+        "name another folder with": f"{CLI}/test_top.py::test_a_profile_that_cannot_be_written_goes_to_another_folder",
+    },
     "pipelines/cli/top.py top": {
         "tasks x": f"{CLI}/test_top.py::test_without_a_terminal_the_tasks_are_printed_once",
     },

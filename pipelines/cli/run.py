@@ -143,6 +143,7 @@ def run(
     """
     from weir.pipelines.cli.progress import TerminalWarnings, following
     from weir.pipelines.operations.drive import drive
+    from weir.pipelines.operations.profile import require_folder
     from weir.pipelines.operations.registry import load_reference
 
     overrides = parse_assignments(assignments or [])
@@ -155,6 +156,8 @@ def run(
     settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers, writes=True)
     if is_profiled and profile_folder is None:
         profile_folder = settings.dir / "profile" / load_reference(reference).id
+    if profile_folder is not None:
+        require_folder(profile_folder)
     with following(reference) as on_progress:
         summary = drive(
             reference,

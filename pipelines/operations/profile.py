@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import polars as pl
 
+from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.spark.profile import EPOCHS, SHARES
 
 ALL = "all"
+
+
+def require_folder(folder: Path) -> Path:
+    """The folder for a profile, made if it is not there.
+
+    Raises:
+        OperationError: Nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise OperationError(
+            f"no profile can be written to {folder} ({error.strerror}); name another folder with "
+            "`--profile-folder FOLDER`"
+        ) from error
 
 
 def profile_summary(folder: Path) -> pl.DataFrame:

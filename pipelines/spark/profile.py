@@ -52,7 +52,7 @@ class Profiling(Protocol):
         ...
 
     def committed(self, seconds: float) -> None:
-        """A commit took so long, which belongs to the epoch that has ended last."""
+        """A commit took so long, which belongs to the epoch that has ended last, if any has."""
         ...
 
 
@@ -103,7 +103,8 @@ class Profile:
 
     def committed(self, seconds: float) -> None:
         """As ``Profiling`` has it."""
-        self._commit_s += seconds
+        if self._ended:
+            self._commit_s += seconds
 
     def close(self) -> None:
         """Write what is left; tasks that no epoch has waited for have one of their own."""

@@ -242,3 +242,12 @@ def test_a_profiled_run_shows_where_the_time_went_and_where_its_files_are(there,
     elsewhere = tmp_path / "elsewhere"
     assert f"profile: {elsewhere}" in there.run("programs:app", "--profile-folder", str(elsewhere)).text
     assert {path.name for path in elsewhere.iterdir()} == {"driver.html", "epochs.csv", "operators.csv"}
+
+
+def test_a_profile_that_cannot_be_written_goes_to_another_folder(there, tmp_path):
+    there.topics.rows["clicks", 0] = clicks(0, 60)
+    (there.folder / "profile").write_text("a file")
+    refused = there.run("programs:app", "--profile")
+    assert (refused.code, "name another folder with `--profile-folder FOLDER`" in refused.text) == (1, True)
+    answer = there.run("programs:app", "--profile-folder", str(tmp_path / "other"))
+    assert (answer.code, (tmp_path / "other" / "epochs.csv").exists()) == (0, True), answer.text

@@ -169,6 +169,7 @@ def test_the_summary_weighs_epochs_by_their_time(tmp_path):
         )
 
     profile = Profile(tmp_path / "profile")
+    profile.committed(100)  # before any epoch, as when a program has changed
     profile.done(done("0_0", 10, 11, fetch=1.0, decode=0.5))
     profile.epoch(10, 12)
     profile.committed(2)
