@@ -202,6 +202,10 @@ class NotWantedError(Exception):
     """Nobody waits for what the task has done any more; nothing of it was written."""
 
 
+UNUSED_S = 10.0
+"""How long a worker keeps what it holds of a global table while its plans are those of other tasks."""
+
+
 class EpochRunner:
     """Runs epochs of the tasks of one topology. Keep it between epochs for its caches, which are safe to lose."""
 
@@ -425,6 +429,7 @@ class EpochRunner:
                         f"holds position {found} of {wanted.topic}-{wanted.partition}, "
                         f"but the plan continues from {wanted.start}",
                     )
+            self._global_tables.release(UNUSED_S)
             with during(Activity.FETCH):
                 self._global_tables.read_on(plan.global_ranges, self._read_global, plan.now_ms, plan.state.generation)
             with during(Activity.DECODE):

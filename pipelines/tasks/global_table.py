@@ -86,6 +86,7 @@ class GlobalTable:
         """By partition, up to where its rows are the topic's."""
         self._wanted: dict[int, int] = {}
         """The most that was asked for, beyond which nothing may be seen, and below which it does not go back."""
+        self._used_s = 0.0
         self._stuck: dict[int, int] | None = None
         """The shared rows' positions when they were given up."""
 
@@ -96,9 +97,10 @@ class GlobalTable:
         self._wanted, self._stuck = {}, None
         self._shared = SharedRows(shared_folder(state_folder, store), generation, shared_stores(store))
 
-    def release(self) -> None:
-        """Hold no snapshot any more, nor rows of its own; the next plan takes one again."""
-        if self._shared is not None:
+    def release(self, unused_s: float = 0.0) -> None:
+        """Hold no snapshot any more, nor rows of its own, if no plan has wanted them for so long; the next one takes
+        them again."""
+        if self._shared is not None and time.monotonic() - self._used_s >= unused_s:
             self._take(None)
 
     def read_on(self, ranges: Sequence[OffsetRange], read: Read, now_ms: int) -> None:
@@ -108,6 +110,7 @@ class GlobalTable:
             BadInputError: A record cannot be read, and the application fails on it; else it is skipped.
             TimeoutError: The brokers return nothing for half a minute.
         """
+        self._used_s = time.monotonic()
         begins = {wanted.partition: wanted.start for wanted in ranges}
         for wanted in ranges:
             known = self._wanted.get(wanted.partition, wanted.start)

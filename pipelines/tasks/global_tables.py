@@ -48,7 +48,7 @@ class GlobalTables:
         """Put the records of one topic partition into the topic's table."""
         self._by_topic[raw.topic].take(raw, now_ms)
 
-    def release(self) -> None:
-        """Hold no snapshot of shared rows, as long as there is no plan: pages cannot be used again under one."""
+    def release(self, unused_s: float = 0.0) -> None:
+        """Hold no snapshot of shared rows that no plan has wanted for so long: pages cannot be used again under one."""
         for table in self._by_topic.values():
-            table.release()
+            table.release(unused_s)

@@ -167,7 +167,7 @@ class SharedRows:
     def remove_older(self) -> None:
         """Remove the rows of older generations, and of this machine before it restarted; who reads them reads on."""
         for left in self._above.iterdir():
-            if left != self._folder and _generation(left) <= self._generation:
+            if left != self._folder and 0 <= _generation(left) <= self._generation:
                 shutil.rmtree(left, ignore_errors=True)
 
     def _live(self) -> lmdb.Environment:
