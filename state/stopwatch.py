@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -125,6 +125,6 @@ class _During:
 _DURING = {activity: _During(activity) for activity in Activity}
 
 
-def during(activity: Activity) -> AbstractContextManager[None]:
+def during(activity: Activity) -> _During:
     """The time of the block belongs to ``activity``, but for what is entered within."""
     return _DURING[activity]
