@@ -43,7 +43,9 @@ from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import NEW_TOPICS, ROLLED_BACK, Progress, RunSummary
 from weir.pipelines.spark.replays import begin_replay
 from weir.pipelines.spark.restores import Restores
+from weir.pipelines.spark.scaling import Scaling
 from weir.pipelines.spark.signs import Sign
+from weir.pipelines.spark.slot_count import SlotCount
 from weir.pipelines.spark.snapshots import Snapshots
 from weir.pipelines.spark.standbys import Standbys
 from weir.pipelines.spark.task import BEFORE_ALL_MS, Task
@@ -222,10 +224,7 @@ class Driver:
         self._wait_for_records = spec.wait_for_records
         self._other_interval_until_s = math.inf
         """Until when commits are as far apart as somebody has asked for, by the monotonic clock."""
-        self._fills_slots = False
-        """Whether slots that were added wait for tasks that are at work."""
-        self._joined = set[str]()
-        """The executors to which slots have gone, where these begin without tasks."""
+        self._scaling = Scaling(coordinator.slots, coordinator.whereabouts, spec.slot_count)
         self._beat = Beat(self._interval_s, is_told=spec.wait_for_records is not None)
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
@@ -300,8 +299,7 @@ class Driver:
             self._snapshots.take_up()
             self._standbys.take_up()
             self._queries.keep()
-            if self._fills_slots:
-                self._fill_slots()
+            self._scaling.go_on()
             if time.monotonic() - self._clock.evened > EVEN_EVERY_S:
                 self._even_slots()
             self._held = self._held_by_sinks()
@@ -326,6 +324,11 @@ class Driver:
     def generation(self) -> int:
         """The generation that was claimed."""
         return self._coordinator.generation
+
+    @property
+    def slot_count(self) -> SlotCount:
+        """How many slots the next generation is to have."""
+        return self._scaling.count
 
     @property
     def last_commit_end_s(self) -> float:
@@ -650,7 +653,9 @@ class Driver:
             case "pace":
                 return self._change_interval(request)
             case "slots":
-                return self._add_slots(request)
+                answer = self._scaling.ask(request.arguments.get("slots", ""))
+                self._report("running", now=True)
+                return answer
             case "snapshot":
                 return f"publishing snapshots of {self._snapshots.begin_all()} of {len(coordinator.tasks)} tasks"
             case _:
@@ -685,22 +690,6 @@ class Driver:
         own_s = self._coordinator.application.commit_interval.total_seconds()
         return f"commits every {wanted.interval_ms / 1000:g} s instead of every {own_s:g} s, for {wanted.for_s:,} s"
 
-    def _add_slots(self, request: RequestRow) -> str:
-        before, wanted = self._coordinator.slots.count, request.arguments.get("slots", "")
-        if not wanted.isdecimal():
-            raise RunError(f"{wanted!r} is not a number of slots")
-        if int(wanted) <= before:
-            return f"there are {before} slots already"
-        self._coordinator.slots.grow(int(wanted))
-        moved = self._fill_slots()
-        return f"{wanted} slots instead of {before}; moved: {', '.join(map(str, moved)) or 'no task'}"
-
-    def _fill_slots(self) -> list[TaskId]:
-        """Have tasks move into slots that were added; those that are at work now will do so later."""
-        moved = self._coordinator.whereabouts.fill_slots()
-        self._fills_slots = self._coordinator.whereabouts.has_empty_slot
-        return moved
-
     def _even_slots(self) -> None:
         """Have slots and tasks leave executors that leave, and go to those that have joined; and tasks leave slots that
         have much more to do than others; those that are at work now will do so later."""
@@ -709,8 +698,7 @@ class Driver:
             self._restores.move(leaving, dict.fromkeys(leaving, "its executor is decommissioned"))
         try:
             self._follow_executors()
-            if self._joined and self._coordinator.whereabouts.has_empty_slot:
-                self._fill_slots()
+            self._scaling.fill()
             moved, left = self._coordinator.whereabouts.even_slots(self._ends)
         except RunError as error:  # whoever waits for its plans finds out what is wrong with it
             moved, left = [], []
@@ -733,8 +721,9 @@ class Driver:
         now_s = time.monotonic()
         self._clock.lost = (self._clock.lost or now_s) if self._coordinator.slots.lost() else None
         is_late = self._clock.lost is not None and now_s > self._clock.lost + JOIN_LIMIT_S
+        self._scaling.follow_executors(is_late=is_late)
         if gone := self._coordinator.whereabouts.follow_executors(is_late=is_late):
-            self._joined |= set(gone.values())
+            self._scaling.slots_went()
             told = ", ".join(f"slot {slot} to executor {executor}" for slot, executor in gone.items())
             log.info("slots go to other executors: %s", told)
 

@@ -25,6 +25,7 @@ from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.profile import NOT_PROFILED, Profiling
 from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest
+from weir.pipelines.spark.slot_count import SlotCount
 from weir.pipelines.spark.snapshot_jobs import Published, SnapshotRequest
 from weir.pipelines.spark.spread import spread
 from weir.pipelines.spark.standby_jobs import Followed, FollowRequest
@@ -101,7 +102,7 @@ class Slots(Protocol):
 
     @property
     def count(self) -> int:
-        """How many slots there are."""
+        """How many slots there are to be, numbered from 0; those that end have greater numbers."""
         ...
 
     def executor_of(self, slot: int) -> str:
@@ -142,12 +143,18 @@ class Slots(Protocol):
         """
         ...
 
-    def grow(self, count: int) -> None:
-        """Have ``count`` slots.
+    def scale(self, count: int) -> None:
+        """Have ``count`` slots: the workers of more may have yet to start, and each that is too many ends by
+        ``end_unused``.
 
         Raises:
             RunError: There can be no more; those that were there go on.
         """
+        ...
+
+    def end_unused(self, used: Collection[int]) -> bool:
+        """End those that are too many, from the last one on, until one is ``used`` by a task or at work; whether any
+        are left."""
         ...
 
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]: ...
@@ -315,6 +322,9 @@ class RunSpec:
     """The folder with the state of the application's tasks."""
     limits: Limits
     slots: int = 1
+    """How many there are as the run begins."""
+    counts: SlotCount | None = None
+    """How many there are to be as executors join and leave; None if that changes nothing."""
     wait_for_records: Callable[[Mapping[TopicPartition, int], float], bool] | None = None
     """Waits for records behind these offsets, as ``weir.infra.kafka.arrivals`` does; None if nobody can."""
     newest: CommitRecord | None = None
@@ -346,6 +356,11 @@ class RunSpec:
     def slot_of(self) -> Mapping[TaskId, int]:
         """The slot of each task."""
         return self.placed.slot_of
+
+    @property
+    def slot_count(self) -> SlotCount:
+        """How many slots there are to be, by the number of executors."""
+        return self.counts or SlotCount(slots=self.slots, executors=1, planned=1)
 
     @cached_property
     def placed(self) -> Placement:

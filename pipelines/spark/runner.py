@@ -54,6 +54,7 @@ from weir.pipelines.spark.progress import NEW_TOPICS, ROLLED_BACK, Progress, Run
 from weir.pipelines.spark.publishing import CAUGHT_UP_LIMIT_S, STOP_LIMIT_S, Publishers
 from weir.pipelines.spark.query_servers import QueryServers
 from weir.pipelines.spark.restore_jobs import RestoreJobs
+from weir.pipelines.spark.slot_count import SlotCount
 from weir.pipelines.spark.slots import LOOPBACK, SlotPool
 from weir.pipelines.spark.snapshot_jobs import SnapshotJobs
 from weir.pipelines.spark.standby_jobs import StandbyJobs
@@ -191,6 +192,8 @@ class _Generations:
     on_step: str | None
     profiled: ProfiledRun | None
     spark: SparkContext | None
+    slot_count: SlotCount | None = None
+    """How many slots the generation before was to have, which somebody may have changed."""
 
     def __post_init__(self) -> None:
         self._brokers = Brokers(self.settings, self.bootstrap_servers, self.application)
@@ -223,6 +226,8 @@ class _Generations:
                 return _stopped_early(application)
             self._tell_waiting("")
             self._say("starting Spark")
+            executors = settings.executors if settings.master else 1
+            counts_of_slots = self.slot_count or SlotCount(slots=settings.slots, executors=executors, planned=executors)
             arrivals = Arrivals({**settings.kafka, "bootstrap.servers": self.bootstrap_servers})
             stack.callback(arrivals.close)
             spec = RunSpec(
@@ -232,7 +237,8 @@ class _Generations:
                 warehouse=warehouse,
                 state_folder=state_folder,
                 limits=limits_of(settings, application),
-                slots=settings.slots,
+                slots=counts_of_slots.slots,
+                counts=counts_of_slots,
                 wait_for_records=arrivals.wait,
                 newest=newest,
                 snapshot_rows=settings.snapshot_rows,
@@ -284,7 +290,8 @@ class _Generations:
             )
             if not there:
                 return _stopped_early(application)
-            homes = slot_homes(there, settings.slots)
+            spec = replace(spec, slots=spec.slot_count.at(len(there)))
+            homes = slot_homes(there, spec.slots)
             spec = replace(spec, placement=placed(self.spark, worker, spec, homes))
         upserts, publishers = refreshing(application, folder_at(settings.warehouse) / application.id), Publishers()
         panel = ControlPanel(self.control)
@@ -328,6 +335,7 @@ class _Generations:
             sampled = nullcontext() if self.profiled is None else self.profiled.sampling.sampled()
             with panel.serving(), _short_collections(), sampled:
                 summary = driver.run(self.stop, until_caught_up=self.until_caught_up)
+                self.slot_count = driver.slot_count
                 limit_s = CAUGHT_UP_LIMIT_S if summary.reason == "caught_up" else STOP_LIMIT_S
                 publishers.close(limit_s, self.stop, panel.tell_sinks)
             panel.report_sinks(publishers.states)

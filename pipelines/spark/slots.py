@@ -14,6 +14,7 @@ import secrets
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -27,6 +28,7 @@ from pyspark.errors import PySparkException
 
 from weir.infra.spark import DRIVER
 from weir.infra.spark.executors import Executor, executors, row_at
+from weir.infra.spark.session import most_slots_of_executor
 from weir.pipelines.spark.errors import RunError
 from weir.pipelines.spark.signs import SIGN_EVERY_S, Asks, Sign
 from weir.pipelines.spark.under_way import FRESH_S, Given, PlansUnderWay
@@ -54,6 +56,8 @@ SLOT_VARIABLE = "_WEIR_SLOT"
 TRIES = 4
 """How often a slot is asked the same before a lost worker is an error."""
 LOOPBACK = "127.0.0.1"
+BACKLOG = 64
+"""How many workers may connect at the same time, at least: slots can be added."""
 _BELOW = ("at ", "Driver stacktrace", "SQLSTATE")
 """How the lines begin that stand below the reason in a message of Spark's."""
 MOVE_LIMIT_S = 5.0
@@ -122,12 +126,16 @@ class SlotPool(PlansUnderWay):
         self._leaving: frozenset[str] = frozenset()
         """The executors that Spark was decommissioning at the last look, if there are others."""
         self._looked_s = 0.0
-        self._most = slots if homes else max(slots, spark_context.defaultParallelism - slots)
-        """How many slots the context has threads for, beside those of restores and snapshots."""
-        self._listener = Listener((host, 0), backlog=self._most, authkey=self._key)
+        self._threads = max(slots, spark_context.defaultParallelism - slots)
+        """How many slots the context of a single host has threads for, beside those of restores and snapshots."""
+        self._listener = Listener((host, 0), backlog=max(slots, BACKLOG), authkey=self._key)
+        self._count = slots
         self._slots = list[_Slot]()
-        for _ in range(slots):
-            self._add_slot()
+        """Those that end have greater numbers than the others."""
+        self._ended = list[_Slot]()
+        """Those whose Spark tasks may still be there."""
+        for slot in range(slots):
+            self._add_slot(homes[slot] if homes else None)
         self._accepting = threading.Thread(target=self._accept, name="slots", daemon=True)
         self._accepting.start()
         try:
@@ -141,31 +149,58 @@ class SlotPool(PlansUnderWay):
             self.close()
             raise
 
-    def grow(self, count: int) -> None:
-        """Have ``count`` slots, once the workers of the new ones are ready. Call it from the driver's thread.
+    def scale(self, count: int) -> None:
+        """As ``parts.Slots`` has it; the new ones go to the executors that have the fewest. Call it from the driver's
+        thread."""
+        there = [each for each in self._there() if not each.is_leaving] if self._homes else []
+        if count > self.count:
+            self._require_room(count, there)
+        if count > len(self._slots):
+            self._await_ended()
+        held = Counter(slot.executor for slot in self._slots[:count])
+        for slot in range(len(self._slots), count):
+            home = min(there, key=lambda executor: held[executor.id]) if there else None
+            if home is not None:
+                held[home.id] += 1
+            self._add_slot(home)
+            self._wake(slot)
+        self._count = count
 
-        Raises:
-            RunError: The context has no threads for so many; or a worker does not start, and there are no more slots.
-        """
-        if count > self._most:
-            raise RunError(f"there can be at most {self._most} slots on the cores of this host")
-        before = self.count
-        for _ in range(before, count):
-            self._add_slot()
-        try:
-            for started in [self.ask(slot, run_warm_up, []) for slot in range(before, count)]:
-                started.result()
-        except BaseException as error:
-            failed, self._slots[before:] = self._slots[before:], []
-            for slot in failed:
-                slot.close()
-            if isinstance(error, SlotError):
-                raise RunError(f"there are no more slots: {error}") from error
-            raise
+    def _require_room(self, count: int, there: Sequence[Executor]) -> None:
+        if not self._homes:
+            if count > self._threads:
+                raise RunError(
+                    f"there can be at most {self._threads} slots on the cores of this host; for more, start again with "
+                    f"--set slots={count}"
+                )
+            return
+        each = most_slots_of_executor(self._context)
+        if count > (most := each * len(there)):
+            raise RunError(
+                f"there can be at most {most} slots on {len(there)} executors, whose cores are enough for {each} each; "
+                f"have more executors join, or start again with --set slots={count}"
+            )
 
-    def _add_slot(self) -> None:
-        slot = self.count
-        home = self._homes[slot] if self._homes else None
+    def end_unused(self, used: Collection[int]) -> bool:
+        """As ``parts.Slots`` has it."""
+        while (last := len(self._slots) - 1) >= self._count and last not in used and last not in self._given:
+            slot = self._slots.pop()
+            self._lost.pop(last, None)
+            slot.close()
+            self._ended.append(slot)
+            log.info("slot %s has ended", last)
+        return len(self._slots) > self._count
+
+    def _await_ended(self) -> None:
+        """See that the workers of slots that have ended are gone: others get their numbers."""
+        jobs = {job: slot for slot in self._ended if (job := slot.job) is not None}
+        for job in wait(jobs, WORK_LIMIT_S).not_done:
+            jobs[job].kill()
+        wait(jobs, END_LIMIT_S)
+        self._ended.clear()
+
+    def _add_slot(self, home: Executor | None) -> None:
+        slot = len(self._slots)
         self._slots.append(_Slot(slot, self._task_of(slot, home), home.id if home else DRIVER))
 
     def _task_of(self, slot: int, home: Executor | None) -> RDD[object]:
@@ -205,7 +240,7 @@ class SlotPool(PlansUnderWay):
 
     @property
     def count(self) -> int:
-        return len(self._slots)
+        return self._count
 
     def executor_of(self, slot: int) -> str:
         return self._slots[slot].executor
@@ -259,8 +294,10 @@ class SlotPool(PlansUnderWay):
     def _wake(self, slot: int) -> None:
         """Have the worker of a slot started, though it may have no tasks."""
 
+        its = self._slots[slot]
+
         def told(woken: Future[list[TaskId]]) -> None:
-            if not woken.cancelled() and (error := woken.exception()) is not None and not self._slots[slot].is_closed:
+            if not woken.cancelled() and (error := woken.exception()) is not None and not its.is_closed:
                 log.warning("slot %s is without a worker: %s", slot, error)
 
         self.ask(slot, run_warm_up, list[TaskId]()).add_done_callback(told)
@@ -278,10 +315,8 @@ class SlotPool(PlansUnderWay):
         """End the workers' tasks."""
         for slot in self._slots:
             slot.close()
-        jobs = {job: slot for slot in self._slots if (job := slot.job) is not None}
-        for job in wait(jobs, WORK_LIMIT_S).not_done:
-            jobs[job].kill()
-        wait(jobs, END_LIMIT_S)
+        self._ended += self._slots
+        self._await_ended()
         with contextlib.suppress(OSError), Client(self._listener.address, authkey=None):
             pass  # wakes the thread that accepts
         self._listener.close()
@@ -309,10 +344,10 @@ class SlotPool(PlansUnderWay):
                 number, executor, self._racks[executor] = connection.recv()
                 if number < len(self._slots):
                     self._slots[number].connected(connection, executor)
-                else:  # of a slot that could not be added
+                else:  # of a slot that has ended
                     connection.close()
             except (AuthenticationError, EOFError, ConnectionError):
-                if any(slot.is_closed for slot in self._slots):
+                if any(slot.is_closed for slot in self._slots):  # not of one that has ended while the others go on
                     return
             except OSError:
                 return

@@ -221,7 +221,7 @@ class PlansUnderWay(ABC):
     @property
     @abstractmethod
     def count(self) -> int:
-        """How many slots there are."""
+        """As ``parts.Slots`` has it."""
 
     def executor_of(self, slot: int) -> str:
         """As ``parts.Slots`` has it."""

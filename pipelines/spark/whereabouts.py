@@ -1,5 +1,5 @@
 """Which slot each task is in while a run goes on, and which executor runs each slot: executors are lost and join, slots
-are added, and some have more to do than others.
+are added and end, and some have more to do than others.
 
 How tasks are divided in each case, ``weir.pipelines.spark.spread`` says; where they are as a run begins,
 ``weir.pipelines.spark.placement``. What a move means for the state of a task is up to whoever asks for it.
@@ -16,7 +16,7 @@ from weir.pipelines.spark.parts import Slots
 from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.spread import AHEAD_S, evened, freest, relieved, shared_out
 from weir.pipelines.spark.task import Task
-from weir.pipelines.spark.task_state import TaskState
+from weir.pipelines.spark.task_state import SETTLED, TaskState
 from weir.pipelines.tasks.run_metrics import RunMetrics
 from weir.state.types import TaskId, TopicPartition
 
@@ -36,6 +36,7 @@ class Whereabouts:
         """``forget`` gives up what a task is still doing, if it is at work."""
         self._tasks, self._slots, self._metrics = tasks, slots, metrics
         self._assignments, self._forget = assignments, forget
+        self._ends = False
 
     def move_to_freest(self, task_id: TaskId) -> None:
         """Have a task whose state is lost or in doubt continue in the slot whose tasks have worked least over the last
@@ -109,6 +110,30 @@ class Whereabouts:
                 found[task.id] = self._freest_of(choice, found)
         return found, left
 
+    def leave_ending(self) -> list[TaskId]:
+        """Have tasks of slots that end move with their stores to others of their executors, unless they are at work or
+        restored, and end slots without tasks; returns the tasks that have moved.
+
+        Raises:
+            RunError: A slot does not answer; some may have moved.
+        """
+        moves = dict[TaskId, int]()
+        if ending := [task for task in self._tasks.values() if task.slot >= self._slots.count]:
+            open_slots = self._open
+            for task in ending:
+                home = self._slots.executor_of(task.slot)
+                here = [slot for slot in open_slots if self._slots.executor_of(slot) == home]
+                if here and task.state in SETTLED and self._slots.is_free(task.id):
+                    moves[task.id] = self._freest_of(here, moves)
+            self._move(moves, "its slot ends")
+        self._ends = self._slots.end_unused({task.slot for task in self._tasks.values()})
+        return sorted(moves)
+
+    @property
+    def has_ending_slot(self) -> bool:
+        """Whether ``leave_ending`` has left slots that are to end."""
+        return self._ends
+
     def fill_slots(self) -> list[TaskId]:
         """Have tasks that rest move with their stores into slots that have none; returns these tasks.
 
@@ -145,10 +170,10 @@ class Whereabouts:
             RunError: A slot does not answer; some may have gone.
         """
         there = self._slots.executors()
-        if lost := self._slots.lost():
+        if lost := [slot for slot in self._slots.lost() if slot < self._slots.count]:
             return self._sent_on(lost, there, is_late=is_late)
         held = {task.slot for task in self._tasks.values()}
-        if vacated := [slot for slot in self._slots.leaving() if slot not in held]:
+        if vacated := [slot for slot in self._slots.leaving() if slot not in held and slot < self._slots.count]:
             return self._sent_on(vacated, there, is_late=True)
         if len(there) < 2:
             return {}
@@ -246,14 +271,17 @@ class Whereabouts:
                 task.slot = slot
             finally:
                 task.to(TaskState.RUNNING, f"in slot {task.slot}")
+                if task.is_paused:
+                    task.pause("it was paused before it moved")
             self._note(task_id, before, why)
 
     @property
     def has_empty_slot(self) -> bool:
-        """Whether a slot has no task although another one of its executor has several."""
-        held = Counter(task.slot for task in self._tasks.values())
-        return any(
-            min(counts) == 0 and max(counts) > 1
-            for slots in self._slots_by_executor()
-            if (counts := [held[slot] for slot in slots])
-        )
+        """Whether a slot, whose worker may have yet to start, has no task although another one of its executor has
+        several."""
+        held, closed = Counter(task.slot for task in self._tasks.values()), self.closed
+        counts: dict[str, list[int]] = {}
+        for slot in range(self._slots.count):
+            if slot not in closed:
+                counts.setdefault(self._slots.executor_of(slot), []).append(held[slot])
+        return any(min(each) == 0 and max(each) > 1 for each in counts.values())

@@ -6,7 +6,7 @@ replaced while they are alive, and ask for a renewal as real ones do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -60,8 +60,15 @@ class SimulatedSlots(PlansUnderWay):
     def count(self) -> int:
         return self._slots_count
 
-    def grow(self, count: int) -> None:
-        self._slots_count = max(count, self._slots_count)
+    def scale(self, count: int) -> None:
+        self._slots_count = count
+
+    def end_unused(self, used: Collection[int]) -> bool:
+        for slot in [slot for slot in self._workers if slot >= self._slots_count and slot not in used]:
+            if slot not in self._given:
+                del self._workers[slot]
+                self._departures.pop(slot, None)
+        return any(slot >= self._slots_count for slot in (*used, *self._given))
 
     def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
         """The worker of the old slot closes what it has open for the task now, or when it works again."""

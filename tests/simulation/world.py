@@ -351,7 +351,7 @@ class World:
             self.scheduler.note(f"asks for {kind}")
             task = {"task": self.rng.choice(tasks)} if kind == "restore" else {}
             slot = {"slot": FREEST_SLOT} if kind == "restore" and self.rng.random() < 0.5 else {}
-            slots = {"slots": self.rng.choice("23")} if kind == "slots" else {}
+            slots = {"slots": self.rng.choice("123")} if kind == "slots" else {}
             paused = {"tasks": self.rng.choice(tasks).split("_")[0]} if kind == "pause" else {}
             self.place.desk.ask(kind, **task, **slot, **slots, **paused)
         self.place.desk.ask("resume")  # else nobody would read what is paused

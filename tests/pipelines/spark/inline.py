@@ -5,7 +5,7 @@ Everything else is real: the operators, the local stores, the files, the Delta t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -151,8 +151,11 @@ class InlineSlots:
     def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
         pass
 
-    def grow(self, count: int) -> None:
+    def scale(self, count: int) -> None:
         self.count = count
+
+    def end_unused(self, used: Collection[int]) -> bool:
+        return False
 
     def executor_of(self, slot: int) -> str:
         return DRIVER

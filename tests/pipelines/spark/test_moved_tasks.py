@@ -163,7 +163,7 @@ def test_tasks_move_with_their_stores_into_slots_that_are_added(place, gate):
     assert [place.desk.answers[number] for number in asked] == [
         (f"2 slots instead of 1; moved: {min(_moved(slots))}", False),
         ("there are 2 slots already", False),
-        ("'many' is not a number of slots", True),
+        ("'many' is not a number of slots; give one from 1 on", True),
     ]
     for partition in range(2):
         row = b"user-%d-0" % partition, msgspec.json.encode(Click(7, partition)), 1_000 * RECORDS
@@ -203,7 +203,10 @@ def test_slots_that_are_added_while_all_tasks_are_at_work_are_filled_once_they_r
     wait_for(gate.is_in.is_set, "the call is being made")
     asked = place.desk.ask("slots", slots="2")
     wait_for(lambda: asked in place.desk.answers, "it is answered")
-    assert place.desk.answers[asked] == ("2 slots instead of 1; moved: no task", False)
+    assert place.desk.answers[asked] == (
+        "2 slots instead of 1; moved: no task; more tasks follow once they rest",
+        False,
+    )
     gate.opened.set()
     slots = place.used[-1]
     wait_for(lambda: set(slots.slot_of.values()) == {0, 1}, "one task has moved")

@@ -152,13 +152,30 @@ def test_after_the_end_no_worker_is_busy(make):
         assert worker_of(again, 0) > 0
 
 
-def test_slots_are_added_while_the_others_go_on_up_to_what_the_context_has_threads_for(spark, make):
+def test_slots_are_added_and_end_while_the_others_go_on_up_to_what_the_context_has_threads_for(spark, make):
+    """The worker of one that is to end is killed before its task has left: another one closes nothing, and ends."""
+    task = TaskId(0, 0)
     with closing(make(slots=1)) as pool:
+        pool.slot_of = {task: 0}
         before = worker_of(pool, 0)
-        pool.grow(2)
+        pool.scale(2)
+        assert (pool.count, pool.is_ready(1)) == (2, False)
+        other = worker_of(pool, 1)
+        assert pool.is_ready(1)
+        assert worker_of(pool, 0) == before != other
+        with pytest.raises(RunError, match="there can be at most 3 slots on the cores of this host; for more, start"):
+            pool.scale(4)
         assert pool.count == 2
+        pool.move(task, 1, with_store=True)
+        pool.scale(1)
+        assert pool.end_unused({1}), "it has a task"
+        os.kill(other, signal.SIGKILL)
+        pool.move(task, 0, with_store=True)
+        successor = psutil.Process(worker_of(pool, 1))
+        assert not pool.end_unused({0})
+        (ended,) = pool._ended
+        ended.job.result(60)
         assert worker_of(pool, 0) == before
-        assert worker_of(pool, 1) != before
-        with pytest.raises(RunError, match="there can be at most 3 slots"):
-            pool.grow(4)
-        assert pool.count == 2
+        pool.scale(2)
+        assert worker_of(pool, 1) not in (before, other)
+        assert successor.pid != other

@@ -19,6 +19,7 @@ from weir.pipelines.spark.signs import Asks, Sign
 from weir.pipelines.spark.under_way import ATTEMPTS, Given, PlansUnderWay
 from weir.pipelines.tasks.epoch import DriverGoneError, EpochRunner, NotWantedError
 from weir.pipelines.tasks.plan import Renewal, TaskPlan
+from weir.state.types import TaskId
 
 
 class WorkerKilledError(KilledError):
@@ -31,6 +32,7 @@ class ThreadedSlots(PlansUnderWay):
     def __init__(self, spec: RunSpec, runner: Callable[[Callable[[TaskPlan], Renewal | None]], EpochRunner]) -> None:
         super().__init__(spec.slot_of)
         self._make = runner
+        self._count = spec.slots
         self._threads = [ThreadPoolExecutor(1) for _ in range(spec.slots)]
         self._runners = {slot: self._runner(slot) for slot in range(spec.slots)}
         self._replies = [queue.SimpleQueue[Renewal | None]() for _ in range(spec.slots)]
@@ -51,13 +53,28 @@ class ThreadedSlots(PlansUnderWay):
 
     @property
     def count(self) -> int:
-        return len(self._threads)
+        return self._count
 
-    def grow(self, count: int) -> None:
-        for slot in range(self.count, count):
+    def scale(self, count: int) -> None:
+        for slot in range(len(self._threads), count):
             self._threads.append(ThreadPoolExecutor(1))
             self._replies.append(queue.SimpleQueue())
             self._runners[slot] = self._runner(slot)
+        self._count = count
+
+    def end_unused(self, used: Collection[int]) -> bool:
+        while (last := len(self._threads) - 1) >= self._count and last not in used and last not in self._given:
+            self._threads.pop().shutdown()
+            self._replies.pop()
+            del self._runners[last]
+        return len(self._threads) > self._count
+
+    def move(self, task: TaskId, slot: int, *, with_store: bool = False) -> None:
+        """The old slot closes what it has open for the task, as a worker does."""
+        if with_store:
+            assert self.is_free(task)
+            self._runners[self.slot_of[task]].leave(task)
+        super().move(task, slot, with_store=with_store)
 
     def lost(self) -> Collection[int]:
         return self._lost
