@@ -7,6 +7,7 @@ from weir.orchestration.supervised import Supervised
 _LAUNCH = (
     ("nothing runs, or a check names it", "{run}"),
     ("it is to pause, and to go on", "`weir_pause`, `weir_resume`"),
+    ("it is to have more slots, or fewer", "`weir_scale`"),
     ("what is uncommitted is to be committed now", "`weir_commit_now`"),
     ("a check has found a store to differ, or a task is slow", "`weir_restore`, partition {app}:TASK"),
     ("checks of all states and commits are wanted now", "`weir_verify`, `weir_audit`"),

@@ -18,6 +18,8 @@ from pyspark.serializers import BatchedSerializer, CPickleSerializer
 
 from weir.infra.spark import DRIVER
 
+CORES_PER_SLOT = 3
+"""Of an executor: for a slot itself, for restores and snapshots, and for a slot of an executor that is lost."""
 LOOK_EVERY_S = 0.1
 _ID_FLAG = b"--executor-id"
 """How every cluster manager's Java process of an executor is told its id."""
@@ -45,6 +47,11 @@ class NoExecutorError(Exception):
             f"Spark at {self.master} has given no executor within {self.limit_s:g} s: its workers are not there, or "
             "have no cores or memory left, or executors cannot reach the driver at driver_host; its own page says which"
         )
+
+
+def most_slots_of_executor(context: SparkContext) -> int:
+    """How many slots an executor of a cluster has cores for, one at least."""
+    return max(1, int(context.getConf().get("spark.executor.cores") or 0) // CORES_PER_SLOT)
 
 
 def executors(context: SparkContext) -> list[Executor]:

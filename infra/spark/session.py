@@ -32,10 +32,10 @@ from weir.infra.jars import jars
 from weir.infra.java import java_executable, shared_classes
 from weir.infra.settings import Settings, environment_value, is_secret
 from weir.infra.spark import archives
+from weir.infra.spark.executors import CORES_PER_SLOT
 
 DRIVER_MEMORY = EXECUTOR_MEMORY = "700m"
 TASK_TRIES = 4
-CORES_PER_SLOT = 3
 ON_S3 = "s3://"
 """How the URIs of object stores begin that a session can read."""
 JAVA_END_LIMIT_S = 4.0
@@ -146,11 +146,6 @@ def cores_of_executor(settings: Settings) -> int:
     """How many of Spark's cores an executor of a cluster has: one for each of its slots, and as many each for restores
     and snapshots, and for the slots of one that is lost."""
     return CORES_PER_SLOT * -(-settings.slots // settings.executors)
-
-
-def most_slots_of_executor(context: SparkContext) -> int:
-    """How many slots an executor of a cluster has cores for, one at least."""
-    return max(1, int(context.getConf().get("spark.executor.cores") or 0) // CORES_PER_SLOT)
 
 
 def _on_cluster(settings: Settings) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Jobs that ask a running driver to commit, pause, resume or stop, with the same calls as the commands of those names.
+"""Jobs that ask a running driver to commit, pause, resume, scale or stop, by the same calls as the commands so called.
 
 A request reaches the driver through the control database; the run's metadata holds the driver's answer.
 """
@@ -26,12 +26,19 @@ class RequestConfig(dg.Config):
     reason: str = Field(default="", description="Why, for the driver's log and the observation of the ingest.")
 
 
+class ScaleConfig(RequestConfig):
+    """What ``weir_scale`` needs besides."""
+
+    slots: int = Field(ge=1, description="How many tasks are to run at the same time until the driver ends.")
+
+
 def request_jobs(applications: Sequence[Supervised]) -> list[dg.JobDefinition]:
-    """``weir_commit_now``, ``weir_pause``, ``weir_resume`` and ``weir_stop``."""
+    """``weir_commit_now``, ``weir_pause``, ``weir_resume``, ``weir_scale`` and ``weir_stop``."""
     return [
         _request_job(applications, "commit_now", "commit", "Make the running application commit now."),
         _request_job(applications, "pause", "pause", "Make the running application commit and then stop reading."),
         _request_job(applications, "resume", "resume", "Make the paused application resume reading."),
+        _scale_job(applications),
         _request_job(applications, "stop", "stop", "Make the running application finish its epoch, commit and end."),
     ]
 
@@ -44,6 +51,16 @@ def _request_job(
         ask_driver(context, chosen(context, applications), weir.settings(), kind, config.reason)
 
     return job_of(applications, f"weir_{name}", request, by_application(applications), description)
+
+
+def _scale_job(applications: Sequence[Supervised]) -> dg.JobDefinition:
+    @dg.op(name="weir_ask_scale", description="Ask the driver and wait for its answer.")
+    def request(context: dg.OpExecutionContext, config: ScaleConfig, weir: WeirResource) -> None:
+        arguments = {"slots": str(config.slots)}
+        ask_driver(context, chosen(context, applications), weir.settings(), "slots", config.reason, arguments)
+
+    description = "Make the running application have more slots, or fewer; tasks move with their stores."
+    return job_of(applications, "weir_scale", request, by_application(applications), description)
 
 
 def ask_driver(

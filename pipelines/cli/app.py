@@ -94,6 +94,7 @@ for name, command, example in (
     ("commit", control.commit, "weir commit flights"),
     ("pause", control.pause, "weir pause flights"),
     ("resume", control.resume, "weir resume flights"),
+    ("scale", control.scale, "weir scale flights --slots 3"),
     ("snapshot", control.snapshot, "weir snapshot flights"),
     ("restore", control.restore, "weir restore flights 0_1 --from-changelog"),
     ("stop", control.stop, "weir stop flights"),

@@ -58,6 +58,20 @@ def resume(
     _ask_for_tasks(application, tasks, "resume", directory)
 
 
+def scale(
+    application: AppArgument,
+    slots: Annotated[int, typer.Option("--slots", help="How many tasks run at the same time.", min=1)],
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Make a running application have more slots, or fewer, until its driver ends; tasks move with their stores.
+
+    The setting `slots` says how many the next run begins with.
+    """
+    settings = load_settings(directory, writes=True)
+    console.print(f"{application}: {_ask(settings, application, 'slots', {'slots': str(slots)})}", markup=False)
+
+
 def snapshot(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Make the tasks of a running application publish snapshots, so that a later restore is faster."""
     console.print(

@@ -224,7 +224,7 @@ class Driver:
         self._wait_for_records = spec.wait_for_records
         self._other_interval_until_s = math.inf
         """Until when commits are as far apart as somebody has asked for, by the monotonic clock."""
-        self._scaling = Scaling(coordinator.slots, coordinator.whereabouts, spec.slot_count)
+        self._scaling = Scaling(coordinator.slots, coordinator.whereabouts, spec.counts)
         self._beat = Beat(self._interval_s, is_told=spec.wait_for_records is not None)
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
@@ -326,7 +326,7 @@ class Driver:
         return self._coordinator.generation
 
     @property
-    def slot_count(self) -> SlotCount:
+    def slot_count(self) -> SlotCount | None:
         """How many slots the next generation is to have."""
         return self._scaling.count
 

@@ -324,7 +324,7 @@ class RunSpec:
     slots: int = 1
     """How many there are as the run begins."""
     counts: SlotCount | None = None
-    """How many there are to be as executors join and leave; None if that changes nothing."""
+    """How many there are to be as executors join and leave; None if they do not follow these."""
     wait_for_records: Callable[[Mapping[TopicPartition, int], float], bool] | None = None
     """Waits for records behind these offsets, as ``weir.infra.kafka.arrivals`` does; None if nobody can."""
     newest: CommitRecord | None = None
@@ -356,11 +356,6 @@ class RunSpec:
     def slot_of(self) -> Mapping[TaskId, int]:
         """The slot of each task."""
         return self.placed.slot_of
-
-    @property
-    def slot_count(self) -> SlotCount:
-        """How many slots there are to be, by the number of executors."""
-        return self.counts or SlotCount(slots=self.slots, executors=1, planned=1)
 
     @cached_property
     def placed(self) -> Placement:

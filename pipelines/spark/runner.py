@@ -290,7 +290,8 @@ class _Generations:
             )
             if not there:
                 return _stopped_early(application)
-            spec = replace(spec, slots=spec.slot_count.at(len(there)))
+            if spec.counts is not None:
+                spec = replace(spec, slots=spec.counts.at(len(there)))
             homes = slot_homes(there, spec.slots)
             spec = replace(spec, placement=placed(self.spark, worker, spec, homes))
         upserts, publishers = refreshing(application, folder_at(settings.warehouse) / application.id), Publishers()

@@ -20,10 +20,11 @@ log = logging.getLogger("weir.driver")
 class Scaling:
     """Has the slots of one generation follow their number, and the tasks follow the slots."""
 
-    def __init__(self, slots: Slots, whereabouts: Whereabouts, count: SlotCount) -> None:
+    def __init__(self, slots: Slots, whereabouts: Whereabouts, count: SlotCount | None) -> None:
+        """``count`` is how many slots there are to be; None if they do not follow executors."""
         self._slots, self._whereabouts = slots, whereabouts
         self.count = count
-        """How many slots there are to be."""
+        """The same by now."""
         self._is_under_way = False
         """Whether slots were added or end, and tasks have yet to move."""
         self._has_new = False
@@ -47,7 +48,8 @@ class Scaling:
         if number == before:
             return f"there are {_slots(before)} already"
         self._change(number)
-        self.count = self.count.asked(number, there)
+        if self.count is not None:
+            self.count = self.count.asked(number, there)
         try:
             moved = self._move()
         except RunError as error:  # the slot that does not answer is asked again
@@ -59,7 +61,7 @@ class Scaling:
     def follow_executors(self, *, is_late: bool) -> None:
         """Have slots where an executor has joined that was not planned, and fewer once one has left for good: it is
         about to end, or was lost and is not replaced although it ``is_late``."""
-        if self._slots.lost() and not is_late:
+        if self.count is None or (self._slots.lost() and not is_late):
             return
         before, there = self._slots.count, len(self._slots.executors())
         if (wanted := self.count.at(there)) == before:

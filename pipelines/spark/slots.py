@@ -27,8 +27,7 @@ from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 
 from weir.infra.spark import DRIVER
-from weir.infra.spark.executors import Executor, executors, row_at
-from weir.infra.spark.session import most_slots_of_executor
+from weir.infra.spark.executors import Executor, executors, most_slots_of_executor, row_at
 from weir.pipelines.spark.errors import RunError
 from weir.pipelines.spark.signs import SIGN_EVERY_S, Asks, Sign
 from weir.pipelines.spark.under_way import FRESH_S, Given, PlansUnderWay

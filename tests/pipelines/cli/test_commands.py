@@ -31,6 +31,7 @@ COMMANDS = [
     ("commit",),
     ("pause",),
     ("resume",),
+    ("scale",),
     ("stop",),
     ("compact",),
     ("snapshot",),
