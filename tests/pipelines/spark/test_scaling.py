@@ -372,6 +372,7 @@ def test_on_a_cluster_slots_are_asked_for_within_what_the_executors_have_room_fo
     assert answers["2"][0].startswith("2 slots instead of 6; moved: ")
     assert slots.homes == ["1", "2"]
     assert {task.slot for task in tasks} == {0, 1}
+    assert run.slot_count.at(2) == 2, "so many has the next generation of the run"
     assert cluster.restores.done == [], "each stays on its executor"
     assert sales_totals(cluster) == sales_expected(cluster)
 
