@@ -35,6 +35,7 @@ from weir.pipelines.assignment import (
     TaskInfo,
 )
 from weir.pipelines.spark.coordinator import Coordinator
+from weir.pipelines.spark.garbage import collected_seldom
 from weir.pipelines.spark.pace import Pace
 from weir.pipelines.spark.planner import Limits, total_lag
 from weir.pipelines.spark.spread import spread
@@ -213,7 +214,7 @@ def application(sub_topologies: int) -> Application:
 
 
 def measured(tasks: int, epochs: int, sub_topologies: int, slots: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, collected_seldom():
         began_mb = memory_mb()
         turns = Turns(Path(name), tasks, sub_topologies, slots)
         every = turns.run(epochs, 1.0)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
 import polars as pl
 
 from weir.state.own_stores import Supplier
@@ -31,8 +32,7 @@ class IsolationLevel(StrEnum):
     READ_UNCOMMITTED = "read_uncommitted"
 
 
-@dataclass(frozen=True, order=True)
-class TaskId:
+class TaskId(msgspec.Struct, frozen=True, order=True, cache_hash=True, gc=False):
     """One sub-topology over one partition, printed ``0_3``."""
 
     sub_topology: int
@@ -48,8 +48,7 @@ class TaskId:
         return cls(int(sub_topology), int(partition))
 
 
-@dataclass(frozen=True)
-class StateId:
+class StateId(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """The identity of one epoch's state, printed ``generation.epoch`` (PROTOCOL 1).
 
     Ids are compared for equality only; their order says nothing about which state is newer.

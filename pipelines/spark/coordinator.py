@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from msgspec import structs
+
 from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
@@ -412,7 +414,7 @@ class Coordinator:
                 plans = self._uncommitted.shared(plans, self.tasks, following, is_before_commit=begins)
                 plans = self._with_global_tables(plans, ends)
                 if begins:
-                    plans = [replace(planned, asks=True) for planned in plans]
+                    plans = [structs.replace(planned, asks=True) for planned in plans]
                     self._note_given(plans)
                     self.slots.begin(plans)
                     return None
@@ -820,7 +822,7 @@ class Coordinator:
             for sub_topology in self.application.topology.sub_topologies
         }
         return [
-            replace(
+            structs.replace(
                 plan,
                 global_ranges=tuple(
                     each

@@ -37,6 +37,7 @@ from weir.pipelines.spark.errors import (
     TaskFailedError,
     UnconfirmedReadsError,
 )
+from weir.pipelines.spark.garbage import collected_seldom
 from weir.pipelines.spark.pace import Pace, Share
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import total_lag
@@ -265,7 +266,8 @@ class Driver:
             FencedError: A newer driver has taken over; nothing more was written.
         """
         try:
-            return self._run(stop, until_caught_up=until_caught_up, end_time_ms=end_time_ms)
+            with collected_seldom():
+                return self._run(stop, until_caught_up=until_caught_up, end_time_ms=end_time_ms)
         except (StateInDoubtError, UnconfirmedReadsError) as error:
             log.warning("%s", error)
             return self._summary("stopped" if self._is_over() else ROLLED_BACK)
@@ -313,7 +315,7 @@ class Driver:
                 is_ended = end_time_ms is None or self._end_input(end_time_ms, stop)
                 return self._finish("caught_up" if is_ended else "stopped", stop)
             if result is None or not result.records_in or (self._is_live and not self._has_more()):
-                if until_caught_up and result is not None and self._lag() > 0:
+                if until_caught_up and result is not None and self._is_behind():
                     # Records that came later are not read; those that the brokers have lost cannot be waited for.
                     ends = self._ask(stop, self._topics.ends) or self._ends
                     self._ends = {place: min(end, ends[place]) for place, end in self._ends.items()}
@@ -344,9 +346,7 @@ class Driver:
 
     def _has_more(self) -> bool:
         """Whether it is known that records wait, from topics or from other tasks."""
-        tasks = self._coordinator.tasks.values()
-        is_behind = any(total_lag([task], self._ends) for task in tasks)
-        return is_behind or any(task.pending or task.letters for task in tasks)
+        return self._is_behind() or any(task.pending or task.letters for task in self._coordinator.tasks.values())
 
     def _state(self, result: EpochResult | None) -> str:
         if self._is_paused:
@@ -446,7 +446,7 @@ class Driver:
         self._profiling.epoch(started, time.monotonic())
         self._pace.took(time.monotonic() - started, result.took if result else {}, is_whole=is_whole)
         if result is not None and result.records_in:
-            self._beat.took(time.monotonic() - started, has_left_some=self._lag() > 0)
+            self._beat.took(time.monotonic() - started, has_left_some=self._is_behind())
             self._clock.first_input = self._clock.first_input or started
             self._clock.next_input = self._clock.next_input or started
         return result
@@ -493,7 +493,7 @@ class Driver:
             self._set_interval(coordinator.application.commit_interval.total_seconds())
         if not coordinator.has_uncommitted:
             return
-        if self._beat.is_commit_due(self._pace.seconds if self._lag() > 0 else 0.0):
+        if self._beat.is_commit_due(self._pace.seconds if self._is_behind() else 0.0):
             self._commit("interval", begins=True)
         elif (limit := coordinator.reached_limit) or wants_commit:
             self._commit(limit or "early", begins=True)
@@ -505,7 +505,7 @@ class Driver:
         is_ending = self._stop_request or self._is_stopping or self._stop.is_set()
         if disks(coordinator.folder) or is_held or is_ending:
             return
-        if self._lag() > 0:
+        if self._is_behind():
             started, now_ms = time.monotonic(), time.time_ns() // 1_000_000
             coordinator.run_epoch(self._ends, self._limits, now_ms, self._is_live, shares=self._shares(), begins=True)
             self._clock.begun = started if coordinator.slots.has_begun else None
@@ -761,7 +761,7 @@ class Driver:
             for task in coordinator.tasks.values()
         ):
             return False
-        return self._lag() == 0 and (result is None or not result.records_in)
+        return not self._is_behind() and (result is None or not result.records_in)
 
     def _idle(self, stop: Event) -> None:
         """There is nothing to read: let tasks drop undo logs that are committed, or wait a moment."""
@@ -884,6 +884,10 @@ class Driver:
     def _shares(self) -> Mapping[TaskId, Share]:
         lags = {task.id: total_lag([task], self._ends) for task in self._coordinator.tasks.values()}
         return self._pace.shares(lags, self._priorities)
+
+    def _is_behind(self) -> bool:
+        """Whether it is known that records wait."""
+        return any(total_lag([task], self._ends) for task in self._coordinator.tasks.values())
 
     def _lag(self) -> int:
         return total_lag(self._coordinator.tasks.values(), self._ends)

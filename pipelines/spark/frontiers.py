@@ -66,7 +66,7 @@ class Frontiers:
         """Of the sources that have more, other than the topics that the task ``reads``, the two furthest behind."""
         marks = [mark for mark, _ in self._least(task)]
         marks += [mark for _, mark in self._topics(task, apart_from=reads)]
-        return tuple(nsmallest(2, marks))
+        return tuple(sorted(marks)[:2])
 
     def is_held(self, task: Task, topic: str) -> bool:
         """Whether none of the task's next records of ``topic`` could be taken: other tasks may still send rows that

@@ -6,7 +6,8 @@ import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from weir.state.types import TaskId
 
@@ -29,8 +30,7 @@ LEAST_BUDGET = 0.25
 """The share of the time of an epoch that is left to the tasks at least, whatever else an epoch takes."""
 
 
-@dataclass(frozen=True)
-class Took:
+class Took(msgspec.Struct, frozen=True, gc=False):
     """What a task's part of an epoch took."""
 
     records: int
@@ -58,8 +58,7 @@ class Took:
         )
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(msgspec.Struct, frozen=True, gc=False):
     """What a task may take in the next epoch."""
 
     records: int

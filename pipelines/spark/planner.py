@@ -152,10 +152,7 @@ def plan_task(
         to_log=task.to_log,
         passes_wall_clock=limits.passes_wall_clock,
         stops=stops,
-        lets_idle=not stops
-        and is_live
-        and has_all
-        and (is_all_read or (bool(task.topics) and total_lag([task], ends) == 0)),
+        lets_idle=not stops and is_live and has_all and (is_all_read or (bool(task.topics) and not busy)),
     )
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from weir.pipelines.application import NO_LIMIT, Application
 from weir.pipelines.spark.task import Task
@@ -64,14 +66,18 @@ class UncommittedLimits:
         bytes_left = 0 if self.max_bytes is None else self.max_bytes - uncommitted_bytes(uncommitted)
         rollback_us = rollback_us_of_slots(uncommitted)
 
-        def limited(plan: TaskPlan) -> TaskPlan:
-            slot = tasks[plan.task].slot
+        def limits(slot: int, count: int) -> tuple[int | None, int | None]:
             us_left = 0 if self.max_rollback_us is None else self.max_rollback_us - rollback_us.get(slot, 0)
-            return replace(
-                plan,
-                max_uncommitted_bytes=self.max_bytes and max(1, bytes_left // len(sharing) // sharing[slot]),
-                max_rollback_us=self.max_rollback_us and max(1, us_left // sharing[slot]),
+            return (
+                self.max_bytes and max(1, bytes_left // len(sharing) // count),
+                self.max_rollback_us and max(1, us_left // count),
             )
+
+        limits_of = {slot: limits(slot, count) for slot, count in sharing.items()}
+
+        def limited(plan: TaskPlan) -> TaskPlan:
+            max_bytes, max_us = limits_of[tasks[plan.task].slot]
+            return structs.replace(plan, max_uncommitted_bytes=max_bytes, max_rollback_us=max_us)
 
         return [limited(plan) if plan.task in taking else plan for plan in plans]
 

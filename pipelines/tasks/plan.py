@@ -23,8 +23,7 @@ from weir.state.stopwatch import Work
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
 
-@dataclass(frozen=True, kw_only=True)
-class OffsetRange:
+class OffsetRange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What to read of one topic partition: ``[start, end)``, with ``end`` an upper bound (PROTOCOL 9)."""
 
     topic: str
@@ -38,8 +37,7 @@ class OffsetRange:
     """The merge time of what was read before, if its first record is to be compared by that; None: by its own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskPlan:
+class TaskPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One epoch of one task."""
 
     task: TaskId

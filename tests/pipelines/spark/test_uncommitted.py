@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from datetime import timedelta
 from fractions import Fraction
 from threading import Event
 
 import pytest
+from msgspec import structs
 
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import Sale, application, expected, totals
@@ -69,7 +69,7 @@ def test_tasks_that_share_a_slot_share_its_part():
     bytes_of, us_of = [part / 3, part / 3, None, part], [46_000 / 3, 46_000 / 3, None, 49_500]
     assert [plan.max_uncommitted_bytes for plan in shared] == [each and math.floor(each) for each in bytes_of]
     assert [plan.max_rollback_us for plan in shared] == [each and math.floor(each) for each in us_of]
-    assert [replace(plan, max_uncommitted_bytes=None, max_rollback_us=None) for plan in shared] == plans
+    assert [structs.replace(plan, max_uncommitted_bytes=None, max_rollback_us=None) for plan in shared] == plans
 
 
 def test_tasks_that_write_after_a_commit_share_the_whole_limit():

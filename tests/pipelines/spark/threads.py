@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from tests.faults.dying import KilledError
 from tests.pipelines.spark.inline import InlineSlots, Place
 from weir.pipelines.spark.parts import RunSpec
@@ -42,7 +44,7 @@ class ThreadedSlots(PlansUnderWay):
 
     def begin(self, plans: Sequence[TaskPlan]) -> None:
         """Without budgets, whose clock all threads would share."""
-        super().begin([replace(plan, budget_ms=None, batch_rows=None) for plan in plans])
+        super().begin([structs.replace(plan, budget_ms=None, batch_rows=None) for plan in plans])
 
     def settle(self, requests):
         assert all(self.is_free(request.task) for request in requests)

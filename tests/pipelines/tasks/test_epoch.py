@@ -8,6 +8,7 @@ from functools import partial
 
 import polars as pl
 import pytest
+from msgspec import structs
 
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
@@ -59,14 +60,14 @@ def test_a_plan_that_comes_again_is_answered_with_its_receipt_and_another_undoes
     assert runner(place).run(PLAN) == first
     assert sorted(place.warehouse.rglob("*.parquet")) == files, "nothing was computed again"
     shorter = OffsetRange(topic="sales", partition=0, start=0, end=5)
-    second = runner(place).run(replace(PLAN, state=StateId(2, 1), ranges=(shorter,)))
+    second = runner(place).run(structs.replace(PLAN, state=StateId(2, 1), ranges=(shorter,)))
     assert second.status is ReceiptStatus.DONE
     assert (second.positions, second.counts["records_in"]) == ({"sales": {0: 5}}, 5)
 
 
 def test_a_worker_of_an_older_driver_makes_no_instance_where_a_newer_one_has_its_own(place):
     """PROTOCOL 20: the older driver's is in quarantine when its worker, which was frozen, gets to the task."""
-    newer = replace(PLAN, instance="second", state=StateId(2, 1))
+    newer = structs.replace(PLAN, instance="second", state=StateId(2, 1))
     assert runner(place).run(newer).status is ReceiptStatus.DONE
     refused = runner(place).run(PLAN)
     assert refused.status is ReceiptStatus.FAILED

@@ -6,11 +6,11 @@ Totals are compared with a plain loop over the records.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from threading import Event
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from tests.faults.dying import KilledError
 from tests.pipelines.spark.inline import Place, Topics

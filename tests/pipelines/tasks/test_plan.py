@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-
 import pytest
+from msgspec.structs import fields, replace
 
 from weir.pipelines.tasks.dead_letters import Letter
 from weir.pipelines.tasks.order import Mark
