@@ -16,7 +16,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from weir.pipelines.assignment import (
     TaskInfo,
 )
 from weir.pipelines.spark.coordinator import Coordinator
-from weir.pipelines.spark.garbage import collected_seldom
+from weir.pipelines.spark.garbage import short_collections
 from weir.pipelines.spark.pace import Pace
 from weir.pipelines.spark.planner import Limits, total_lag
 from weir.pipelines.spark.spread import spread
@@ -103,6 +103,11 @@ class AtOnce:
 
     def is_ready(self, slot: int) -> bool:
         return True
+
+    def lost(self) -> Collection[int]:
+        return ()
+
+    leaving = lost
 
 
 class Topics:
@@ -214,12 +219,13 @@ def application(sub_topologies: int) -> Application:
 
 
 def measured(tasks: int, epochs: int, sub_topologies: int, slots: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as name, collected_seldom():
+    with tempfile.TemporaryDirectory() as name:
         began_mb = memory_mb()
         turns = Turns(Path(name), tasks, sub_topologies, slots)
-        every = turns.run(epochs, 1.0)
-        few = turns.run(max(20, epochs // 10), FEW)
-        none = turns.run(10, 0.0)
+        with short_collections():
+            every = turns.run(epochs, 1.0)
+            few = turns.run(max(20, epochs // 10), FEW)
+            none = turns.run(10, 0.0)
         found = {
             "tasks": len(turns.coordinator.tasks),
             "epochs": epochs,

@@ -108,7 +108,7 @@ def change_of(
 
 def has_grown(committed: CommitRecord, source_counts: Mapping[str, int]) -> bool:
     """Whether a topic has more partitions than the commit knows."""
-    known = {topic: len(each.positions) for topic, each in committed.topics.items()}
+    known = committed.partitions
     return any(0 < known.get(topic, count) < count for topic, count in source_counts.items())
 
 
@@ -120,7 +120,7 @@ def committed_counts(
     Raises:
         KeysMovedError: A topic has not a multiple of them now, so keys may have moved from one of them to another.
     """
-    known = {} if committed is None else {topic: len(each.positions) for topic, each in committed.topics.items()}
+    known = {} if committed is None else committed.partitions
     counts = dict(source_counts)
     for topic in counts.keys() & known.keys():
         if 0 < known[topic] < counts[topic]:

@@ -67,20 +67,22 @@ class Assigning:
 
     def moves(self) -> tuple[dict[TaskId, int], dict[TaskId, str]]:
         """The slots of tasks that are to go on in slots of other executors now, and why each."""
-        coordinator, slots, reasons = self._coordinator, dict[TaskId, int](), dict[TaskId, str]()
-        found = self.current()
+        coordinator, found = self._coordinator, self.current()
         if found is None or coordinator.slots.lost():
-            return slots, reasons
+            return {}, {}
         why = {move.task: move.reason for move in found.moves if move.role is Role.ACTIVE}
         homes = self._homes()
-        for executor, given in found.executors.items():
-            for task in sorted(given.active):
-                if homes[task] != executor and coordinator.whereabouts.may_leave(task):
-                    slot = coordinator.whereabouts.slot_at(executor, [*slots.values()])
-                    if slot is not None:
-                        slots[task] = slot
-                        reasons[task] = f"goes to executor {executor}: {why.get(task, 'the assignor has it there')}"
-        return slots, reasons
+        wanted = {
+            task: executor
+            for executor, given in found.executors.items()
+            for task in sorted(given.active)
+            if homes[task] != executor and coordinator.whereabouts.may_leave(task)
+        }
+        slots = coordinator.whereabouts.slots_at(wanted)
+        told = {
+            task: f"goes to executor {wanted[task]}: {why.get(task, 'the assignor has it there')}" for task in slots
+        }
+        return slots, told
 
     def look(self, ends: Mapping[TopicPartition, int]) -> None:
         """Begin a round if the busiest executor has had much more to do than it would have elsewhere, over several

@@ -37,7 +37,6 @@ from weir.pipelines.spark.errors import (
     TaskFailedError,
     UnconfirmedReadsError,
 )
-from weir.pipelines.spark.garbage import collected_seldom
 from weir.pipelines.spark.pace import Pace, Share
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import total_lag
@@ -266,8 +265,7 @@ class Driver:
             FencedError: A newer driver has taken over; nothing more was written.
         """
         try:
-            with collected_seldom():
-                return self._run(stop, until_caught_up=until_caught_up, end_time_ms=end_time_ms)
+            return self._run(stop, until_caught_up=until_caught_up, end_time_ms=end_time_ms)
         except (StateInDoubtError, UnconfirmedReadsError) as error:
             log.warning("%s", error)
             return self._summary("stopped" if self._is_over() else ROLLED_BACK)

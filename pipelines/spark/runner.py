@@ -5,7 +5,6 @@ The loop is ``weir.pipelines.spark.driver``; this module only puts the parts tog
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import time
@@ -43,6 +42,7 @@ from weir.pipelines.spark.cleanups import CleanUps
 from weir.pipelines.spark.control import ControlPanel, lease
 from weir.pipelines.spark.driver import TOPICS_EVERY_S, Driver, started_driver
 from weir.pipelines.spark.errors import NoMatchingTopicError
+from weir.pipelines.spark.garbage import short_collections
 from weir.pipelines.spark.mirror import offset_mirror
 from weir.pipelines.spark.own_stores import feeding, followers
 from weir.pipelines.spark.parts import READ_FROM_DISK, Control, Executors, Keeps, Listeners, RunSpec
@@ -334,7 +334,7 @@ class _Generations:
             for each in upserts:
                 each(None)  # the claim has redone what a driver that died owed their updates
             sampled = nullcontext() if self.profiled is None else self.profiled.sampling.sampled()
-            with panel.serving(), _short_collections(), sampled:
+            with panel.serving(), short_collections(), sampled:
                 summary = driver.run(self.stop, until_caught_up=self.until_caught_up)
                 self.slot_count = driver.slot_count
                 limit_s = CAUGHT_UP_LIMIT_S if summary.reason == "caught_up" else STOP_LIMIT_S
@@ -519,17 +519,6 @@ def _afterwards(
     finally:
         for each in followed:
             each.close()
-
-
-@contextmanager
-def _short_collections() -> Iterator[None]:
-    """Within the block the garbage collector passes over what is there now: it would hold up commits for 0.1 s."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager

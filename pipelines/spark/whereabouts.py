@@ -63,12 +63,7 @@ class Whereabouts:
     def _freest_of(self, slots: Collection[int], moves: Mapping[TaskId, int] | None = None) -> int:
         """The one whose tasks have worked least over the last minute, those included that it gets by ``moves``; of
         several, the one with the fewest."""
-        loads = dict.fromkeys(slots, (0.0, 0))
-        for id_, slot in {**self._slot_of, **(moves or {})}.items():
-            if slot in loads:
-                cost, tasks = loads[slot]
-                loads[slot] = cost + self._metrics.busy_s(str(id_)), tasks + 1
-        return min(loads, key=lambda slot: (*loads[slot], slot))
+        return _Loads({**self._slot_of, **(moves or {})}, self._metrics).freest(slots)
 
     def move_to(self, task_id: TaskId, slot: int) -> None:
         """Have a task whose state is lost or was given up continue in another slot."""
@@ -101,13 +96,18 @@ class Whereabouts:
         they have any; and those that are at work and will follow. Those that have done nothing yet have gone. A task
         stays if its changelogs do not have all of its rows: it is lost with its executor."""
         found, left, slots = dict[TaskId, int](), list[TaskId](), self._slots.leaving()
+        if not slots:
+            return found, left
+        loads, open_slots = _Loads(self._slot_of, self._metrics), self._open
         for task in [task for task in self._tasks.values() if task.slot in slots]:
             if not self._rests(task.id):
                 left += [task.id] if task.state in (TaskState.RUNNING, TaskState.RESTORING) else []
             elif task.current is None:
                 self.move_to_standby(task.id)
-            elif not task.unlogged and (choice := self._standbys_of(task) or self._open):
-                found[task.id] = self._freest_of(choice, found)
+                loads.add(task.id, task.slot)
+            elif not task.unlogged and (choice := self._standbys_of(task) or open_slots):
+                found[task.id] = loads.freest(choice)
+                loads.add(task.id, found[task.id])
         return found, left
 
     def leave_ending(self) -> list[TaskId]:
@@ -212,12 +212,20 @@ class Whereabouts:
         task = self._tasks[task_id]
         return task.current is not None and not task.unlogged and self._rests(task_id)
 
-    def slot_at(self, executor: str, taken: Sequence[int]) -> int | None:
-        """The slot of an executor for another task: of those that are least often ``taken``, the one whose tasks have
-        worked least; None if none can take tasks."""
-        slots = [slot for slot in self._open if self._slots.executor_of(slot) == executor]
-        least = min((taken.count(slot) for slot in slots), default=0)
-        return self._freest_of([slot for slot in slots if taken.count(slot) == least]) if slots else None
+    def slots_at(self, executors: Mapping[TaskId, str]) -> dict[TaskId, int]:
+        """Slots for tasks that come from elsewhere to these ``executors``: of those that get the fewest of them, the
+        one whose tasks have worked least; none for a task where none can take it."""
+        found, taken = dict[TaskId, int](), Counter[int]()
+        slots_of: dict[str, list[int]] = {}
+        for slot in self._open if executors else ():
+            slots_of.setdefault(self._slots.executor_of(slot), []).append(slot)
+        loads = _Loads(self._slot_of if executors else {}, self._metrics)
+        for task, executor in executors.items():
+            if slots := slots_of.get(executor):
+                least = min(taken[slot] for slot in slots)
+                found[task] = loads.freest([slot for slot in slots if taken[slot] == least])
+                taken[found[task]] += 1
+        return found
 
     @property
     def _ready(self) -> list[int]:
@@ -285,3 +293,22 @@ class Whereabouts:
             if slot not in closed:
                 counts.setdefault(self._slots.executor_of(slot), []).append(held[slot])
         return any(min(each) == 0 and max(each) > 1 for each in counts.values())
+
+
+class _Loads:
+    """How much the tasks of each slot have worked over the last minute, and how many they are."""
+
+    def __init__(self, slot_of: Mapping[TaskId, int], metrics: RunMetrics) -> None:
+        self._metrics = metrics
+        self._of: dict[int, tuple[float, int]] = {}
+        for task, slot in slot_of.items():
+            self.add(task, slot)
+
+    def add(self, task: TaskId, slot: int) -> None:
+        """The slot gets one more."""
+        cost_s, tasks = self._of.get(slot, (0.0, 0))
+        self._of[slot] = cost_s + self._metrics.busy_s(str(task)), tasks + 1
+
+    def freest(self, slots: Collection[int]) -> int:
+        """The one whose tasks have worked least; of several, the one with the fewest."""
+        return min(slots, key=lambda slot: (*self._of.get(slot, (0.0, 0)), slot))

@@ -21,6 +21,7 @@ from typing import TypeVar, cast
 import msgspec
 import numpy as np
 import polars as pl
+from msgspec import structs
 
 from weir.pipelines.expectations import counts_of_dead_letters
 from weir.pipelines.on_error import FAIL, ErrorHandling
@@ -451,7 +452,7 @@ class EpochRunner:
                 renewed = self._renewal(plan)
             started_s += time.monotonic() - asked_s  # a commit that it waits for is no work of its own
             if renewed is not None:
-                plan = replace(plan, state=renewed.state, committed=renewed.committed)
+                plan = structs.replace(plan, state=renewed.state, committed=renewed.committed)
                 self._on_step("renewed")
             with during(Activity.ENCODE):
                 written = under_way.enter_context(self._writing(plan, sub_topology, session, output, dead))

@@ -622,13 +622,14 @@ def sub_topology_of(task: str) -> str:
 
 def partitions_of(committed: CommitRecord) -> dict[str, int]:
     """How many partitions each topic had whose tasks have all run: others may have positions of some alone."""
+    incomplete = {sub_topology_of(task) for task, each in committed.tasks.items() if each.state is None}
     unknown = {
         topic
-        for topic in committed.topics
-        for name in {sub_topology_of(task) for task, each in committed.tasks.items() if topic in each.positions}
-        if any(each.state is None for task, each in committed.tasks.items() if sub_topology_of(task) == name)
+        for task, each in committed.tasks.items()
+        if sub_topology_of(task) in incomplete
+        for topic in each.positions
     }
-    return {topic: len(each.positions) for topic, each in committed.topics.items() if topic not in unknown}
+    return {topic: count for topic, count in committed.partitions.items() if topic not in unknown}
 
 
 def partition_of_task(task: str) -> int:

@@ -233,17 +233,21 @@ class CommitRecord:
     @property
     def topics(self) -> dict[str, TopicAside]:
         """Where reading goes on in each topic that a task has read, or an earlier program."""
-        found = dict(self.topology.topics_aside) if self.topology else {}
-        for topic in {topic for task in self.tasks.values() for topic in task.positions}:
-            tasks = [task for task in self.tasks.values() if topic in task.positions]
-            found[topic] = TopicAside(
-                positions={partition: offset for task in tasks for partition, offset in task.positions[topic].items()},
-                leader_epochs={
-                    partition: epoch for task in tasks for partition, epoch in task.leader_epochs.get(topic, {}).items()
-                },
-                topic_id=self.topic_ids.get(topic),
-            )
-        return found
+        positions, leader_epochs = Positions(), LeaderEpochs()
+        for task in self.tasks.values():
+            for topic, offsets in task.positions.items():
+                positions.setdefault(topic, {}).update(offsets)
+                leader_epochs.setdefault(topic, {}).update(task.leader_epochs.get(topic, {}))
+        read = {
+            topic: TopicAside(positions=offsets, leader_epochs=leader_epochs[topic], topic_id=self.topic_ids.get(topic))
+            for topic, offsets in positions.items()
+        }
+        return {**(self.topology.topics_aside if self.topology else {}), **read}
+
+    @property
+    def partitions(self) -> dict[str, int]:
+        """How many partitions of each of these topics have a position."""
+        return {topic: len(each.positions) for topic, each in self.topics.items()}
 
     @property
     def needed_format(self) -> int:

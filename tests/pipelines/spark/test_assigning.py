@@ -212,14 +212,20 @@ class Loads:
         commit = TaskCommit(state=StateId(1, 1), instance="first")
         self.tasks = {id_: replace(Task.of(id_, (), commit), slot=slot) for id_, slot in self.slot_of.items()}
         self.assignments = Assignments(self.tasks, self.slots)
-        self.whereabouts = SimpleNamespace(may_leave=lambda task: True, slot_at=self.slot_at)
+        self.whereabouts = SimpleNamespace(may_leave=lambda task: True, slots_at=self.slots_at)
 
     def stores(self, task: TaskId) -> list[object]:
         return [SimpleNamespace(supplier=None, is_logged=self.are_logged)]
 
-    def slot_at(self, executor: str, taken: Sequence[int]) -> int:
-        slots = [slot for slot in range(self.count) if self.slots.executor_of(slot) == executor]
-        return min(slots, key=lambda slot: (taken.count(slot), sum(task.slot == slot for task in self.tasks.values())))
+    def slots_at(self, executors: Mapping[TaskId, str]) -> dict[TaskId, int]:
+        found = dict[TaskId, int]()
+        for id_, executor in executors.items():
+            taken = [*found.values()]
+            slots = [slot for slot in range(self.count) if self.slots.executor_of(slot) == executor]
+            found[id_] = min(
+                slots, key=lambda slot: (taken.count(slot), sum(task.slot == slot for task in self.tasks.values()))
+            )
+        return found
 
 
 def look(loads: Loads, assigning: Assigning) -> list[TaskId]:

@@ -12,6 +12,7 @@ from types import FrameType
 import pytest
 
 from bench.many_tasks import Turns
+from weir.infra.spark import DRIVER
 
 
 def lines_of(work: Callable[[], object]) -> int:
@@ -65,6 +66,7 @@ def test_ten_times_the_tasks_are_ten_times_the_work(turns, sub_topologies):
         lambda driver: driver.coordinator.commit("test"),
         lambda driver: driver.report(),
         lambda driver: driver.coordinator.whereabouts.even_slots(driver.ends),
+        lambda driver: driver.coordinator.whereabouts.slots_at(dict.fromkeys(driver.coordinator.tasks, DRIVER)),
         lambda driver: driver.end(),
     ):
         assert lines_of(lambda: work(many)) < 11 * lines_of(lambda: work(few))  # noqa: B023
