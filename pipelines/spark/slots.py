@@ -257,10 +257,11 @@ class SlotPool(PlansUnderWay):
 
     def lost(self) -> Collection[int]:
         now_s = time.monotonic()
-        is_whole = all(each.is_connected for slot, each in enumerate(self._slots) if slot not in self._lost)
-        if self._homes and now_s >= self._looked_s + (LOST_EVERY_S if is_whole else LOST_SOON_S):
-            self._look_for_lost()
-            self._looked_s = now_s
+        if self._homes and now_s >= self._looked_s + LOST_SOON_S:
+            is_whole = all(each.is_connected for slot, each in enumerate(self._slots) if slot not in self._lost)
+            if not is_whole or now_s >= self._looked_s + LOST_EVERY_S:
+                self._look_for_lost()
+                self._looked_s = now_s
         return [slot for slot, executor in self._lost.items() if self._slots[slot].executor == executor]
 
     def leaving(self) -> Collection[int]:

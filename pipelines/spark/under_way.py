@@ -38,8 +38,10 @@ class Given:
     """What one slot has been given. The slot's thread says what it hears, the driver's thread reads it."""
 
     def __init__(self, plans: Sequence[TaskPlan], news: threading.Event) -> None:
-        """``news`` is set whenever something has changed."""
+        """``news`` is set whenever something has changed that somebody may wait for."""
         self.plans, self._news = plans, news
+        self._has_changed = False
+        """Whether something has changed since it was last looked at."""
         self._asks = all(plan.asks for plan in plans)
         self.receipts: list[Receipt] = []
         self.sign: tuple[Sign, float] | None = None
@@ -91,12 +93,27 @@ class Given:
         else:
             assert isinstance(message, Receipt)
             self.receipts.append(message)
+            self._has_changed = True
+            if not self.is_writing:  # nobody waits for one receipt of several
+                return
             self.is_writing = False
-        self._news.set()
+        self._changed()
 
     def ended(self, error: BaseException | None = None) -> None:
         """Everything is answered, or ``error`` keeps the slot from it."""
         self.error, self.has_ended = None if self._is_given_up else error, True
+        self._changed()
+
+    def has_news(self) -> bool:
+        """Whether something has changed since the last call, or it has ended. To be asked before anything is read, so
+        that what changes meanwhile is news the next time."""
+        if not (self._has_changed or self.has_ended):
+            return False
+        self._has_changed = False
+        return True
+
+    def _changed(self) -> None:
+        self._has_changed = True
         self._news.set()
 
     def give_up(self) -> None:
@@ -262,6 +279,8 @@ class PlansUnderWay(ABC):
         receipts = list[Receipt]()
         self._give_up_lost()
         for slot, given in list(self._given.items()):
+            if not given.has_news():
+                continue
             given.answer(self.renewal)
             has_ended, error = given.has_ended, given.error
             receipts += given.take()

@@ -6,6 +6,7 @@ Lines that are run are counted, so it does not matter how fast the machine is.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -66,10 +67,21 @@ def test_ten_times_the_tasks_are_ten_times_the_work(turns, sub_topologies):
         lambda driver: driver.coordinator.commit("test"),
         lambda driver: driver.report(),
         lambda driver: driver.coordinator.whereabouts.even_slots(driver.ends),
-        lambda driver: driver.coordinator.whereabouts.slots_at(dict.fromkeys(driver.coordinator.tasks, DRIVER)),
         lambda driver: driver.end(),
     ):
         assert lines_of(lambda: work(many)) < 11 * lines_of(lambda: work(few))  # noqa: B023
+
+
+def test_slots_for_tasks_that_come_are_found_by_one_look_at_all_of_them(tmp_path):
+    found = []
+    for tasks in (100, 1_000):
+        driver = Turns(tmp_path / str(tasks), tasks, 1, slots=4)
+        coming = dict.fromkeys(driver.coordinator.tasks, DRIVER)
+        found.append(lines_of(lambda: driver.coordinator.whereabouts.slots_at(coming)))  # noqa: B023
+        slots = Counter(driver.coordinator.whereabouts.slots_at(coming).values())
+        assert slots == dict.fromkeys(range(4), tasks // 4)
+        driver.close()
+    assert found[1] < 11 * found[0]
 
 
 def test_a_task_without_records_is_a_small_part_of_the_work_of_one_with_records(turns):
