@@ -190,11 +190,11 @@ class TopScreen(App[None]):
             width = max(map(len, (column.name, *texts)))
             label = column.name.rjust(width) if column.is_number else column.name
             table.add_column(label, width=width)
-        for texts in zip(*cells, strict=True):
+        for row in zip(*cells, strict=True):
             table.add_row(
                 *(
-                    text.rjust(max(map(len, (column.name, *of_column)))) if column.is_number else text
-                    for column, text, of_column in zip(shown, texts, cells, strict=True)
+                    text.rjust(max(map(len, (column.name, *texts)))) if column.is_number else text
+                    for column, text, texts in zip(shown, row, cells, strict=True)
                 )
             )
         table.move_cursor(row=place)
