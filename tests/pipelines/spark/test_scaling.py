@@ -240,7 +240,6 @@ def test_killed_while_slots_come_and_go_every_record_counts_once(tmp_path, victi
     assert strikes.has_struck
     assert sum(answer.startswith(tuple("1234")) for answer, _ in there.desk.answers.values()) > 2, "slots have changed"
     assert totals(there) == EXPECTED
-    assert not there.restores.done, "what no commit holds is rolled back, not lost"
 
 
 @dataclass
