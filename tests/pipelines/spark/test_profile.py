@@ -104,14 +104,14 @@ def test_the_shares_of_each_task_add_up_to_its_epoch(place):
         assert sum(shares) == pytest.approx(1, abs=TOLERANCE), row
     by_epoch = {int(row["epoch"]): float(row["seconds"]) for row in ran.rows}
     assert len(by_epoch) == len(ran.epoch_s)
-    assert sum(by_epoch.values()) == pytest.approx(sum(ran.epoch_s) + sum(ran.commit_s), rel=0.1, abs=0.05)
+    assert sum(by_epoch.values()) == pytest.approx(sum(ran.epoch_s) + sum(ran.commit_s), rel=0.1, abs=0.15)
 
 
 def test_time_belongs_to_what_it_is_spent_on(place):
     """Whatever sleeps at a known place has at least its sleeps; tasks of one slot wait for each other meanwhile."""
 
     def on_step(step):
-        if step in ("state written", "row written"):
+        if step in ("state written", "pivot appended"):
             time.sleep(SLEEP_S)
 
     reader, slept = place.topics.reader, []
@@ -133,7 +133,9 @@ def test_time_belongs_to_what_it_is_spent_on(place):
     assert ran.seconds("fetch") >= len(slept) * SLEEP_S > 0
     assert ran.seconds("operators", "0_") >= 0.9 * PARTITIONS * RECORDS / EACH * SLEEP_S
     assert ran.seconds("state") >= 0.9 * len(ran.rows) * SLEEP_S
-    assert ran.seconds(COMMIT) >= len(ran.commit_s) * SLEEP_S
+    commit_s = {row["epoch"]: float(row[COMMIT]) * float(row["seconds"]) for row in ran.rows}
+    assert sum(commit_s.values()) >= 0.99 * len(ran.commit_s) * SLEEP_S > 0
+    assert sum(commit_s.values()) == pytest.approx(sum(ran.commit_s), abs=0.2)
     of_epoch = defaultdict(list)
     for row in ran.rows:
         of_epoch[row["epoch"]].append(row)
