@@ -1,4 +1,4 @@
-"""Weir beside Kafka Streams on the same broker and events: ``weir bench``, ``make bench``, ``python -m bench``."""
+"""Weir beside its peers on the same broker and events: ``weir bench``, ``make bench``, ``python -m bench``."""
 
 from bench.report import main
 

@@ -1,4 +1,4 @@
-"""The benchmark's jobs in Weir's DSL; ``java/KafkaStreamsPeer.java`` has the same jobs in Kafka Streams'."""
+"""The benchmark's jobs in Weir's DSL; ``bench.peers`` has the same jobs in those of other programs."""
 
 from __future__ import annotations
 
@@ -94,6 +94,25 @@ def repartition_sum(topic: str) -> Application:
     )
 
 
+def add_amount(user: str, event: Event, total: int) -> int:
+    """The function of ``python_sum``; those of the peers in Python do the same."""
+    return total + event.amount
+
+
+def python_sum(topic: str) -> Application:
+    """The running sum of ``amount`` per user by a Python function that is called for each record."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(topic, key=String("user"), value=Json(Event))
+        .group_by_key()
+        .aggregate("sums", lambda: 0, add_amount)
+        .to_delta("totals")
+    )
+    return Application(
+        f"python_sum_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
+    )
+
+
 def window_final(topic: str) -> Application:
     """The sum of ``amount`` per user and minute, ten seconds after the minute has ended."""
     builder = StreamsBuilder()
@@ -167,6 +186,7 @@ repartition_sum_68 = repartition_sum(f"events_{SMALL_BYTES}")
 repartition_sum_400 = repartition_sum(f"events_{LARGE_BYTES}")
 window_final_68 = window_final(f"events_{SMALL_BYTES}")
 window_final_400 = window_final(f"events_{LARGE_BYTES}")
+python_sum_few = python_sum("events_few")
 hopping_final_few = hopping_final("events_few")
 session_sum_few = session_sum("events_few")
 table_join_sum_few = table_join_sum("events_few")

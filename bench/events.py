@@ -29,7 +29,7 @@ AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 
 def event_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
     """Events ``[start, stop)`` as ``key``, ``value`` (JSON of exactly ``event_bytes``) and ``timestamp``."""
-    events = _fields(start, stop)
+    events = event_fields(start, stop)
     session = pl.Series(_lots(start, stop)).cast(pl.String).str.zfill(20)
     wide = events.with_columns(
         session=session,
@@ -51,13 +51,13 @@ def event_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
 def totals_per(field: str, events: int) -> pl.DataFrame:
     """The exact sums of ``amount`` over the first ``events`` events, as ``key: String, total: Int64``, unordered."""
     parts = [
-        _fields(start, min(start + BATCH, events)).group_by(key=field).agg(total=pl.sum("amount"))
+        event_fields(start, min(start + BATCH, events)).group_by(key=field).agg(total=pl.sum("amount"))
         for start in range(0, events, BATCH)
     ]
     return pl.concat(parts).group_by("key").agg(pl.sum("total"))
 
 
-def _fields(start: int, stop: int) -> pl.DataFrame:
+def event_fields(start: int, stop: int) -> pl.DataFrame:
     """The fields that events of every size have: ``user``, ``amount``, ``page`` and ``ts``."""
     at = np.arange(start, stop)
     return pl.DataFrame(
@@ -81,12 +81,16 @@ def users_of(topic: str) -> str:
     return f"{topic}_users"
 
 
-def user_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
-    """Users ``[start, stop)`` in the form of ``event_frame``, each with a factor; they are older than any event."""
+def user_factors(start: int, stop: int) -> pl.DataFrame:
+    """The users ``[start, stop)`` as ``key``, each with its ``factor``."""
     at = np.arange(start, stop)
-    users = pl.DataFrame({"factor": 1 + at % 7})
-    return users.select(
-        key="u" + pl.Series(at).cast(pl.String).str.zfill(6),
+    return pl.DataFrame({"key": "u" + pl.Series(at).cast(pl.String).str.zfill(6), "factor": 1 + at % 7})
+
+
+def user_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
+    """Users ``[start, stop)`` in the form of ``event_frame``; they are older than any event."""
+    return user_factors(start, stop).select(
+        "key",
         value=pl.struct("factor").struct.json_encode(),
         timestamp=pl.lit(START_MS - 1),
     )

@@ -31,7 +31,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from bench import cluster
 from bench.apps import CACHE_BYTES, Event
 from bench.events import PARTITIONS, SMALL_BYTES, event_frame
-from bench.kafka_streams import KafkaStreamsPeer
+from bench.peers.kafka_streams import KafkaStreamsPeer
+from bench.peers.peer import Run
 from bench.processes import ROOT, BenchError
 from weir import Application, Json, StreamsBuilder, String, Sum
 from weir.infra.process import end_with_parent
@@ -57,7 +58,9 @@ app = Application("freshness", sums, commit_interval=COMMIT_INTERVAL, uncommitte
 def main(rates: list[int], seconds: float, weir_alone: bool) -> None:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, cluster.embedded(Path(folder, "broker")) as client:
-        peer = None if weir_alone else KafkaStreamsPeer(Path(folder))
+        peer = None if weir_alone else KafkaStreamsPeer()
+        if peer is not None:
+            peer.install(Path(folder))
         for rate in rates:
             place = Path(folder, f"weir-{rate}")
             _topics(client)
@@ -69,10 +72,8 @@ def main(rates: list[int], seconds: float, weir_alone: bool) -> None:
                 _topics(client)
                 state = Path(folder, f"kafka-streams-{rate}")
                 state.mkdir()
-                with (
-                    _running(peer.command("sum_live", client, IN, OUT, str(state)), {}),
-                    _producing(client, rate),
-                ):
+                live = Run(job="sum_live", client=client, topic=IN, output=OUT, state=state, closed_by_ms=0)
+                with _running(peer.command(live), {}), _producing(client, rate):
                     sides["kafka_streams"] = _seen_in_topic(client, seconds)
             found[f"{rate}"] = sides
     print(json.dumps(found, indent=2))

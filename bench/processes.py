@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.memory import peak_memory
+from bench.memory import Peak, peak_memory
 from weir.infra.process import end_with_parent
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,10 +31,17 @@ class Measured:
     """From the first record to the last commit."""
     peak_bytes: int
     """The sum of RssAnon over all its processes."""
+    cpu_seconds: float
+    """The processor time of all its processes, from their start."""
 
     @property
     def per_s(self) -> float:
         return self.records / self.seconds
+
+    @property
+    def cpu_s_per_million(self) -> float:
+        """Processor time per million records, start-up included."""
+        return self.cpu_seconds / self.records * 1e6
 
 
 def measure(command: Sequence[str], name: str) -> Measured:
@@ -43,12 +50,17 @@ def measure(command: Sequence[str], name: str) -> Measured:
     Raises:
         BenchError: It ended with an error, or took longer than ``LIMIT_S``.
     """
-    result, peak_bytes = run_json(command, name)
-    return Measured(records=result["records"], seconds=result["seconds"], peak_bytes=peak_bytes)
+    result, peak = run_json(command, name)
+    return Measured(
+        records=result["records"],
+        seconds=result["seconds"],
+        peak_bytes=peak.rss_anon_bytes,
+        cpu_seconds=peak.cpu_seconds,
+    )
 
 
-def run_json(command: Sequence[str], name: str) -> tuple[dict[str, Any], int]:
-    """Run ``command`` to its end; returns the JSON object in its last line of output, and its peak memory in bytes.
+def run_json(command: Sequence[str], name: str) -> tuple[dict[str, Any], Peak]:
+    """Run ``command`` to its end; returns the JSON object in its last line of output, and what its processes used.
 
     Raises:
         BenchError: It ended with an error, or took longer than ``LIMIT_S``.
@@ -70,4 +82,4 @@ def run_json(command: Sequence[str], name: str) -> tuple[dict[str, Any], int]:
             errors.seek(0)
             last = "".join(errors.readlines()[-20:])
             raise BenchError(f"{name} ended with code {process.returncode}:\n{last}")
-    return json.loads(output.splitlines()[-1]), peak.rss_anon_bytes
+    return json.loads(output.splitlines()[-1]), peak

@@ -1,4 +1,7 @@
-"""What the bench prints: a table for people, or one JSON object for programs; progress goes to stderr."""
+"""What the bench prints and writes: a table for people, one JSON object for programs, a chart; progress goes to stderr.
+
+``python -m bench.report FILE`` prints the tables of an earlier bench and draws its chart again.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Collection, Sequence
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +19,24 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import cluster
+from bench.chart import chart
 from bench.events import KEYS, PARTITIONS
-from bench.kafka_streams import KafkaStreamsPeer
-from bench.processes import BenchError
+from bench.kept import CHART, Kept
+from bench.peers import DEFAULT, PEERS, QUICK
+from bench.peers.kafka_streams import KafkaStreamsPeer
+from bench.peers.peer import NotRunError, Peer
+from bench.processes import ROOT, BenchError
 from bench.restore import measure_restores
-from bench.workloads import JOBS, OTHER_JOBS, Bench, MemoryGrowth, Workload
+from bench.workload import WEIR, Workload
+from bench.workloads import JOBS, OTHER_JOBS, Bench, MemoryGrowth
 
-EVENTS, QUICK_EVENTS = 4_000_000, 2_000_000
+EVENTS, QUICK_EVENTS = 3_000_000, 1_000_000
 RUNS, QUICK_RUNS = 3, 1
 MEMORY_EVENTS, QUICK_MEMORY_EVENTS = 2_000_000, 500_000
+ALL = "all"
+TITLES: Mapping[str, str] = {WEIR: "Weir", **{peer.name: peer.title for peer in PEERS}}
+EXACTLY_ONCE = "exactly once"
+GUARANTEES: Mapping[str, str] = {WEIR: EXACTLY_ONCE, **{peer.name: peer.guarantee for peer in PEERS}}
 
 
 def main(
@@ -30,82 +44,136 @@ def main(
     quick: bool = False,
     as_json: bool = False,
     jobs: Collection[str] = (),
+    peers: Collection[str] = (),
     weir_alone: bool = False,
+    events: int | None = None,
+    fresh: bool = False,
     dir: Path | None = None,
 ) -> None:
-    """Run the bench and print its results; leaves nothing behind.
+    """Run the bench, print its results, and write them to the folder ``bench-results``; a bench that was ended goes on
+    with the next job. Leaves nothing else behind.
 
     Args:
-        quick: One run of each on two million events, instead of three on four million.
-        as_json: Print one object with ``workloads``, ``memory``, times of epochs and ``restores`` instead of tables.
+        quick: One run of each on a million events beside ``QUICK``, instead of three on three million.
+        as_json: Print the results' file instead of tables.
         jobs: Run only these, without memory, idle epochs and restores; everything by default.
-        weir_alone: Leave Kafka Streams out, for example to compare two versions of Weir.
+        peers: The names of the peers, or ``all``; ``DEFAULT`` by default.
+        weir_alone: No peers, for example to compare two versions of Weir.
+        events: How many instead.
+        fresh: Do not go on with a bench that was ended.
         dir: The folder whose subfolder ``bench`` holds broker data and state during the run; ``.weir`` by default.
 
     Raises:
-        BenchError: A run failed, or the two sides' results differ.
+        BenchError: A run of Weir failed, or its result is wrong; there is no such job or peer.
     """
     if unknown := set(jobs).difference(JOBS, OTHER_JOBS):
         raise BenchError(f"there is no job {sorted(unknown)[0]}; the jobs are {', '.join((*JOBS, *OTHER_JOBS))}")
-    events, runs, memory_events = (
-        (QUICK_EVENTS, QUICK_RUNS, QUICK_MEMORY_EVENTS) if quick else (EVENTS, RUNS, MEMORY_EVENTS)
-    )
+    chosen = _chosen(() if weir_alone else peers or (QUICK if quick else DEFAULT))
+    count = events or (QUICK_EVENTS if quick else EVENTS)
+    runs, memory_events = (QUICK_RUNS, QUICK_MEMORY_EVENTS) if quick else (RUNS, MEMORY_EVENTS)
     progress = Console(stderr=True, highlight=False)
-    folder = Path(dir or ".weir").absolute() / "bench"
+    home = Path(dir or ".weir").absolute()
+    folder, results = home / "bench", home / "bench-results"
     shutil.rmtree(folder, ignore_errors=True)
     classes = folder / "classes"
     classes.mkdir(parents=True)
+
+    def say(text: str) -> None:
+        progress.print(text, markup=False, soft_wrap=True)
+
+    setup = {
+        "events": count,
+        "runs": runs,
+        "keys": KEYS,
+        "partitions": PARTITIONS,
+        "peers": {peer.name: {"guarantee": peer.guarantee, "settings": dict(peer.settings)} for peer in chosen},
+        "jobs": sorted(jobs),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "version": _version(),
+    }
+    kept = Kept(results, setup, fresh=fresh)
+    others: dict[str, Any] = {}
     try:
-        peer = None
-        if not weir_alone:
-            try:
-                peer = KafkaStreamsPeer(classes)
-            except BenchError as error:
-                progress.print(f"{error}; measuring Weir alone", markup=False, soft_wrap=True)
+        installed, others["not_run"] = _install(chosen, classes, say)
         with cluster.embedded(folder / "kafka") as client:
-            bench = Bench(folder, client, lambda text: progress.print(text, markup=False))
-            workloads = list(bench.workloads(jobs or (*JOBS, *OTHER_JOBS), events, runs, peer))
+            bench = Bench(folder, client, say)
+            workloads = list(bench.workloads(jobs or (*JOBS, *OTHER_JOBS), count, runs, installed, kept))
             if not jobs:
                 memory = list(bench.memory_growth(memory_events))
                 idle_epoch_ms, small_epoch_ms = bench.small_epochs_ms()
-                restores = measure_restores(folder, client, peer, quick=quick, say=progress.print)
+                peer = next((each for each in installed if isinstance(each, KafkaStreamsPeer)), None)
+                restores = measure_restores(folder, client, peer, quick=quick, say=say)
+                others |= {
+                    "memory": [_growth_as_json(growth) for growth in memory],
+                    "idle_epoch_ms": idle_epoch_ms,
+                    "small_epoch_ms": small_epoch_ms,
+                    "restores": restores.as_json(),
+                }
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    written = kept.finish(others)
+    (results / CHART).write_text(chart(workloads, TITLES), encoding="utf-8")
     if as_json:
-        found: dict[str, Any] = {"workloads": [_as_json(workload) for workload in workloads]}
-        if not jobs:
-            found |= {
-                "memory": [_growth_as_json(growth) for growth in memory],
-                "idle_epoch_ms": idle_epoch_ms,
-                "small_epoch_ms": small_epoch_ms,
-                "restores": restores.as_json(),
-            }
-        print(json.dumps(found))
-    else:
-        console = Console(highlight=False)
-        console.print(_speed_table(workloads, events))
-        if not jobs:
-            console.print(_memory_table(memory, memory_events))
-            console.print(
-                f"An epoch with due punctuations and no input: {idle_epoch_ms:.1f} ms (median); one with 1,000 "
-                f"records: {small_epoch_ms:.1f} ms."
-            )
-            console.print("\n".join(restores.lines()), soft_wrap=True)
-        console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
+        print(json.dumps(json.loads(written.read_text(encoding="utf-8"))))
+        return
+    console = Console(highlight=False)
+    show(json.loads(written.read_text(encoding="utf-8")), console)
+    if not jobs:
+        console.print(_memory_table(memory, memory_events))
+        console.print(
+            f"An epoch with due punctuations and no input: {idle_epoch_ms:.1f} ms (median); one with 1,000 "
+            f"records: {small_epoch_ms:.1f} ms."
+        )
+        console.print("\n".join(restores.lines()), soft_wrap=True)
+    say(f"written to {results}")
 
 
-def _as_json(workload: Workload) -> dict[str, Any]:
-    return {
-        "name": workload.name,
-        "event_bytes": workload.event_bytes,
-        "weir_per_s": workload.weir_per_s,
-        "kafka_streams_per_s": workload.kafka_streams_per_s,
-        "ratio": workload.ratio,
-        "runs": {
-            "weir_per_s": [run.per_s for run in workload.weir],
-            "kafka_streams_per_s": [run.per_s for run in workload.kafka_streams],
-        },
-    }
+def show(found: Mapping[str, Any], console: Console) -> None:
+    """Print the rates of all sides, and who has not run and why, of the JSON object of a bench."""
+    workloads = [Workload.from_json(each) for each in found["workloads"]]
+    for work in workloads:
+        console.print(_speed_table(work))
+    console.print(
+        f"{KEYS:,} keys, {PARTITIONS} partitions, a commit each second. Ratios are medians of those of runs side by "
+        "side; processor time is that of all processes of a run, with their start; memory is the peak of their RssAnon.",
+        soft_wrap=True,
+    )
+    for name, reason in found["not_run"].items():
+        console.print(f"not run: {TITLES[name]}: {reason}", markup=False, soft_wrap=True)
+    for work in workloads:
+        for name, reason in work.not_run.items():
+            console.print(f"not run: {TITLES[name]}, {work.name}: {reason}", markup=False, soft_wrap=True)
+    console.print(found["setup"]["machine"])
+
+
+def _chosen(names: Collection[str]) -> list[Peer]:
+    if ALL in names:
+        return list(PEERS)
+    if unknown := set(names).difference(peer.name for peer in PEERS):
+        known = ", ".join(peer.name for peer in PEERS)
+        raise BenchError(f"there is no peer {sorted(unknown)[0]}; the peers are {known}, or {ALL}")
+    return [peer for peer in PEERS if peer.name in names]
+
+
+def _install(peers: Sequence[Peer], folder: Path, say: Any) -> tuple[list[Peer], dict[str, str]]:
+    installed, not_run = list[Peer](), dict[str, str]()
+    for peer in peers:
+        try:
+            peer.install(folder)
+            installed.append(peer)
+        except NotRunError as error:
+            not_run[peer.name] = str(error)
+            say(f"{peer.title} is not run: {error}")
+    return installed, not_run
+
+
+def _version() -> str:
+    """The commit that is measured, so that a bench does not go on with another's results."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
 
 
 def _growth_as_json(growth: MemoryGrowth) -> dict[str, Any]:
@@ -116,26 +184,23 @@ def _growth_as_json(growth: MemoryGrowth) -> dict[str, Any]:
     }
 
 
-def _speed_table(workloads: Sequence[Workload], events: int) -> Table:
-    runs = len(workloads[0].weir)
+def _speed_table(work: Workload) -> Table:
     table = Table(
-        title=f"Thousand records per second: {events:,} events, {KEYS:,} keys, {PARTITIONS} partitions, "
-        f"one commit per second, median of {runs} runs, "
-        f"and of the ratios of runs side by side; memory is the peak of RssAnon over all processes of a run"
+        title=f"{work.name}, {work.event_bytes} bytes, {work.events:,} events: thousand records per second, medians of "
+        f"{len(work.runs[WEIR])} runs"
     )
-    table.add_column("job", no_wrap=True)
-    for column in ("event bytes", "Weir", "Kafka Streams", "ratio", "Weir MB", "Kafka Streams MB"):
+    table.add_column("side")
+    for column in ("rate", "lowest, highest", "Weir: times", "CPU s a million", "peak MB"):
         table.add_column(column, justify="right")
-    for work in workloads:
-        peer = work.kafka_streams_per_s
+    for side in work.runs:
+        low, high = work.spread(side)
         table.add_row(
-            work.name,
-            str(work.event_bytes),
-            f"{work.weir_per_s / 1000:,.0f}",
-            f"{peer / 1000:,.0f}" if peer else "-",
-            f"{work.ratio:.2f}" if work.ratio else "-",
-            _megabytes(max(run.peak_bytes for run in work.weir)),
-            _megabytes(max(run.peak_bytes for run in work.kafka_streams)) if peer else "-",
+            TITLES[side] if GUARANTEES[side] == EXACTLY_ONCE else f"{TITLES[side]} ({GUARANTEES[side]})",
+            f"{work.per_s(side) / 1000:,.0f}",
+            f"{low / 1000:,.0f}, {high / 1000:,.0f}",
+            "" if side == WEIR else f"{work.ratio(side):.2f}",
+            f"{work.cpu_s_per_million(side):.1f}",
+            _megabytes(work.peak_bytes(side)),
         )
     return table
 
@@ -152,3 +217,11 @@ def _memory_table(memory: Sequence[MemoryGrowth], events: int) -> Table:
 
 def _megabytes(count: int) -> str:
     return f"{count / (1 << 20):,.0f}"
+
+
+if __name__ == "__main__":
+    (file,) = map(Path, sys.argv[1:])
+    report = json.loads(file.read_text(encoding="utf-8"))
+    show(report, Console(highlight=False))
+    drawn = chart([Workload.from_json(each) for each in report["workloads"]], TITLES)
+    file.with_name(CHART).write_text(drawn, encoding="utf-8")

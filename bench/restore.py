@@ -24,7 +24,8 @@ import polars as pl
 
 from bench import cluster
 from bench.events import SMALL_BYTES, event_frame, make_events
-from bench.kafka_streams import KafkaStreamsPeer
+from bench.peers.kafka_streams import KafkaStreamsPeer
+from bench.peers.runs import run_peer
 from bench.processes import ROOT, BenchError, Measured, measure, run_json
 
 ROWS, QUICK_ROWS = 4_900_000, 500_000
@@ -110,9 +111,9 @@ def measure_restores(
     kafka_streams = None
     if peer is not None:
         say("making Kafka Streams' state")
-        peer.run("sum_per_key", client, TOPIC, "totals_restore")
+        run_peer(peer, "sum_per_key", client, TOPIC, "totals_restore", folder)
         say("Kafka Streams: from its changelog topic")
-        kafka_streams = _complete(peer.run("restore", client, TOPIC, "totals_restore"), rows)
+        kafka_streams = _complete(run_peer(peer, "restore", client, TOPIC, "totals_restore", folder), rows)
     return Restores(rows=rows, changelog=changelog, snapshot=snapshot, kafka_streams=kafka_streams, reopen_ms=reopen_ms)
 
 
@@ -162,7 +163,8 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "classes").mkdir(parents=True)
     try:
-        peer = KafkaStreamsPeer(folder / "classes")
+        peer = KafkaStreamsPeer()
+        peer.install(folder / "classes")
         with cluster.embedded(folder / "kafka") as client:
             found = measure_restores(
                 folder,

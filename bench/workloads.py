@@ -1,12 +1,11 @@
-"""The runs: each job at each event size on both sides in turn, and Weir over ten times the data.
+"""The runs: each job at each event size on all sides in turn, and Weir over ten times the data.
 
-Every run starts in its own processes, from empty state, over the same topic; the results of the two sides must be
-equal, and those of running sums must also be the exact sums of the events. Printing them belongs to ``bench.report``.
+Every run starts in its own processes, from empty state, over the same topic, and must end with the result that
+``bench.truth`` has computed. Printing belongs to ``bench.report``.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,49 +17,25 @@ import polars as pl
 
 from bench import cluster
 from bench.apps import OUTPUT
-from bench.events import KEYS, LARGE_BYTES, PARTITIONS, SMALL_BYTES, make_events, totals_per, user_frame, users_of
-from bench.kafka_streams import KafkaStreamsPeer, read_output
+from bench.events import KEYS, LARGE_BYTES, PARTITIONS, SMALL_BYTES, make_events, user_frame, users_of
+from bench.kept import Kept
+from bench.peers.peer import Peer
+from bench.peers.runs import read_output, run_peer
 from bench.processes import BenchError, Measured, measure, run_json
+from bench.truth import SUMMED_BY, closed_by_ms, truth
+from bench.workload import WEIR, Workload
 from weir.state.commit.tables import read_table
 
 TOPIC_JOB = "sum_to_topic"
-"""Kafka Streams always writes a topic: there it is ``sum_per_key``."""
+"""Peers always write a topic: there it is ``sum_per_key``."""
 JOBS = ("sum_per_key", "window_final", "repartition_sum", TOPIC_JOB)
-OTHER_JOBS = ("hopping_final", "session_sum", "table_join_sum")
+OTHER_JOBS = ("hopping_final", "session_sum", "table_join_sum", "python_sum")
 """Measured with an eighth of the events, at the smaller size."""
 MEMORY_JOBS = ("sum_per_key", "window_final")
 JOIN_JOB = "table_join_sum"
-SUMMED_BY = {"sum_per_key": "user", TOPIC_JOB: "user", "repartition_sum": "page"}
-"""The jobs that are also compared with exact sums, each with the field of the events that it sums by."""
 FEW = "events_few"
 SIZES = (SMALL_BYTES, LARGE_BYTES)
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """One job at one event size: the runs of both sides, in the order they were made."""
-
-    name: str
-    event_bytes: int
-    weir: Sequence[Measured]
-    kafka_streams: Sequence[Measured]
-    """Empty if the peer cannot run."""
-
-    @property
-    def weir_per_s(self) -> float:
-        return statistics.median(run.per_s for run in self.weir)
-
-    @property
-    def kafka_streams_per_s(self) -> float | None:
-        return statistics.median(run.per_s for run in self.kafka_streams) if self.kafka_streams else None
-
-    @property
-    def ratio(self) -> float | None:
-        """The median ratio of Weir's rate to that of the Kafka Streams run beside it: a machine that slows down for a
-        minute slows both."""
-        pairs = zip(self.weir, self.kafka_streams, strict=True) if self.kafka_streams else ()
-        return statistics.median(ratios) if (ratios := [mine.per_s / peer.per_s for mine, peer in pairs]) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,22 +54,32 @@ class Bench:
         self._folder, self._client, self._say = folder, client, say
 
     def workloads(
-        self, jobs: Collection[str], events: int, runs: int, peer: KafkaStreamsPeer | None
+        self, jobs: Collection[str], events: int, runs: int, peers: Sequence[Peer], kept: Kept
     ) -> Iterator[Workload]:
-        """Run ``jobs`` (``JOBS`` at all event sizes) ``runs`` times on each side, Weir and the peer in turn.
+        """Run ``jobs`` (``JOBS`` at all event sizes) ``runs`` times on each side, Weir and ``peers`` in turn, except
+        those that are ``kept`` from a bench that was ended.
+
+        A peer that fails, or whose result is wrong, is left out of that job and size.
 
         Raises:
-            BenchError: A run failed, or the results differ.
+            BenchError: A run of Weir failed, or its result is wrong.
         """
-        for event_bytes in SIZES if set(jobs).intersection(JOBS) else ():
-            self._make_events(f"events_{event_bytes}", events, event_bytes)
-            for job in [job for job in JOBS if job in jobs]:
-                yield self._workload(job, event_bytes, f"events_{event_bytes}", events, runs, peer)
-        if others := [job for job in OTHER_JOBS if job in jobs]:
-            self._make_events(FEW, events // 8, SMALL_BYTES)
-            make_events(self._client, users_of(FEW), KEYS, 0, user_frame)
-            for job in others:
-                yield self._workload(job, SMALL_BYTES, FEW, events // 8, runs, peer)
+        planned = [(job, size, f"events_{size}", events) for size in SIZES for job in JOBS if job in jobs]
+        planned += [(job, SMALL_BYTES, FEW, events // 8) for job in OTHER_JOBS if job in jobs]
+        made = set[str]()
+        for job, event_bytes, topic, count in planned:
+            workload = kept.find(job, event_bytes)
+            if workload is not None:
+                self._say(f"{job}, {event_bytes} bytes: measured before")
+            else:
+                if topic not in made:
+                    self._make_events(topic, count, event_bytes)
+                    if topic == FEW:
+                        make_events(self._client, users_of(FEW), KEYS, 0, user_frame)
+                    made.add(topic)
+                workload = self._workload(job, event_bytes, topic, count, runs, peers)
+                kept.keep(workload)
+            yield workload
 
     def memory_growth(self, events: int) -> Iterator[MemoryGrowth]:
         """Each of ``MEMORY_JOBS`` with ``events`` events, and with ten times as many."""
@@ -125,25 +110,38 @@ class Bench:
         make_events(self._client, topic, events, event_bytes)
 
     def _workload(
-        self, job: str, event_bytes: int, topic: str, events: int, runs: int, peer: KafkaStreamsPeer | None
+        self, job: str, event_bytes: int, topic: str, events: int, runs: int, peers: Sequence[Peer]
     ) -> Workload:
-        weir, kafka_streams = [], []
+        of_peers = "sum_per_key" if job == TOPIC_JOB else job
+        sides = {peer.name: peer for peer in peers if of_peers in peer.jobs}
+        left_out = dict[str, str]()
+        found: dict[str, list[Measured]] = {side: [] for side in (WEIR, *sides)}
+        exact = truth(job, events)
+        records = events + (KEYS if job == JOIN_JOB else 0)
         over = topic.removeprefix("events_")
-        exact = totals_per(SUMMED_BY[job], events) if job in SUMMED_BY else None
-        events += KEYS if job == JOIN_JOB else 0
         for run in range(1, runs + 1):
             self._say(f"{job}, {event_bytes} bytes, run {run} of {runs}")
-            measured, result = self._weir(f"{job}_{over}", events)
-            weir.append(measured)
-            if exact is not None:
-                _require_equal(result, exact, job, "the exact result")
-            if peer is not None:
-                output = f"{job}_{over}_{run}"
-                of_peer = "sum_per_key" if job == TOPIC_JOB else job
-                measured = peer.run(of_peer, self._client, topic, output)
-                kafka_streams.append(self._complete(measured, events, "Kafka Streams"))
-                _require_equal(result, read_output(cluster.properties(self._client), output), job, "Kafka Streams")
-        return Workload(name=job, event_bytes=event_bytes, weir=weir, kafka_streams=kafka_streams)
+            measured, result = self._weir(f"{job}_{over}", records)
+            require_equal(_keyed(result, job), exact, f"Weir's {job}")
+            found[WEIR].append(measured)
+            for name in [name for name in sides if name not in left_out]:
+                peer, output = sides[name], f"{job}_{over}_{name}_{run}"
+                try:
+                    closed = closed_by_ms(events)
+                    measured = run_peer(peer, of_peers, self._client, topic, output, self._folder, closed)
+                    found[name].append(self._complete(measured, records, peer.title))
+                    result = read_output(cluster.properties(self._client), output)
+                    require_equal(result, exact, f"{peer.title}: {job}")
+                except BenchError as error:
+                    self._say(f"{error}; it is left out")
+                    left_out[name] = str(error)
+        return Workload(
+            name=job,
+            event_bytes=event_bytes,
+            events=events,
+            runs={side: measured for side, measured in found.items() if side not in left_out},
+            not_run=left_out,
+        )
 
     def _weir(self, application: str, events: int) -> tuple[Measured, pl.DataFrame]:
         """Run one of ``bench.apps`` from scratch; returns the measurement and the table ``totals`` it produced."""
@@ -167,18 +165,28 @@ class Bench:
         return measured
 
 
-def _require_equal(weir: pl.DataFrame, other: pl.DataFrame, job: str, source: str) -> None:
-    """Compare the final table with one from ``source``: one row per key, or per key and window, with its total."""
+def require_equal(result: pl.DataFrame, exact: pl.DataFrame, name: str) -> None:
+    """Compare a result with the exact one, both with the columns ``key`` and ``total``, in any order.
+
+    Raises:
+        BenchError: They differ; the text counts the rows that do.
+    """
+    mine, other = result.select("key", "total").sort("key"), exact.select("key", "total").sort("key")
+    if other.is_empty() or not mine.equals(other):
+        wrong = mine.join(other, on=["key", "total"], how="anti").height
+        raise BenchError(
+            f"{name}: the result is wrong: {mine.height:,} rows instead of {other.height:,}, of which {wrong:,} are "
+            "not in the exact one"
+        )
+
+
+def _keyed(result: pl.DataFrame, job: str) -> pl.DataFrame:
+    """A table of Weir in the form of a peer's output: ``key`` and ``total``."""
     key = pl.col(SUMMED_BY.get(job, "user"))
     if job in ("window_final", "hopping_final"):
         key = pl.concat_str("user", pl.lit("@"), pl.col("window_start").dt.epoch("ms"))
     if job == "session_sum":
         bounds = (pl.col(name).dt.epoch("ms") for name in ("window_start", "window_end"))
         key = pl.concat_str("user", *(part for bound in bounds for part in (pl.lit("@"), bound)))
-    mine = weir.select(key=key, total=pl.col("total").cast(pl.Int64)).sort("key")
-    if mine.is_empty() or not mine.equals(other.sort("key")):
-        different = mine.join(other, on=["key", "total"], how="anti").height
-        raise BenchError(
-            f"{job}: the results differ: Weir has {mine.height:,} rows, {source} {other.height:,}, "
-            f"and {different:,} of Weir's are not among the latter"
-        )
+    total = "value" if job == "python_sum" else "total"
+    return result.select(key=key, total=pl.col(total).cast(pl.Int64))

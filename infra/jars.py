@@ -34,6 +34,17 @@ SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # Kafka logs through an interface; the second jar prints the messages.
         "kafka": ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
         "streams": ("org.apache.kafka:kafka-streams:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
+        "flink": (
+            "org.apache.flink:flink-clients:2.2.1",
+            "org.apache.flink:flink-table-api-java-bridge:2.2.1",
+            "org.apache.flink:flink-table-planner_2.12:2.2.1",
+            "org.apache.flink:flink-table-runtime:2.2.1",
+            "org.apache.flink:flink-statebackend-rocksdb:2.2.1",
+            "org.apache.flink:flink-connector-base:2.2.1",
+            "org.apache.flink:flink-connector-kafka:5.0.0-2.2",
+            "org.apache.flink:flink-json:2.2.1",
+            "org.slf4j:slf4j-simple:1.7.36",
+        ),
     }
 )
 DEFAULT_SETS = ("delta", "kafka")

@@ -187,14 +187,16 @@ def show_profile(folder: Path) -> None:
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="One run of each, on 2 million events.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One run of each, on a million events.")] = False,
     job: Annotated[list[str] | None, typer.Option(help="Run only this job; can be repeated.")] = None,
-    weir_alone: Annotated[bool, typer.Option("--weir-alone", help="Leave Kafka Streams out.")] = False,
+    peers: Annotated[str, typer.Option(metavar="NAME,...", help="The peers by name, or all.")] = "",
+    weir_alone: Annotated[bool, typer.Option("--weir-alone", help="Leave all peers out.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on with a bench that was ended.")] = False,
     as_json: JsonOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Measure Weir and Kafka Streams side by side, on the same broker and events; in a clone of the repository only."""
+    """Measure Weir and its peers side by side, on the same broker and events; in a clone of the repository only."""
     clone = Path(__file__).resolve().parents[2]
     if not (clone / "bench" / "__main__.py").exists():
         raise OperationError(
@@ -207,6 +209,8 @@ def bench(
         quick=quick,
         as_json=as_json,
         jobs=job or (),
+        peers=[name for name in peers.split(",") if name],
         weir_alone=weir_alone,
+        fresh=fresh,
         dir=load_settings(directory, writes=True).dir,
     )

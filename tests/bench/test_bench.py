@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from bench import report
 from bench.apps import repartition_sum_68
 from bench.events import KEYS, LARGE_BYTES, PAGES, SMALL_BYTES, START_MS, event_frame, totals_per
 from bench.memory import tree_memory
-from bench.processes import BenchError, Measured, run_json
-from bench.workloads import Workload, _require_equal
+from bench.processes import BenchError, run_json
 from weir.testing import TopologyTestDriver
 
 GROW = """
@@ -87,34 +83,10 @@ def test_a_failed_run_reports_its_last_output():
         run_json([sys.executable, "-c", "import sys; print('no broker', file=sys.stderr); sys.exit(3)"], "the job")
 
 
-def test_the_ratio_is_the_median_of_runs_side_by_side():
-    def runs(*seconds):
-        return [Measured(records=1_000, seconds=each, peak_bytes=0) for each in seconds]
-
-    work = Workload(name="sum_per_key", event_bytes=68, weir=runs(1, 9, 2), kafka_streams=runs(4, 5, 5))
-    assert (work.weir_per_s, work.kafka_streams_per_s, work.ratio) == (500, 200, 2.5)
-    alone = Workload(name="sum_per_key", event_bytes=68, weir=runs(1), kafka_streams=[])
-    assert (alone.kafka_streams_per_s, alone.ratio) == (None, None)
-
-
-@pytest.mark.parametrize(("job", "key"), [("sum_per_key", "user"), ("repartition_sum", "page")])
-def test_results_that_differ_in_one_total_are_refused(job, key):
-    weir = pl.DataFrame({key: ["a", "b"], "total": [10, 20]})
-    _require_equal(weir, pl.DataFrame({"key": ["b", "a"], "total": [20, 10]}), job, "Kafka Streams")
-    with pytest.raises(BenchError, match="Weir has 2 rows, Kafka Streams 2, and 1 of Weir's are not among"):
-        _require_equal(weir, pl.DataFrame({"key": ["b", "a"], "total": [21, 10]}), job, "Kafka Streams")
-
-
-@pytest.mark.parametrize(("options", "peers"), [({}, ["the peer"]), ({"weir_alone": True}, [None])])
-def test_weir_can_be_measured_without_kafka_streams(options, peers, tmp_path, monkeypatch):
-    found = []
-
-    def workloads(self, jobs, events, runs, peer):
-        found.append(peer)
-        return []
-
-    monkeypatch.setattr(report.cluster, "embedded", lambda folder: contextlib.nullcontext(Path("client.properties")))
-    monkeypatch.setattr(report, "KafkaStreamsPeer", lambda folder: "the peer")
-    monkeypatch.setattr(report.Bench, "workloads", workloads)
-    report.main(jobs=["repartition_sum"], as_json=True, dir=tmp_path, **options)
-    assert found == peers
+def test_processor_time_includes_descendants_and_those_that_have_ended():
+    burn = "import time\nwhile time.process_time() < 0.7: pass"
+    code = (
+        f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {burn!r}]); print('{{}}'); time.sleep(.3)"
+    )
+    _, peak = run_json([sys.executable, "-c", code], "the job")
+    assert 0.5 < peak.cpu_seconds < 1.5

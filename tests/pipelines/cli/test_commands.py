@@ -205,9 +205,26 @@ def test_bench_in_a_clone_runs_the_benchmarks_from_any_folder(weir, monkeypatch)
 def test_bench_passes_its_options_on(weir, monkeypatch, tmp_path):
     found = []
     monkeypatch.setattr("bench.main", lambda **options: found.append(options))
-    assert weir("bench", "--quick", "--job", "repartition_sum", "--weir-alone").exit_code == 0
+    given = [
+        "--quick",
+        "--job",
+        "repartition_sum",
+        "--weir-alone",
+        "--peers",
+        "kafka-streams,flink-sql-heap",
+        "--fresh",
+    ]
+    assert weir("bench", *given).exit_code == 0
     assert found == [
-        {"quick": True, "as_json": False, "jobs": ["repartition_sum"], "weir_alone": True, "dir": tmp_path / ".weir"}
+        {
+            "quick": True,
+            "as_json": False,
+            "jobs": ["repartition_sum"],
+            "peers": ["kafka-streams", "flink-sql-heap"],
+            "weir_alone": True,
+            "fresh": True,
+            "dir": tmp_path / ".weir",
+        }
     ]
 
 

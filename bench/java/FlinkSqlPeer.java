@@ -1,0 +1,91 @@
+import java.time.LocalDateTime;
+import java.time.ZoneOffset;
+import java.util.Properties;
+import java.util.stream.Collectors;
+import org.apache.flink.table.api.bridge.java.StreamTableEnvironment;
+import org.apache.flink.table.functions.ScalarFunction;
+
+/** The benchmark's jobs in Flink SQL; sums are updates by key, windows and sessions are final results. */
+public final class FlinkSqlPeer {
+  /** Counts records as they are read. */
+  public static final class Count extends ScalarFunction {
+    public long eval(long amount) {
+      return FlinkRun.count(amount);
+    }
+
+    @Override
+    public boolean isDeterministic() {
+      return false;  // so that it is called once for each record
+    }
+  }
+
+  /** Milliseconds since the epoch, of a bound of a window in UTC. */
+  public static final class Millis extends ScalarFunction {
+    public long eval(LocalDateTime bound) {
+      return bound.toInstant(ZoneOffset.UTC).toEpochMilli();
+    }
+  }
+
+  public static void main(String[] args) throws Exception {
+    FlinkRun run = new FlinkRun(args);
+    var tables = StreamTableEnvironment.create(run.environment());
+    tables.getConfig().setLocalTimeZone(ZoneOffset.UTC);
+    tables.createTemporarySystemFunction("counted", Count.class);
+    tables.createTemporarySystemFunction("millis", Millis.class);
+    String source = with("kafka", run.in, FlinkRun.consumer(run.client))
+        + ", 'scan.startup.mode' = 'earliest-offset', 'scan.bounded.mode' = 'latest-offset', 'key.format' = 'raw', "
+        + "'value.format' = 'json', 'value.fields-include' = 'EXCEPT_KEY', 'key.fields' = 'user')";
+    tables.executeSql("CREATE TABLE events (`user` STRING, page STRING, amount BIGINT NOT NULL, "
+        + "ts TIMESTAMP_LTZ(3) METADATA FROM 'timestamp' VIRTUAL, "
+        + "WATERMARK FOR ts AS ts - INTERVAL '10' SECOND) " + source);
+    boolean isAppended = run.job.endsWith("_final") || run.job.equals("session_sum");
+    tables.executeSql("CREATE TABLE totals (`key` STRING, total BIGINT"
+        + (isAppended ? ") " : ", PRIMARY KEY (`key`) NOT ENFORCED) ")
+        + with(isAppended ? "kafka" : "upsert-kafka", run.out, FlinkRun.producer(run.client))
+        + ", 'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = '" + run.out + "', "
+        + (isAppended ? "'key.fields' = 'key', " : "")
+        + "'key.format' = 'raw', 'value.format' = 'raw', 'value.fields-include' = 'EXCEPT_KEY')");
+    if (run.job.equals("table_join_sum")) {
+      tables.executeSql("CREATE TABLE users (`user` STRING, factor BIGINT NOT NULL, weight AS counted(factor), "
+          + "since TIMESTAMP_LTZ(3) METADATA FROM 'timestamp' VIRTUAL, WATERMARK FOR since AS since, "
+          + "PRIMARY KEY (`user`) NOT ENFORCED) "
+          + with("upsert-kafka", run.in + "_users", FlinkRun.consumer(run.client))
+          + ", 'scan.bounded.mode' = 'latest-offset', 'key.format' = 'raw', 'value.format' = 'json', "
+          + "'value.fields-include' = 'EXCEPT_KEY')");
+    }
+    tables.executeSql("CREATE TEMPORARY VIEW seen AS SELECT `user`, page, counted(amount) AS amount, ts FROM events");
+    tables.executeSql("INSERT INTO totals " + query(run)).await();
+    FlinkRun.report();
+  }
+
+  private static String query(FlinkRun run) {
+    return switch (run.job) {
+      case "sum_per_key" -> "SELECT `user`, SUM(amount) FROM seen GROUP BY `user`";
+      case "repartition_sum" -> "SELECT page, SUM(amount) FROM seen GROUP BY page";
+      case "window_final" -> "SELECT `key`, total FROM (" + windows("TUMBLE(DATA => TABLE seen, TIMECOL => DESCRIPTOR(ts), "
+          + "SIZE => INTERVAL '1' MINUTE)") + ") WHERE millis(window_end) <= " + run.closedByMs;
+      case "hopping_final" -> "SELECT `key`, total FROM (" + windows("HOP(DATA => TABLE seen, TIMECOL => DESCRIPTOR(ts), "
+          + "SLIDE => INTERVAL '15' SECOND, SIZE => INTERVAL '1' MINUTE)")
+          + ") WHERE millis(window_end) <= " + run.closedByMs;
+      case "session_sum" -> "SELECT CONCAT(`key`, '@', CAST(millis(window_end) - 3000 AS STRING)), total FROM ("
+          + windows("SESSION(DATA => TABLE seen PARTITION BY `user`, TIMECOL => DESCRIPTOR(ts), "
+              + "GAP => INTERVAL '3' SECOND)") + ")";  // the others' sessions end with their last event
+      case "table_join_sum" -> "SELECT seen.`user`, SUM(amount * weight) FROM seen "
+          + "JOIN users FOR SYSTEM_TIME AS OF seen.ts ON seen.`user` = users.`user` GROUP BY seen.`user`";
+      default -> throw new IllegalArgumentException("there is no job " + run.job);
+    };
+  }
+
+  private static String windows(String of) {
+    return "SELECT CONCAT(`user`, '@', CAST(millis(window_start) AS STRING)) AS `key`, total, window_end FROM ("
+        + "SELECT `user`, window_start, window_end, SUM(amount) AS total FROM TABLE(" + of + ") "
+        + "GROUP BY `user`, window_start, window_end)";
+  }
+
+  private static String with(String connector, String topic, Properties properties) {
+    String others = properties.stringPropertyNames().stream().sorted()
+        .map(name -> ", 'properties." + name + "' = '" + properties.getProperty(name).replace("'", "''") + "'")
+        .collect(Collectors.joining());
+    return "WITH ('connector' = '" + connector + "', 'topic' = '" + topic + "'" + others;
+  }
+}

@@ -1,0 +1,61 @@
+"""The exact result of each job, computed from the numbers that the events are made of: no side's word is taken for it.
+
+Columns ``key: String, total: Int64``, unordered, with the keys that ``bench.peers.peer`` describes.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from bench.events import KEYS, START_MS, event_fields, totals_per, user_factors
+
+GRACE_MS, SIZE_MS, ADVANCE_MS, GAP_MS = 10_000, 60_000, 15_000, 3_000
+SUMMED_BY = {"sum_per_key": "user", "sum_to_topic": "user", "python_sum": "user", "repartition_sum": "page"}
+"""The jobs that are a running sum, each with the field of the events that it sums by."""
+
+
+def closed_by_ms(events: int) -> int:
+    """The greatest end of a window that the last of ``events`` events closes.
+
+    A partition's own last event is a few milliseconds older than that of all; no window may end between the two.
+    """
+    return START_MS + (events - 1) // 10 - GRACE_MS
+
+
+def truth(job: str, events: int) -> pl.DataFrame:
+    """The result of ``job`` over the first ``events`` events, and all users where it joins them."""
+    if job in SUMMED_BY:
+        return totals_per(SUMMED_BY[job], events)
+    every = event_fields(0, events).select("user", "amount", "ts")
+    match job:
+        case "window_final":
+            return _windows(every, SIZE_MS, events)
+        case "hopping_final":
+            return _windows(every, ADVANCE_MS, events)
+        case "session_sum":
+            return _sessions(every)
+        case "table_join_sum":
+            factors = user_factors(0, KEYS)
+            joined = every.join(factors, left_on="user", right_on="key").select(
+                key="user", total=pl.col("amount") * pl.col("factor")
+            )
+            return joined.group_by("key").agg(pl.sum("total"))
+    raise ValueError(f"there is no job {job}")
+
+
+def _windows(every: pl.DataFrame, advance_ms: int, events: int) -> pl.DataFrame:
+    """Windows of ``SIZE_MS`` each ``advance_ms``, those that are closed at the end."""
+    newest = pl.col("ts") // advance_ms * advance_ms
+    starts = [every.with_columns(start=newest - back) for back in range(0, SIZE_MS, advance_ms)]
+    closed = pl.concat(starts).filter(pl.col("start") + SIZE_MS <= closed_by_ms(events))
+    sums = closed.group_by("user", "start").agg(total=pl.sum("amount"))
+    return sums.select(key=pl.concat_str("user", pl.lit("@"), "start"), total="total")
+
+
+def _sessions(every: pl.DataFrame) -> pl.DataFrame:
+    ordered = every.sort("user", "ts")
+    is_first = pl.col("ts").diff().over("user").fill_null(GAP_MS + 1) > GAP_MS
+    sums = ordered.group_by("user", is_first.cum_sum().alias("session")).agg(
+        start=pl.min("ts"), end=pl.max("ts"), total=pl.sum("amount")
+    )
+    return sums.select(key=pl.concat_str("user", pl.lit("@"), "start", pl.lit("@"), "end"), total="total")

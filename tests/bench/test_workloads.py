@@ -1,0 +1,232 @@
+"""The runs of a bench without services: its sides are stand-ins, whose results are known."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from rich.console import Console
+
+from bench import report, workloads
+from bench.chart import chart
+from bench.kept import CHART, RESULTS, UNFINISHED, Kept
+from bench.peers import DEFAULT, PEERS, QUICK, java
+from bench.peers.peer import Run
+from bench.processes import BenchError, Measured
+from bench.truth import truth
+from bench.workload import WEIR, Workload
+from bench.workloads import JOBS, OTHER_JOBS, TOPIC_JOB, Bench, require_equal
+from weir.infra.java import MissingJavaError
+
+EVENTS = 1_000
+STREAMS, FLINK = PEERS[:2]
+
+
+def runs(*seconds):
+    return [Measured(records=1_000, seconds=each, peak_bytes=1 << 20, cpu_seconds=0.5) for each in seconds]
+
+
+@pytest.fixture
+def sides(monkeypatch):
+    """Stand-ins for all sides, which note what they are asked to run; ``wrong`` has those whose results are wrong."""
+
+    class Sides:
+        def __init__(self):
+            self.asked, self.wrong, self.ended_by = [], set(), None
+
+        def result(self, side, job):
+            self.asked.append((side, job))
+            if self.ended_by == (side, job):
+                raise KeyboardInterrupt
+            total = pl.col("total") + (pl.col("key") == pl.col("key").max()).cast(pl.Int64) * (side in self.wrong)
+            return truth(job, EVENTS).with_columns(total)
+
+    found = Sides()
+
+    def weir(self, application, records):
+        job = application.rpartition("_")[0]
+        key = "page" if job == "repartition_sum" else "user"
+        return runs(1)[0], found.result(WEIR, job).rename({"key": key})
+
+    def peer(peer, job, client, topic, output, folder, closed_by_ms):
+        found.output = found.result(peer.name, job)
+        return runs(4)[0]
+
+    monkeypatch.setattr(Bench, "_make_events", lambda *given: None)
+    monkeypatch.setattr(Bench, "_weir", weir)
+    monkeypatch.setattr(workloads, "run_peer", peer)
+    monkeypatch.setattr(workloads, "read_output", lambda *given: found.output)
+    monkeypatch.setattr(workloads.cluster, "properties", lambda client: {})
+    monkeypatch.setattr(report.cluster, "embedded", lambda folder: contextlib.nullcontext(Path("client.properties")))
+    for each in PEERS:
+        monkeypatch.setattr(type(each), "install", lambda self, folder: None)
+    return found
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """Runs the jobs of running sums over ``EVENTS`` events; returns the object that it prints."""
+
+    def run(**options):
+        given = {"jobs": ["sum_per_key", "repartition_sum"], "peers": [STREAMS.name, FLINK.name], "events": EVENTS}
+        report.main(**{**given, "dir": tmp_path, "quick": True, **options})
+        return json.loads((tmp_path / "bench-results" / RESULTS).read_text())
+
+    return run
+
+
+@pytest.mark.parametrize("wrong", [["a", "b", "c"], ["a"], ["a", "x"], ["a", "b", "b"], []])
+def test_a_result_with_a_wrong_row_is_refused(wrong):
+    def frame(keys):
+        return pl.DataFrame(
+            {"key": keys, "total": [len(keys)] * len(keys)}, schema={"key": pl.String, "total": pl.Int64}
+        )
+
+    exact = pl.DataFrame({"key": ["a", "b"], "total": [2, 2]})
+    require_equal(exact[::-1], exact, "Weir's sum")
+    with pytest.raises(BenchError, match=r"Weir's sum: the result is wrong: \d rows instead of 2"):
+        require_equal(frame(wrong), exact, "Weir's sum")
+    with pytest.raises(BenchError, match="2 rows instead of 2, of which 1 are not in the exact one"):
+        require_equal(exact.with_columns(total=pl.Series([2, 3])), exact, "Weir's sum")
+    with pytest.raises(BenchError):  # a bench without any result has measured nothing
+        require_equal(frame([]), frame([]), "Weir's sum")
+
+
+def test_all_sides_take_turns(sides, bench):
+    bench(quick=False, jobs=["repartition_sum"])
+    once = [(side, "repartition_sum") for side in (WEIR, STREAMS.name, FLINK.name)]
+    assert sides.asked == once * 3 * 2  # three runs at two sizes
+
+
+def test_a_bench_that_was_ended_goes_on_with_the_next_job(sides, bench, tmp_path):
+    sides.ended_by = (FLINK.name, "repartition_sum")
+    with pytest.raises(KeyboardInterrupt):
+        bench()
+    assert (tmp_path / "bench-results" / UNFINISHED).exists()
+    sides.asked.clear()
+    sides.ended_by = None
+    found = bench()
+    again = [(side, job) for job in ("repartition_sum", "sum_per_key") for side in (WEIR, STREAMS.name, FLINK.name)]
+    assert sides.asked == [*again, *again[:3]]  # of the small events the sum per key was there
+    assert [(each["name"], each["event_bytes"]) for each in found["workloads"]] == [
+        ("sum_per_key", 68),
+        ("repartition_sum", 68),
+        ("sum_per_key", 400),
+        ("repartition_sum", 400),
+    ]
+    sides.asked.clear()
+    bench()  # the results are complete, so this is a new bench
+    assert len(sides.asked) == 12
+
+
+@pytest.mark.parametrize("options", [{"fresh": True}, {"peers": [STREAMS.name]}, {"events": EVENTS, "quick": False}])
+def test_a_bench_of_another_kind_begins_anew(options, sides, bench):
+    sides.ended_by = (WEIR, "repartition_sum")
+    with pytest.raises(KeyboardInterrupt):
+        bench()
+    sides.asked.clear()
+    sides.ended_by = None
+    bench(**options)
+    assert sides.asked[0] == (WEIR, "sum_per_key")
+
+
+def test_a_peer_with_a_wrong_result_is_left_out_and_the_others_go_on(sides, bench, capsys):
+    sides.wrong.add(STREAMS.name)
+    found = bench(jobs=["sum_per_key"])
+    for each in found["workloads"]:
+        assert list(each["runs"]) == [WEIR, FLINK.name]
+        assert "Kafka Streams: sum_per_key: the result is wrong" in each["not_run"][STREAMS.name]
+    assert "not run: Kafka Streams, sum_per_key: Kafka Streams: sum_per_key: the result is" in capsys.readouterr().out
+
+
+def test_a_wrong_result_of_weir_ends_the_bench(sides, bench):
+    sides.wrong.add(WEIR)
+    with pytest.raises(BenchError, match="Weir's sum_per_key: the result is wrong"):
+        bench()
+
+
+def test_a_peer_that_cannot_be_installed_is_not_run_and_the_reason_is_told(sides, bench, monkeypatch, capsys):
+    monkeypatch.undo()  # the peers install themselves
+    monkeypatch.setattr(java, "java_executable", lambda name="java": (_ for _ in ()).throw(MissingJavaError()))
+    for peer in PEERS[:2]:
+        found, not_run = report._install([peer], Path("classes"), print)
+        assert found == []
+        assert "no Java found" in not_run[peer.name]
+    assert "Flink SQL, RocksDB is not run: no Java found" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "peers"),
+    [({"weir_alone": True}, set()), ({"peers": ()}, set(QUICK)), ({"peers": (), "quick": False}, set(DEFAULT))],
+)
+def test_the_peers_are_those_that_were_chosen(options, peers, sides, bench):
+    found = bench(jobs=["sum_per_key"], **options)
+    assert set(found["setup"]["peers"]) == {side for side, _ in sides.asked} - {WEIR} == peers
+
+
+def test_unknown_names_are_refused_with_those_that_are_known(bench):
+    with pytest.raises(BenchError, match="there is no peer storm; the peers are kafka-streams, flink-sql-rocksdb"):
+        bench(peers=["storm"])
+    with pytest.raises(BenchError, match="there is no job sums; the jobs are sum_per_key"):
+        bench(jobs=["sums"])
+
+
+def test_a_report_is_printed_from_its_file(tmp_path, capsys):
+    work = Workload(
+        name="sum_per_key",
+        event_bytes=68,
+        events=1_000,
+        runs={WEIR: runs(1, 9, 2), STREAMS.name: runs(4, 5, 5)},
+        not_run={FLINK.name: "no checkpoint"},
+    )
+    kept = Kept(tmp_path, {"machine": "2 cores"})
+    kept.keep(work)
+    found = json.loads(kept.finish({"not_run": {PEERS[2].name: "no Java found"}}).read_text())
+    assert Workload.from_json(found["workloads"][0]) == work
+    assert found["workloads"][0]["figures"][STREAMS.name] == {
+        "median_per_s": 200,
+        "spread_per_s": [200, 250],
+        "ratio": 2.5,
+        "cpu_s_per_million": 500,
+        "peak_bytes": 1 << 20,
+    }
+    report.show(found, Console(width=100))
+    printed = capsys.readouterr().out
+    assert "not run: Flink SQL, RocksDB, sum_per_key: no checkpoint" in printed
+    assert f"not run: {PEERS[2].title}: no Java found" in printed
+    assert not tmp_path.joinpath(CHART).exists()
+
+
+def test_the_chart_has_a_bar_for_each_side_as_long_as_its_rate():
+    sides = {WEIR: runs(1, 1, 1), STREAMS.name: runs(2, 4, 4)}
+    drawn = chart([Workload(name="sum_per_key", event_bytes=68, events=1, runs=sides, not_run={})], report.TITLES)
+    assert 'width="520.0"' in drawn
+    assert 'width="130.0"' in drawn  # a quarter
+    assert '<line x1="334.0" y1="62.0" x2="464.0"' in drawn  # from the slowest run to the fastest
+    assert "Kafka Streams" in drawn
+    assert "(Weir: 4.00 times)" in drawn
+
+
+def test_peers_have_names_of_their_own_and_jobs_that_there_are():
+    assert len({peer.name for peer in PEERS}) == len(PEERS)
+    for peer in PEERS:
+        assert peer.jobs <= {*JOBS, *OTHER_JOBS} - {TOPIC_JOB}
+    assert {*DEFAULT, *QUICK} <= {peer.name for peer in PEERS}
+
+
+def test_settings_of_a_peer_in_java_are_on_its_command_line():
+    run = Run(
+        job="sum_per_key",
+        client=Path("/broker/client.properties"),
+        topic="events",
+        output="out",
+        state=Path("/state"),
+        closed_by_ms=5,
+    )
+    command = FLINK.command(run)
+    assert {f"{key}={value}" for key, value in FLINK.settings.items()} <= set(command)
+    assert {"execution.checkpointing.interval=1 s", "table.exec.mini-batch.enabled=true"} <= set(command)
+    assert STREAMS.command(run)[-2:] == ["2", str(64 << 20)]
