@@ -51,7 +51,7 @@ fuzz: setup ## Fuzz serdes and C by coverage, and keep new inputs; SECONDS=60 fo
 simulate: setup ## Live through SEEDS=1000 simulated worlds with faults; SEED=n replays one, ARGS="--mutant NAME" breaks a rule
 	$(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
 
-bench: setup ## Measure against Kafka Streams on the same broker; ARGS="--quick" for a short run
+bench: setup ## Measure beside Kafka Streams, Flink and others; ARGS="--quick" for a short run, "--peers NAME,..." to choose
 	$(PYTHON) -m bench $(ARGS)
 
 wheels: setup ## Build what is published into dist: the sdist, and wheels for x86_64 and aarch64

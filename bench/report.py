@@ -135,7 +135,7 @@ def show(found: Mapping[str, Any], console: Console) -> None:
         console.print(_speed_table(work))
     console.print(
         f"{KEYS:,} keys, {PARTITIONS} partitions, a commit each second. Ratios are medians of those of runs side by "
-        "side; processor time is that of all processes of a run, with their start; memory is the peak of their RssAnon.",
+        "side; processor time is that of all processes of a run, with their start; memory the peak of their RssAnon.",
         soft_wrap=True,
     )
     for name, reason in found["not_run"].items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bench.peers.flink import FlinkPeer
 from bench.peers.kafka_streams import KafkaStreamsPeer
 from bench.peers.peer import Peer
+from bench.peers.pyflink import PyFlinkPeer
+from bench.peers.python import PythonPeer
 
 __all__ = ["DEFAULT", "PEERS", "QUICK"]
 
@@ -14,7 +16,26 @@ PEERS: tuple[Peer, ...] = (
     FlinkPeer("sql", "heap"),
     FlinkPeer("datastream", "rocksdb"),
     FlinkPeer("datastream", "heap"),
+    PythonPeer(
+        "bytewax",
+        "Bytewax",
+        "at least once",
+        ("bytewax==0.21.1", "confluent-kafka==2.12.2", "orjson==3.11.4"),
+        "bytewax_sum.py",
+        until="exited",
+        settings={"epoch_interval": "1 s", "recovery": "snapshots on disk", "batch_size": "10000"},
+    ),
+    PythonPeer(
+        "quix",
+        "Quix Streams",
+        "exactly once",
+        ("quixstreams==3.28.1", "confluent-kafka==2.12.2", "orjson==3.11.4"),
+        "quix_sum.py",
+        until="committed",
+        settings={"processing_guarantee": "exactly-once", "commit_interval": "1 s", "state": "RocksDB with changelogs"},
+    ),
+    PyFlinkPeer(),
 )
-DEFAULT = ("kafka-streams", "flink-sql-rocksdb")
-"""With more, a bench takes hours."""
+DEFAULT = ("kafka-streams", "flink-sql-rocksdb", "bytewax", "quix", "pyflink")
+"""With all of Flink, a bench takes hours."""
 QUICK = ("kafka-streams",)

@@ -11,7 +11,7 @@ from bench.peers.java import class_path, java
 from bench.peers.peer import Guarantee, Run
 from weir.infra.kafka.files import JAVA_CLIENT
 
-_COMMON = {
+COMMON = {
     "parallelism.default": "2",
     "taskmanager.numberOfTaskSlots": "2",
     "pipeline.object-reuse": "true",
@@ -23,7 +23,7 @@ _COMMON = {
     "taskmanager.memory.network.min": "128 mb",
     "taskmanager.memory.network.max": "128 mb",
 }
-_STATE = {
+STATE = {
     "rocksdb": {
         "state.backend.type": "rocksdb",
         "execution.checkpointing.incremental": "true",
@@ -53,7 +53,7 @@ class FlinkPeer:
         self.name = f"flink-{api}-{state}"
         self.title = f"Flink {'SQL' if is_sql else 'DataStream'}, {'RocksDB' if state == 'rocksdb' else 'heap'}"
         self.jobs = frozenset(("sum_per_key", "repartition_sum", *_WINDOWS, *(("table_join_sum",) if is_sql else ())))
-        self.settings: Mapping[str, str] = MappingProxyType({**_COMMON, **_STATE[state], **(_SQL if is_sql else {})})
+        self.settings: Mapping[str, str] = MappingProxyType({**COMMON, **STATE[state], **(_SQL if is_sql else {})})
         self._main = "FlinkSqlPeer" if is_sql else "FlinkDataStreamPeer"
         self._class_path = ""
 

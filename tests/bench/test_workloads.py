@@ -23,6 +23,7 @@ from weir.infra.java import MissingJavaError
 
 EVENTS = 1_000
 STREAMS, FLINK = PEERS[:2]
+PYTHON = {"bytewax", "quix", "pyflink"}
 
 
 def runs(*seconds):
@@ -41,21 +42,23 @@ def sides(monkeypatch):
             self.asked.append((side, job))
             if self.ended_by == (side, job):
                 raise KeyboardInterrupt
+            events = EVENTS // 8 if job in OTHER_JOBS else EVENTS
             total = pl.col("total") + (pl.col("key") == pl.col("key").max()).cast(pl.Int64) * (side in self.wrong)
-            return truth(job, EVENTS).with_columns(total)
+            return truth(job, events).with_columns(total)
 
     found = Sides()
 
     def weir(self, application, records):
         job = application.rpartition("_")[0]
-        key = "page" if job == "repartition_sum" else "user"
-        return runs(1)[0], found.result(WEIR, job).rename({"key": key})
+        names = {"key": "page" if job == "repartition_sum" else "user"}
+        return runs(1)[0], found.result(WEIR, job).rename(names | ({"total": "value"} if job == "python_sum" else {}))
 
     def peer(peer, job, client, topic, output, folder, closed_by_ms):
         found.output = found.result(peer.name, job)
         return runs(4)[0]
 
     monkeypatch.setattr(Bench, "_make_events", lambda *given: None)
+    monkeypatch.setattr(workloads, "make_events", lambda *given: None)
     monkeypatch.setattr(Bench, "_weir", weir)
     monkeypatch.setattr(workloads, "run_peer", peer)
     monkeypatch.setattr(workloads, "read_output", lambda *given: found.output)
@@ -163,8 +166,10 @@ def test_a_peer_that_cannot_be_installed_is_not_run_and_the_reason_is_told(sides
     [({"weir_alone": True}, set()), ({"peers": ()}, set(QUICK)), ({"peers": (), "quick": False}, set(DEFAULT))],
 )
 def test_the_peers_are_those_that_were_chosen(options, peers, sides, bench):
-    found = bench(jobs=["sum_per_key"], **options)
+    found = bench(jobs=["sum_per_key", "python_sum"], **options)
     assert set(found["setup"]["peers"]) == {side for side, _ in sides.asked} - {WEIR} == peers
+    functions = {side for side, job in sides.asked if job == "python_sum"}
+    assert functions == {WEIR} | peers & PYTHON
 
 
 def test_unknown_names_are_refused_with_those_that_are_known(bench):
