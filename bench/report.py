@@ -185,9 +185,10 @@ def _growth_as_json(growth: MemoryGrowth) -> dict[str, Any]:
 
 
 def _speed_table(work: Workload) -> Table:
+    runs = len(work.runs[WEIR])
     table = Table(
-        title=f"{work.name}, {work.event_bytes} bytes, {work.events:,} events: thousand records per second, medians of "
-        f"{len(work.runs[WEIR])} runs"
+        title=f"{work.name}, {work.event_bytes} bytes, {work.events:,} events: thousand records per second, the median "
+        f"of {runs} {'run' if runs == 1 else 'runs'}"
     )
     table.add_column("side")
     for column in ("rate", "lowest, highest", "Weir: times", "CPU s a million", "peak MB"):

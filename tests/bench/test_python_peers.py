@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 from types import SimpleNamespace
@@ -10,7 +11,6 @@ import pytest
 
 from bench.peers import PEERS, python
 from bench.peers.peer import NotRunError
-from bench.peers.scripts import processes
 
 FIRST_AND_WAIT = """
 import pathlib, sys, time
@@ -18,6 +18,13 @@ print(time.monotonic(), flush=True)
 pathlib.Path(sys.argv[-1], sys.argv[1]).touch()
 time.sleep({})
 """
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """The program of that name, which imports what lies beside it."""
+    monkeypatch.syspath_prepend(python.SCRIPTS)
+    return importlib.import_module("processes")
 
 
 @pytest.fixture
@@ -57,7 +64,7 @@ def test_a_peer_whose_packages_cannot_be_installed_is_not_run_until_they_can(pip
 
 
 @pytest.mark.parametrize(("until", "waits_s"), [("exited", 0.2), ("committed", 600)])
-def test_a_run_lasts_from_the_first_record_of_any_process_to_its_end(until, waits_s, tmp_path, monkeypatch, capsys):
+def test_a_run_lasts_from_the_first_record_to_the_end(until, waits_s, processes, tmp_path, monkeypatch, capsys):
     state = tmp_path / "state"
     state.mkdir()
 
@@ -82,7 +89,7 @@ def test_a_run_lasts_from_the_first_record_of_any_process_to_its_end(until, wait
     assert 0 < found["seconds"] < 60
 
 
-def test_a_process_that_fails_is_told(tmp_path, monkeypatch):
+def test_a_process_that_fails_is_told(processes, tmp_path, monkeypatch):
     consumer = SimpleNamespace(
         get_watermark_offsets=lambda partition, timeout: (0, 1),
         committed=lambda partitions, timeout: [SimpleNamespace(offset=0) for _ in partitions],

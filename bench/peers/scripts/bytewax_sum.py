@@ -14,7 +14,7 @@ from bytewax.dataflow import Dataflow
 from bytewax.operators import StatefulBatchLogic
 from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.run import cli_main
-from processes import properties
+from login import properties
 
 BATCH = 10_000
 

@@ -15,14 +15,9 @@ import threading
 import time
 
 from confluent_kafka import Consumer, TopicPartition
+from login import properties
 
 PARTITIONS = 4
-
-
-def properties(client: str) -> dict[str, str]:
-    """librdkafka's, of the file ``client``."""
-    with open(client, encoding="utf-8") as file:
-        return dict(line.rstrip("\n").split("=", 1) for line in file if "=" in line)
 
 
 def free_ports(count: int) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from processes import properties
+from login import properties
 from pyflink.common import Configuration, Row, Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from pyflink.datastream.state import ValueStateDescriptor
@@ -71,8 +71,6 @@ def main(client: str, topic: str, output: str, state: str, jars: str, *settings:
     configuration.set_string("python.executable", sys.executable)
     configuration.set_string("python.client.executable", sys.executable)
     environment = StreamExecutionEnvironment.get_execution_environment(configuration)
-    environment.add_python_file(__file__)
-    environment.add_python_file(str(Path(__file__).with_name("processes.py")))
     tables = StreamTableEnvironment.create(environment)
     source = {
         "scan.startup.mode": "earliest-offset",

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import orjson
-from processes import properties
+from login import properties
 from quixstreams import Application
 from quixstreams.kafka.configuration import ConnectionConfig
 from quixstreams.models import JSONDeserializer
