@@ -35,7 +35,8 @@ class Sum(StatefulBatchLogic):  # type: ignore[misc]
 
 
 def add_amount(event: dict[str, Any], total: int) -> int:
-    return total + event["amount"]
+    total += event["amount"]
+    return total
 
 
 def recovery(folder: Path, index: int, count: int) -> RecoveryConfig:
