@@ -190,7 +190,7 @@ def _speed_table(work: Workload) -> Table:
         title=f"{work.name}, {work.event_bytes} bytes, {work.events:,} events: thousand records per second, the median "
         f"of {runs} {'run' if runs == 1 else 'runs'}"
     )
-    table.add_column("side")
+    table.add_column("side", no_wrap=True)
     for column in ("rate", "lowest, highest", "Weir: times", "CPU s a million", "peak MB"):
         table.add_column(column, justify="right")
     for side in work.runs:
