@@ -30,7 +30,9 @@ TOPIC_JOB = "sum_to_topic"
 """Peers always write a topic: there it is ``sum_per_key``."""
 JOBS = ("sum_per_key", "window_final", "repartition_sum", TOPIC_JOB)
 OTHER_JOBS = ("hopping_final", "session_sum", "table_join_sum", "python_sum")
-"""Measured with an eighth of the events, at the smaller size."""
+"""Measured with an eighth of the events, ``FEWEST`` at least, at the smaller size."""
+FEWEST = 250_000
+"""So many that the first hopping windows are closed."""
 MEMORY_JOBS = ("sum_per_key", "window_final")
 JOIN_JOB = "table_join_sum"
 FEW = "events_few"
@@ -65,7 +67,7 @@ class Bench:
             BenchError: A run of Weir failed, or its result is wrong.
         """
         planned = [(job, size, f"events_{size}", events) for size in SIZES for job in JOBS if job in jobs]
-        planned += [(job, SMALL_BYTES, FEW, events // 8) for job in OTHER_JOBS if job in jobs]
+        planned += [(job, SMALL_BYTES, FEW, max(events // 8, FEWEST)) for job in OTHER_JOBS if job in jobs]
         made = set[str]()
         for job, event_bytes, topic, count in planned:
             workload = kept.find(job, event_bytes)

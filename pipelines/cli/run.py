@@ -187,7 +187,7 @@ def show_profile(folder: Path) -> None:
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="One run of each, on a million events.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One run of each, on 600,000 events.")] = False,
     job: Annotated[list[str] | None, typer.Option(help="Run only this job; can be repeated.")] = None,
     peers: Annotated[str, typer.Option(metavar="NAME,...", help="The peers by name, or all.")] = "",
     weir_alone: Annotated[bool, typer.Option("--weir-alone", help="Leave all peers out.")] = False,

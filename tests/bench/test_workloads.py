@@ -18,7 +18,7 @@ from bench.peers.peer import Run
 from bench.processes import BenchError, Measured
 from bench.truth import truth
 from bench.workload import WEIR, Workload
-from bench.workloads import JOBS, OTHER_JOBS, TOPIC_JOB, Bench, require_equal
+from bench.workloads import FEWEST, JOBS, OTHER_JOBS, TOPIC_JOB, Bench, require_equal
 from weir.infra.java import MissingJavaError
 
 EVENTS = 1_000
@@ -42,7 +42,7 @@ def sides(monkeypatch):
             self.asked.append((side, job))
             if self.ended_by == (side, job):
                 raise KeyboardInterrupt
-            events = EVENTS // 8 if job in OTHER_JOBS else EVENTS
+            events = FEWEST if job in OTHER_JOBS else EVENTS
             total = pl.col("total") + (pl.col("key") == pl.col("key").max()).cast(pl.Int64) * (side in self.wrong)
             return truth(job, events).with_columns(total)
 
@@ -170,6 +170,11 @@ def test_the_peers_are_those_that_were_chosen(options, peers, sides, bench):
     assert set(found["setup"]["peers"]) == {side for side, _ in sides.asked} - {WEIR} == peers
     functions = {side for side, job in sides.asked if job == "python_sum"}
     assert functions == {WEIR} | peers & PYTHON
+
+
+def test_the_fewest_events_of_a_bench_close_windows_of_all_kinds():
+    assert truth("hopping_final", FEWEST).height > 0
+    assert truth("window_final", report.QUICK_EVENTS).height > 0
 
 
 def test_unknown_names_are_refused_with_those_that_are_known(bench):
