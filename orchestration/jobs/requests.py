@@ -29,7 +29,7 @@ class RequestConfig(dg.Config):
 class ScaleConfig(RequestConfig):
     """What ``weir_scale`` needs besides."""
 
-    slots: int = Field(ge=1, description="How many tasks are to run at the same time until the driver ends.")
+    slots: int = Field(default=0, description="How many slots there are to be until the driver ends, from 1 on.")
 
 
 def request_jobs(applications: Sequence[Supervised]) -> list[dg.JobDefinition]:

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from bench.events import PARTITIONS as OUTPUT_PARTITIONS
-from bench.kafka_streams import read_output
+from bench.peers.runs import read_output
 from tests.integration.kafka_topics import KafkaTopics
 from tests.pipelines.spark.inline import Place
 from weir import Application, BufferConfig, StreamsBuilder, String, Suppressed, TimeWindows

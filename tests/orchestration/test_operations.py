@@ -354,6 +354,9 @@ def test_jobs_steer_the_running_ingest(ingest):
     ingest.job("weir_pause", {"weir_ask_pause": {"config": {"reason": "the broker is being moved"}}})
     wait_for(lambda: ingest.status().state == "paused", "it is paused", END_LIMIT_S)
     assert ingest.job("weir_resume")["answer"] == "running"
+    for slots, before in ((1, 2), (2, 1)):
+        answer = ingest.job("weir_scale", {"weir_ask_scale": {"config": {"slots": slots}}})["answer"]
+        assert re.match(rf"{slots} slots? instead of {before}; moved: ", answer)
     before = newest_commit(ingest.settings.warehouse, "held")
     ingest.instance.add_dynamic_partitions("weir_tasks", ["held:0_0", "held:0_1"])
     ingest.job("weir_restore", {"weir_ask_restore": {"config": {"from_changelog": True}}}, partition_key="held:0_1")
