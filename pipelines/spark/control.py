@@ -193,7 +193,11 @@ class ControlPanel:
             task=str(task.id),
             slot=task.slot,
             executor=task.executor,
-            standbys={executor: task.standby_behind_s(executor) for executor in task.standbys},
+            standbys={
+                executor: task.standby_behind_s(executor)
+                for executor, standing in task.standbys.items()
+                if not standing.is_left
+            },
             state=str(task.current) if task.current else None,
             status="paused" if is_paused and task.state is TaskState.RUNNING else task.state.value,
             positions={topic: dict(offsets) for topic, offsets in task.positions.items()},

@@ -359,7 +359,8 @@ class Restores:
             if to_freest:
                 coordinator.whereabouts.move_to_freest(task_id)
             elif to is not None:
-                coordinator.tasks[task_id].leave(coordinator.slots.executor_of(coordinator.tasks[task_id].slot))
+                if coordinator.stores(task_id):
+                    coordinator.tasks[task_id].leave(coordinator.slots.executor_of(coordinator.tasks[task_id].slot))
                 coordinator.whereabouts.move_to(task_id, to[task_id])
             elif from_snapshots:
                 coordinator.whereabouts.move_to_standby(task_id)
