@@ -22,6 +22,8 @@ from tests.simulation.running import Outcome, live_through, live_through_in_time
 ALWAYS = {"PYTHONHASHSEED": "0", "POLARS_MAX_THREADS": "1", "TOKIO_WORKER_THREADS": "1"}
 """Sets of texts are walked in an order that depends on the first, and so does what a seed does; one thread each is what
 polars has in workers, too, and processes share the cores."""
+TELL_EVERY_S = 30.0
+"""Between two lines about how far it is."""
 AT_ONCE = 8
 """How many seeds each process gets at a time."""
 
@@ -42,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         print(found)
         return found.is_broken
     began_s, broken, times = time.monotonic(), list[Outcome](), list[float]()
+    told_s = began_s
     for outcome in _outcomes(given.first, given.seeds, given.jobs, given.seconds, given.mutant):
         times.append(outcome.seconds)
         if outcome.is_broken:
@@ -49,6 +52,9 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{outcome}\n  make simulate SEED={outcome.seed}", flush=True)
             if given.mutant:
                 break
+        if time.monotonic() > told_s + TELL_EVERY_S:
+            told_s = time.monotonic()
+            print(f"{len(times):,} of {given.seeds:,} seeds, {len(broken)} broken", file=sys.stderr, flush=True)
     print(
         f"{len(times)} seeds in {time.monotonic() - began_s:.0f} s, median {1000 * median(times):.0f} ms; "
         f"{len(broken)} broken"
