@@ -202,8 +202,8 @@ class SharedRows:
 
 @contextmanager
 def newest_rows(folder: Path, stores: Sequence[str]) -> Iterator[Snapshot | None]:
-    """A snapshot of the newest generation below the folder of a table, from any process; None if there is none that is
-    whole. Hold it for less than a second."""
+    """A snapshot of the newest generation's rows below a table's folder, for any process; None unless they are whole.
+    Hold it for less than a second."""
     boot, found = boot_id(), None
     if folder.is_dir():
         found = max((each for each in folder.iterdir() if _generation(each) >= 0), key=_generation, default=None)

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from tests.pipelines.queries import market
 from tests.pipelines.queries.market import MINUTE, NINE, PARTITIONS, RECORDS, sold
+from tests.pipelines.spark.following import follow_to
 from tests.pipelines.spark.inline import Place, Topics
 from tests.traces import command_lines
 from weir import Query, QueryError, StateReader
@@ -36,10 +37,8 @@ from weir.pipelines.queries import remote
 from weir.pipelines.queries.contract import AwayError, Question
 from weir.pipelines.queries.remote import RemoteStores
 from weir.pipelines.queries.started import Ready, ServerSettings
-from weir.pipelines.spark.standby_jobs import FollowRequest, bring
 from weir.state.commit.protocol import newest_commit
-from weir.state.commit.record import CommitRecord
-from weir.state.types import IsolationLevel, StateId
+from weir.state.types import IsolationLevel
 
 TOKEN = "a-token-that-nobody-guesses"
 EVERYTHING = {"sales": dict.fromkeys(range(PARTITIONS), 0)}
@@ -405,23 +404,6 @@ def test_standbys_answer_with_their_position_where_that_is_allowed(tmp_path):
         elsewhere.tell(row, standbys={"1": 0.5})
         answer = reader.range("sums", query=Query(allow_stale=True, at_least=beyond))
         assert answer.position == beyond | {"sales": {**EVERYTHING["sales"], **beyond["sales"]}}
-
-
-def follow_to(place: Place, newest: CommitRecord, name: str) -> None:
-    """Bring the standby of a task to a commit."""
-    request = FollowRequest(
-        task=place.application.topology.task_of(name),
-        executor="1",
-        commit=newest.tasks[name],
-        through=StateId(newest.generation, newest.epoch),
-        generation=newest.generation,
-        at_ms=newest.at_ms,
-        at_s=0.0,
-        logged=0,
-        anew=True,
-        distrusts=0,
-    )
-    assert bring(place.application, place.settings, request).error == ""
 
 
 def test_tasks_on_this_host_are_read_from_disk(place, served, tmp_path):

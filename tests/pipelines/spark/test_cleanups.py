@@ -11,20 +11,19 @@ from types import SimpleNamespace
 import pytest
 
 from tests.pipelines.spark.away import put_away, put_back
+from tests.pipelines.spark.following import follow_to
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
 from weir.infra.spark.executors import Executor
 from weir.pipelines.spark import cleanups
 from weir.pipelines.spark.cleanups import CleanUpRequest, CleanUps, carry_out, run_clean_up
 from weir.pipelines.spark.parts import Keeps
-from weir.pipelines.spark.standby_jobs import FollowRequest, bring
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine import instances as module
 from weir.state.engine.cleanup import UNNEEDED
 from weir.state.engine.quarantine import QuarantineLimits, quarantine
 from weir.state.engine.standby import standby_folder, unneeded_mark
-from weir.state.types import TaskId
 
 KEEPS = Keeps(unneeded_s=600.0, quarantine=QuarantineLimits(max_age_s=1e9, max_bytes=1 << 40))
 LATER_S = 10_000.0
@@ -107,21 +106,8 @@ def test_a_standby_that_an_executor_is_no_longer_to_keep_goes_after_the_delay(pl
     place.run()
     kept, unneeded = [standby_folder(place.state_of(task)) for task in ("0_0", "0_1")]
     newest = newest_commit(place.warehouse, place.application.id)
-    for task in (TaskId(0, 0), TaskId(0, 1)):
-        commit = newest.tasks[place.name_of(str(task))]
-        followed = FollowRequest(
-            task=task,
-            executor="1",
-            commit=commit,
-            through=newest.state_id,
-            generation=newest.generation,
-            at_ms=newest.at_ms,
-            at_s=0.0,
-            logged=0,
-            anew=True,
-            distrusts=0,
-        )
-        assert bring(place.application, place.settings, followed).error == ""
+    for task in ("0_0", "0_1"):
+        follow_to(place, newest, place.name_of(task))
     asked = replace(request(place), standbys=[kept.parent.name])
     assert carry_out(worker, asked, 0.0) == ""
     os.utime(unneeded_mark(unneeded), (0.0, 0.0))

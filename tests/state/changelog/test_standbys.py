@@ -172,7 +172,8 @@ def test_a_standby_that_follows_some_commits_and_is_promoted_equals_the_lost_sto
 
 @pytest.mark.parametrize("seed", range(12))
 def test_what_a_task_has_left_follows_as_a_standby_without_what_was_not_committed(tmp_path, seed):
-    """It is of no use only if it lacks the commit of when the task left, as after more epochs than it knows of."""
+    """It is used unless the task ran further epochs before it had heard of the commit with which it left: nothing leads
+    back to that commit then."""
     life = Life(tmp_path, random.Random(seed))
     life.run(life.rng.randrange(4))
     if life.rng.random() < 0.3:
