@@ -1,5 +1,6 @@
 """Metrics under Kafka Streams' names: what an epoch adds, and readings of the last minute."""
 
+import tracemalloc
 from dataclasses import replace
 from datetime import timedelta
 
@@ -93,9 +94,33 @@ def test_a_sensor_forgets_what_is_older_than_a_minute():
     assert (sensor.rate, sensor.count_rate) == pytest.approx((45.0, 0.15))
     assert (sensor.average, sensor.maximum) == pytest.approx((300.0, 600.0))
     clock[0] = 75.0
-    assert (sensor.rate, sensor.average) == pytest.approx((10.0, 600.0))
+    assert (sensor.rate, sensor.average) == pytest.approx((600 / 55, 600.0)), "since 20.0"
     clock[0] = 200.0
     assert (sensor.rate, sensor.average, sensor.maximum, sensor.total, sensor.last) == (0, 0, 0, 900.0, 600.0)
+
+
+def test_a_rate_is_that_of_the_last_55_to_60_seconds_and_takes_no_more_memory_the_longer_it_runs():
+    clock = [0.0]
+    sensor, values = Sensor(lambda: clock[0]), list[tuple[float, float]]()
+    for step in range(1_000):
+        clock[0] += 0.25 + step % 7 / 10
+        values.append((clock[0], float(step)))
+        sensor.record(values[-1][1])
+        covered_s = min(clock[0], 55 + clock[0] % 5)
+        total = sum(value for at_s, value in values if at_s >= clock[0] - covered_s)
+        assert sensor.rate == pytest.approx(total / max(1.0, covered_s))
+    unread = Sensor(lambda: clock[0])
+    tracemalloc.start()
+    try:
+        sizes = []
+        for _ in range(2):
+            for _ in range(1_000):
+                clock[0] += 1
+                unread.record(1.0)
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[1] <= sizes[0] + 200
 
 
 @pytest.mark.parametrize(
