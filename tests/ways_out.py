@@ -56,7 +56,6 @@ CHANGED_SINKS = (
 PORT = COMMANDS + "a_port_that_is_taken_is_left_out_or_another_chosen"
 BUFFER = EVOLUTION + "each_advice_of_a_full_buffer_goes_on_with_its_state"
 FEATURE = TABLES + "a_table_that_needs_more_than_weir_writes_is_copied_and_the_application_reset"
-GLOBAL_TABLE = BACKFILLS + "without_its_global_table_or_with_a_table_an_application_is_computed"
 OTHER_ROWS = COMMANDS + "rows_of_another_version_are_read_by_the_one_that_ran_last_or_by_this_one_once_it_has_run"
 PARTITIONER = COMMANDS + "a_topic_with_another_partitioner_is_repartitioned_or_its_producer_set_to_murmur2"
 SASL = "tests/integration/test_sasl.py::test_"
@@ -656,10 +655,6 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/backfill/errors.py UnloggedStoreError": {
         "backfill the program with logging=True for it": f"{SPARK}/test_unlogged_stores.py::"
         "test_a_backfill_of_everything_is_refused_and_then_made_with_changelogs",
-    },
-    "pipelines/backfill/errors.py GlobalTablesError": {
-        "backfill with a program without it": GLOBAL_TABLE,
-        "backfill run x --everything": GLOBAL_TABLE,
     },
     "pipelines/backfill/everything.py require_all_arrived": {
         "run OLD_MODULE:APP --until-caught-up": CHANGED

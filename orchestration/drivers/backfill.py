@@ -63,6 +63,8 @@ def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
         "cut_epoch": shadow.backfill.cut_epoch,
         "left_out": {"raw_value": dict(shadow.backfill.left_out), "type": "json"},
     }
+    if shadow.backfill.global_note:
+        metadata["global_tables"] = shadow.backfill.global_note
     if pipes.get_extra("swap"):
         metadata |= _swapped_in(pipes, settings, reference, shadow.id, owner, f"backfill of {days}")
     return metadata

@@ -8,13 +8,13 @@ from typing import Any
 
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.errors import (
-    GlobalTablesError,
     NoDayOutputsError,
     OpenWindowsError,
     SourceFilesError,
     UnloggedStoreError,
 )
 from weir.pipelines.backfill.files import TIME_COLUMN, SourceFiles, check_files
+from weir.pipelines.backfill.kept_topics import table_ranges
 from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
 from weir.pipelines.backfill.ranges import (
     cut_of,
@@ -48,9 +48,8 @@ def begin_from_kafka(
     nothing that processors do by the wall clock is due.
 
     Raises:
-        GlobalTablesError: The application has global tables.
         NoDayOutputsError: No output has rows that belong to days.
-        NoCutError: The application's newest commit cannot be the cut.
+        NoCutError: The application's newest commit cannot be the cut, or the topic of a global table does not exist.
         TopicReplacedError: A topic is no longer the one that the application has read.
         HistoryLostError: The topics may have lost some of the days' records.
     """
@@ -65,6 +64,7 @@ def begin_from_kafka(
             days=days,
             source="Kafka",
             ranges=ranges,
+            global_ranges=table_ranges(application, cluster),
             topic_ids=cut.topic_ids,
             cut_epoch=cut.epoch,
             passes_wall_clock=passes_wall_clock,
@@ -78,6 +78,7 @@ def begin_from_files(
     application: Application,
     warehouse: Place,
     state_dir: Path,
+    cluster: Cluster | None,
     paths: Mapping[str, str],
     days: Days,
     *,
@@ -85,10 +86,11 @@ def begin_from_files(
     margin_ms: int | None = None,
     passes_wall_clock: bool = False,
 ) -> Shadow:
-    """Begin a backfill of ``days`` over Delta tables or Parquet files, one for each topic.
+    """Begin a backfill of ``days`` over Delta tables or Parquet files, one for each topic but those of global tables,
+    which are in ``cluster``; it may be None for a program without any.
 
     Raises:
-        GlobalTablesError, NoDayOutputsError, NoCutError: As for ``begin_from_kafka``.
+        NoDayOutputsError, NoCutError: As for ``begin_from_kafka``.
         SourceFilesError: A topic has no files, or the files lack some of its columns.
         OpenWindowsError: The live run has not finished the days.
     """
@@ -112,6 +114,7 @@ def begin_from_files(
             days=days,
             source=source,
             ranges=partitions_of(application, cut),
+            global_ranges=table_ranges(application, cluster),
             cut_epoch=cut.epoch,
             passes_wall_clock=passes_wall_clock,
             outputs=outputs.swapped,
@@ -133,7 +136,6 @@ def begin_everything(
     """Begin a backfill of the whole history, stores included (docs/backfill.md, 12).
 
     Raises:
-        GlobalTablesError: The application has global tables.
         UnloggedStoreError: A store has no changelog.
         NoCutError: The application has committed nothing, or rows are under way at its newest commit; or a topic does
             not exist.
@@ -141,7 +143,6 @@ def begin_everything(
         BeginningLostError: A topic has lost its first records.
         TableSchemaError: A table's columns differ from those that the program writes.
     """
-    _require_no_global_tables(application)
     for sub_topology in application.topology.sub_topologies:
         for store in sub_topology.stores:
             if not store.is_logged:
@@ -160,6 +161,7 @@ def begin_everything(
             days=EVERYTHING,
             source="Kafka",
             ranges=ranges,
+            global_ranges=table_ranges(application, cluster),
             topic_ids=cut.topic_ids,
             cut_epoch=cut.epoch,
             passes_wall_clock=passes_wall_clock,
@@ -204,13 +206,7 @@ def _publishing(application: Application, cut: CommitRecord, end_time_ms: int, o
     }
 
 
-def _require_no_global_tables(application: Application) -> None:
-    for table in application.topology.global_tables:
-        raise GlobalTablesError(application.id, table.store.name)
-
-
 def _outputs(application: Application) -> DayOutputs:
-    _require_no_global_tables(application)
     outputs = day_outputs(application.topology)
     if not outputs.swapped and not outputs.published:
         raise NoDayOutputsError(

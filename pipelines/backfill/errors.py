@@ -69,21 +69,6 @@ class TopicReplacedError(BackfillError):
         )
 
 
-class GlobalTablesError(BackfillError):
-    """The application joins with a global table, which holds the topic as it is now, not as it was."""
-
-    def __init__(self, application: str, table: str) -> None:
-        super().__init__(application, table)
-        self.application, self.table = application, table
-
-    def __str__(self) -> str:
-        return (
-            f"application {self.application!r} joins with the global table {self.table!r}, which holds its topic's "
-            "current rows, not the rows of that time; backfill with a program without it, or make it a table with the "
-            f"stream's key and compute everything with `weir backfill run {self.application} --everything`"
-        )
-
-
 class UnloggedStoreError(BackfillError):
     """A store has no changelog, by which a backfill of everything brings its stores along."""
 

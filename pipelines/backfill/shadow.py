@@ -28,6 +28,8 @@ from weir.state.storage.contract import Folder
 from weir.state.storage.places import Place, folder_at
 
 BACKFILLS = "_backfills"
+KEPT = "_global_tables"
+"""What a shadow keeps of the topics of global tables (``weir.pipelines.backfill.kept_topics``)."""
 ABANDONED_AFTER_S = 24 * 3600.0
 """A shadow that is not complete and has not changed for this long is abandoned."""
 _MANIFEST, _COMPLETE, _REMOVED = "backfill.json", "complete.json", ".removed-"
@@ -82,6 +84,8 @@ class Backfill:
     """What is read of the topics' partitions; for files this is known once their slices are written."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """By topic, the id that the ranges belong to, if the live application's newest commit knew it."""
+    global_ranges: Ranges = field(default_factory=dict)
+    """What is read of the topics of global tables, to where they ended when it began."""
     files: SourceFiles | None = None
     """What is read instead of topics."""
     end_time_ms: int | None = None
@@ -96,6 +100,17 @@ class Backfill:
     """Whether what processors do by the wall clock is due while it runs."""
     at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     """When it began, by the wall clock."""
+
+    @property
+    def global_note(self) -> str:
+        """For people: as of when it reads global tables; empty if it reads none."""
+        if not self.global_ranges:
+            return ""
+        at = datetime.fromtimestamp(self.at_ms / 1000, UTC)
+        return (
+            f"the rows of global tables (topics {', '.join(sorted(self.global_ranges))}) are those of "
+            f"{at:%Y-%m-%d %H:%M} UTC, when the backfill began, not those of the records' times"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +192,7 @@ class Shadow:
         """
         if self.backfill.days != EVERYTHING:
             self.remove_stores()
+            self.folder.delete_folder(KEPT)
         _remove(self.slices)
         self.folder.put(_COMPLETE, msgspec.json.encode(completion))
 

@@ -122,6 +122,8 @@ def run(
     With --everything it recomputes the whole history, and the swap replaces the stores too: this is how state
     continues under another topology.
 
+    Rows of global tables are those that their topics hold as it begins.
+
     The program is the one that ran last, in its current version, unless MODULE:APP names another. Ctrl-C stops the
     backfill and removes its files.
     """
@@ -166,6 +168,8 @@ def run(
         markup=False,
         soft_wrap=True,
     )
+    if shadow.backfill.global_note:
+        console.print(shadow.backfill.global_note, markup=False, soft_wrap=True)
     for table, reason in shadow.backfill.left_out.items():
         if publish and table in shadow.backfill.published:
             continue

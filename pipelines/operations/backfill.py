@@ -77,7 +77,8 @@ def make_backfill(
     warehouse, state_dir = folder_at(settings.warehouse), settings.state_dir
     application = load_reference(reference)
     application = application.over(newest_commit(warehouse, application.id))
-    surroundings = _surroundings(settings, application.id, console, needs_broker=not source.paths)
+    needs_broker = not source.paths or bool(application.topology.global_tables)
+    surroundings = _surroundings(settings, application.id, console, needs_broker=needs_broker)
     folders = [settings.dir, *disks(warehouse)]
     room = telling("the backfill", folders, FREE_DISK_RESERVE_BYTES)
 
@@ -87,11 +88,13 @@ def make_backfill(
     with room, surroundings as (stop, bootstrap_servers, settings):
         if not has_room(folders, "the backfill", waiting_for_disk(say, stop)):
             return None
-        if source.paths:
+        cluster = KafkaAdmin(bootstrap_servers, settings.kafka) if needs_broker else None
+        if cluster is None or source.paths:
             shadow = begin_from_files(
                 application,
                 warehouse,
                 state_dir,
+                cluster,
                 source.paths,
                 days,
                 time_column=source.time_column,
@@ -103,7 +106,7 @@ def make_backfill(
                 application,
                 warehouse,
                 state_dir,
-                KafkaAdmin(bootstrap_servers, settings.kafka),
+                cluster,
                 passes_wall_clock=passes_wall_clock,
             )
         else:
@@ -111,7 +114,7 @@ def make_backfill(
                 application,
                 warehouse,
                 state_dir,
-                KafkaAdmin(bootstrap_servers, settings.kafka),
+                cluster,
                 days,
                 margin_ms=source.margin_ms,
                 passes_wall_clock=passes_wall_clock,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -19,10 +19,12 @@ from pyspark import SparkContext
 from weir.infra.control.guard import DriverControl
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.log_ends import LogEnd
+from weir.infra.kafka.reader import PartitionReader
 from weir.infra.settings import Settings
 from weir.pipelines.application import load_application, load_step_hook
 from weir.pipelines.backfill.errors import TopicReplacedError
 from weir.pipelines.backfill.files import SourceFiles, write_slice
+from weir.pipelines.backfill.kept_topics import keep
 from weir.pipelines.backfill.ranges import Ranges, require_same_topics
 from weir.pipelines.backfill.shadow import Completion, Shadow, shadow_application
 from weir.pipelines.cluster import Cluster
@@ -55,15 +57,17 @@ class FixedRanges:
     ranges: Ranges
     cluster: Cluster | None = None
     """Where the topics are; None if files are read instead."""
+    global_ranges: Ranges = field(default_factory=dict)
+    """Those of global tables, which are read from what was kept of them, whatever becomes of the topics."""
 
     def topics(self) -> Mapping[str, int]:
-        return {topic: len(partitions) for topic, partitions in self.ranges.items()}
+        return {topic: len(partitions) for topic, partitions in self._all.items()}
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
-        return {} if self.cluster is None else self.cluster.topic_ids(topics)
+        return {} if self.cluster is None else self.cluster.topic_ids(set(topics) - self.global_ranges.keys())
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {(topic, partition): self.ranges[topic][partition][0] for topic, partition in partitions}
+        return {(topic, partition): self._all[topic][partition][0] for topic, partition in partitions}
 
     start_offsets = beginning_offsets
 
@@ -71,10 +75,14 @@ class FixedRanges:
         return set()  # a backfill begins with empty folders: it has lost nothing
 
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
-        return {(topic, partition): LogEnd(self.ranges[topic][partition][1], None) for topic, partition in partitions}
+        return {(topic, partition): LogEnd(self._all[topic][partition][1], None) for topic, partition in partitions}
 
     def truncations(self, positions: Mapping[TopicPartition, LogEnd]) -> Mapping[TopicPartition, int]:
         return {}
+
+    @property
+    def _all(self) -> Ranges:
+        return {**self.ranges, **self.global_ranges}
 
 
 def write_slices(
@@ -138,6 +146,7 @@ def run_shadow(
         SchemaRegistryError: The program needs a schema registry, and none is configured.
         LeaseHeldError: Another process runs this very backfill.
         TopicReplacedError: A topic is no longer the one that the ranges belong to.
+        TimeoutError: The brokers do not give the records of a global table.
         BadRecordError, ExpectationViolatedError, TaskFailedError: A task cannot continue. The shadow stays as it is,
             incomplete.
     """
@@ -150,16 +159,27 @@ def run_shadow(
     cluster = None
     if backfill.files is None:
         cluster = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
+    kafka = {**settings.kafka, "bootstrap.servers": bootstrap_servers}
+    step = load_step_hook(on_step)
+
+    def say(message: str) -> None:
+        on_progress(starting_report(application, message))
+
     with lease(control, reference), ExitStack() as stack:
         if cluster is not None:
             require_same_topics(application, cluster, backfill.topic_ids)
+        if backfill.global_note and shadow.completion is None:
+            log.info("backfill %s of %r: %s", shadow.id, shadow.application, backfill.global_note)
+            say(backfill.global_note)
+            if not keep(shadow.folder, backfill.global_ranges, partial(PartitionReader, kafka), step, stop.is_set):
+                return None
         context = spark or stack.enter_context(spark_context(settings, application))
         if backfill.files is not None:
             ranges = write_slices(context, reference, shadow.slices, counts, backfill.files, settings.schema_registry)
         spec = RunSpec(
             application=application,
-            source=FixedRanges(ranges, cluster),
-            source_counts=counts,
+            source=FixedRanges(ranges, cluster, backfill.global_ranges),
+            source_counts={**counts, **{topic: len(of_topic) for topic, of_topic in backfill.global_ranges.items()}},
             warehouse=shadow.warehouse,
             state_folder=shadow.state_folder,
             limits=replace(limits_of(settings, application), passes_wall_clock=backfill.passes_wall_clock),
@@ -167,7 +187,7 @@ def run_shadow(
         )
         worker = WorkerSettings(
             reference=reference,
-            kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
+            kafka=kafka,
             schema_registry=settings.schema_registry,
             on_step=on_step,
             slices=None if backfill.files is None else str(shadow.slices),
@@ -177,10 +197,6 @@ def run_shadow(
             backfill=shadow.id,
         )
         panel = ControlPanel(control)
-
-        def say(message: str) -> None:
-            on_progress(starting_report(application, message))
-
         listeners = Listeners(
             control=panel,
             on_progress=on_progress,
@@ -197,7 +213,7 @@ def run_shadow(
     before = shadow.completion or Completion(records_in=0, seconds=0.0)
     completion = Completion(records_in=before.records_in + summary.records_in, seconds=before.seconds + summary.seconds)
     refresh_at_rest(shadow.folder, application_tables(application.topology), shadow.id)
-    load_step_hook(on_step)("shadow made")
+    step("shadow made")
     shadow.complete(completion)
     log.info("backfill %s of %r is complete: %s records", shadow.id, shadow.application, summary.records_in)
     return completion

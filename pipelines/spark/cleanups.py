@@ -1,7 +1,8 @@
 """The clean-up of local state on the executors of a cluster: what no assignment has needed for a while.
 
-Executors keep the stores and standbys of tasks that have gone elsewhere, since these may come back. Now and then, a job
-on each removes what is too old (``weir.state.engine.cleanup``), and what its quarantine has beyond the limits.
+Executors keep the stores and standbys of tasks that have gone elsewhere, since these may come back, and rows of global
+tables that earlier programs had. Now and then, a job on each removes what is too old (``weir.state.engine.cleanup``),
+and what its quarantine has beyond the limits.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from weir.pipelines.spark.background import BackgroundJobs, first_line
 from weir.pipelines.spark.parts import Keeps
 from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.worker import WorkerSettings
+from weir.pipelines.tasks.global_table import shared_folder
 from weir.state.commit.log import newest_generation
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.cleanup import clean_up
@@ -49,6 +51,8 @@ class CleanUpRequest:
     folder."""
     standbys: Collection[str]
     """The stored names of the tasks of which executors on its host keep standbys."""
+    global_tables: Collection[str]
+    """The names of the stores of the program's global tables, of which every executor may have a copy."""
     generation: int
     keeps: Keeps
 
@@ -68,7 +72,10 @@ def carry_out(settings: WorkerSettings, request: CleanUpRequest, now_s: float) -
             for names in (request.instances, committed)
             for name, instance in names.items()
             if instance
-        } | {standby_folder(state_folder / name) for name in request.standbys}
+        } | {
+            *(standby_folder(state_folder / name) for name in request.standbys),
+            *(shared_folder(state_folder, store) for store in request.global_tables),
+        }
 
     removed = clean_up(
         state_folder, needed, generation=request.generation, delay_s=request.keeps.unneeded_s, now_s=now_s
@@ -92,10 +99,17 @@ class CleanUps:
     """Has each executor cleaned up now and then."""
 
     def __init__(
-        self, spark_context: SparkContext, settings: WorkerSettings, slots: SlotPool, keeps: Keeps | None
+        self,
+        spark_context: SparkContext,
+        settings: WorkerSettings,
+        slots: SlotPool,
+        keeps: Keeps | None,
+        global_tables: Collection[str],
     ) -> None:
-        """``keeps`` is None on a single host, where this does nothing."""
+        """``keeps`` is None on a single host, where this does nothing; ``global_tables`` are those of the program, by
+        the names of their stores."""
         self._context, self._settings, self._slots, self._keeps = spark_context, settings, slots, keeps
+        self._global_tables = global_tables
         self._jobs: dict[str, BackgroundJobs[str]] = {}
         self._not_before = time.monotonic() + EVERY_S
 
@@ -121,6 +135,7 @@ class CleanUps:
                 executor=executor,
                 instances=instances,
                 standbys=of_hosts[home.host],
+                global_tables=self._global_tables,
                 generation=generation,
                 keeps=self._keeps,
             )

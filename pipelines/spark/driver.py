@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,12 +53,14 @@ from weir.pipelines.spark.task import BEFORE_ALL_MS, Task
 from weir.pipelines.spark.task_readings import slot_readings, task_readings
 from weir.pipelines.spark.task_state import TaskState
 from weir.pipelines.spark.topic_watch import TopicWatch
+from weir.pipelines.tasks.global_table import shared_folder
 from weir.pipelines.tasks.plan import ReceiptStatus
 from weir.state.commit.protocol import Committer
 from weir.state.engine.doubts import clear_doubt, doubt_of, instances_in_doubt
 from weir.state.engine.environment import FREE_DISK_RESERVE_BYTES
 from weir.state.engine.instances import instance_folder, instances
 from weir.state.engine.quarantine import quarantine
+from weir.state.engine.shared_rows import shared_tables
 from weir.state.errors import SwapRefusedError
 from weir.state.full_disk import DISK_FULL_WAIT_S, disk_full, is_disk_full, require_room
 from weir.state.storage.object_store import away, is_away
@@ -142,6 +145,10 @@ def _started(spec: RunSpec, committer: Committer, executors: Executors, listener
     for folder in before:
         if folder not in named:  # another program's, or one of a restore that died
             quarantine(folder, "no task of the newest commit uses it", coordinator.generation)
+    kept = {shared_folder(spec.state_folder, table.store.name) for table in spec.application.topology.global_tables}
+    for folder in shared_tables(spec.state_folder):
+        if folder not in kept:  # another program's
+            shutil.rmtree(folder, ignore_errors=True)
     for folder in instances_in_doubt(spec.state_folder):
         if folder not in named:  # restored, by a driver that died before it could remove the mark
             clear_doubt(folder)

@@ -412,12 +412,13 @@ def spark_driver(
 
     Raises what ``Coordinator.start`` raises.
     """
+    global_tables = [table.store.name for table in spec.application.topology.global_tables]
     with (
         closing(SlotPool(context, spec.slots, worker, spec.slot_of, homes, host)) as pool,
         closing(RestoreJobs(context, worker, pool, spec.application.topology.task_name)) as restores,
         closing(SnapshotJobs(context, worker, pool)) as snapshots,
         closing(StandbyJobs(context, worker, pool)) as standbys,
-        closing(CleanUps(context, worker, pool, spec.keeps)) as clean_up,
+        closing(CleanUps(context, worker, pool, spec.keeps, global_tables)) as clean_up,
         ExitStack() as stack,
         closing(spec.committer(_on_step(listeners.control, load_step_hook(worker.on_step)))) as committer,
     ):

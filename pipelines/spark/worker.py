@@ -24,12 +24,14 @@ from weir.infra.kafka.reader import PartitionReader
 from weir.infra.spark.executors import executor_id
 from weir.pipelines.application import Application, load_application, load_step_hook
 from weir.pipelines.backfill.files import SliceReader
+from weir.pipelines.backfill.kept_topics import KeptReader
 from weir.pipelines.backfill.shadow import shadow_application
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.spark.program import require_same
 from weir.pipelines.spark.signs import Asks, Signs
 from weir.pipelines.tasks.epoch import DriverGoneError, EpochRunner, NotWantedError, TaskSettings
 from weir.pipelines.tasks.plan import Receipt, Renewal, TaskPlan
+from weir.state.storage.places import folder_at
 from weir.state.types import StateId, TaskId
 
 
@@ -127,7 +129,7 @@ class Worker:
     """The caches of one worker process for one application."""
 
     settings: WorkerSettings
-    readers: dict[tuple[str, int], PartitionReader | SliceReader] = field(default_factory=dict)
+    readers: dict[tuple[str, int], PartitionReader | SliceReader | KeptReader] = field(default_factory=dict)
     renewal: Callable[[TaskPlan], Renewal | None] = lambda plan: None
     """Asks the driver, if the task must ask before it writes."""
 
@@ -145,6 +147,8 @@ class Worker:
             for source in sub_topology.sources
             if source.has_headers
         }
+        self.kept = {table.source.topic for table in application.topology.global_tables if self.settings.backfill}
+        """The topics of which a backfill reads what was kept."""
         connect_serdes(application.topology.serdes(), self.settings.schema_registry)
         self.sampling = None
         if self.settings.tasks.is_profiled:
@@ -160,17 +164,19 @@ class Worker:
             lambda plan: self.renewal(plan),
         )
 
-    def reader(self, topic: str, partition: int) -> PartitionReader | SliceReader:
+    def reader(self, topic: str, partition: int) -> PartitionReader | SliceReader | KeptReader:
         found = self.readers.get((topic, partition))
         if found is None:
-            slices = self.settings.slices
-            found = (
-                PartitionReader(self.settings.kafka, topic, partition, with_headers=topic in self.topics_with_headers)
-                if slices is None
-                else SliceReader(Path(slices), topic, partition)
-            )
-            self.readers[topic, partition] = found
+            found = self.readers[topic, partition] = self._new_reader(topic, partition)
         return found
+
+    def _new_reader(self, topic: str, partition: int) -> PartitionReader | SliceReader | KeptReader:
+        if topic in self.kept:
+            return KeptReader(folder_at(self.settings.tasks.application_folder), topic, partition)
+        if self.settings.slices is not None:
+            return SliceReader(Path(self.settings.slices), topic, partition)
+        with_headers = topic in self.topics_with_headers
+        return PartitionReader(self.settings.kafka, topic, partition, with_headers=with_headers)
 
     def fetch_ahead(self, plans: Sequence[TaskPlan]) -> None:
         """Have what ``plans`` read first fetched in the background."""

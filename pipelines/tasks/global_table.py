@@ -25,7 +25,7 @@ from weir.pipelines.tasks.plan import OffsetRange
 from weir.pipelines.topology.global_tables import GlobalTableNode
 from weir.state.engine.contract import StateView
 from weir.state.engine.ranges import Row
-from weir.state.engine.shared_rows import About, SharedRows, Snapshot
+from weir.state.engine.shared_rows import FOLDER, About, SharedRows, Snapshot
 from weir.state.engine.views import overlaid
 from weir.state.stores.long_keys import LONG_KEYS
 from weir.state.stores.typed import TypedStore
@@ -43,12 +43,31 @@ Read = Callable[[str, int, int, int], FetchedRecords]
 
 def shared_folder(state_folder: Path, store: str) -> Path:
     """Where the shared rows of a global table are, in an application's state folder."""
-    return state_folder / "_global_tables" / store
+    return state_folder / FOLDER / store
 
 
 def shared_stores(store: str) -> tuple[str, str]:
     """What the shared rows of a global table consist of."""
     return store, LONG_KEYS
+
+
+def records_of(topic: str, partition: int, at: int, end: int, read: Read) -> Iterator[tuple[FetchedRecords, int]]:
+    """The records from ``at`` to ``end`` in parts, each with the offset after it.
+
+    Raises:
+        TimeoutError: The brokers return nothing for half a minute.
+    """
+    tries = TRIES
+    while at < end:
+        raw = read(topic, partition, at, end)
+        tries = TRIES if raw.next_offset > at else tries - 1
+        at = min(raw.next_offset, end)
+        yield raw, at
+        if not tries:
+            raise TimeoutError(
+                f"topic {topic!r}, partition {partition}, of a global table returns nothing at offset {at} of {end}; "
+                "make sure that the brokers are up, then start again"
+            )
 
 
 class Overlay:
@@ -119,9 +138,10 @@ class GlobalTable:
             return
         if self._shared is not None:
             self._share_until_there(self._shared, begins, read, now_ms)
+        topic = self._node.source.topic
         for partition, end in self._wanted.items():
             begin = self._at.setdefault(partition, begins.get(partition, end))
-            for raw, at in self._records(partition, begin, end, read):
+            for raw, at in records_of(topic, partition, begin, end, read):
                 self._put(raw, now_ms, self._own)
                 self._at[partition] = at
 
@@ -163,9 +183,10 @@ class GlobalTable:
     def _bring_on(self, shared: SharedRows, about: About, begins: Mapping[int, int], read: Read, now_ms: int) -> None:
         """Bring the shared rows, as they are now, to where they are wanted, in this worker's turn."""
         self._take(None)  # else no page could be used again meanwhile
+        topic = self._node.source.topic
         for partition, end in self._wanted.items():
             begin = about.positions.get(partition, begins.get(partition, end))
-            for raw, at in self._records(partition, begin, end, read):
+            for raw, at in records_of(topic, partition, begin, end, read):
                 changes = Overlay()
                 self._put(raw, now_ms, changes)
                 about, before = replace(about, positions={**about.positions, partition: at}), about
@@ -186,20 +207,6 @@ class GlobalTable:
             self._below.close()
         self._below, self._own = snapshot, Overlay()
         self._at = {} if snapshot is None else dict(snapshot.about.positions)
-
-    def _records(self, partition: int, at: int, end: int, read: Read) -> Iterator[tuple[RawRecords, int]]:
-        """The records from ``at`` to ``end`` in parts, each with the offset after it."""
-        topic, tries = self._node.source.topic, TRIES
-        while at < end:
-            raw = read(topic, partition, at, end)
-            tries = TRIES if raw.next_offset > at else tries - 1
-            at = min(raw.next_offset, end)
-            yield raw, at
-            if not tries:
-                raise TimeoutError(
-                    f"topic {topic!r}, partition {partition}, of a global table returns nothing at "
-                    f"offset {at} of {end}; make sure that the brokers are up, then start again"
-                )
 
     def _put(self, raw: RawRecords, now_ms: int, rows: Overlay) -> None:
         decoded = decode_source(self._node.source, raw, now_ms=now_ms, partition_time_ms=UNKNOWN_MS)

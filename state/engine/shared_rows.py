@@ -26,10 +26,13 @@ from weir.state.engine.environment import (
     boot_id,
     refuse_network_file_system,
 )
+from weir.state.engine.quarantine import is_open
 from weir.state.engine.ranges import Row, rows_between
 from weir.state.errors import StateError
 from weir.state.full_disk import disk_full, free_bytes, require_room
 
+FOLDER = "_global_tables"
+"""Below an application's state folder, where each table has a folder."""
 MAP_BYTES = 1 << 36
 """Address space, not memory: the file has what was written. Growing it would need that no process reads."""
 MAX_READERS = 4096
@@ -222,6 +225,21 @@ def newest_rows(folder: Path, stores: Sequence[str]) -> Iterator[Snapshot | None
         except lmdb.Error:  # it is being made, or removed
             snapshot = None
         yield snapshot if snapshot is not None and snapshot.about.is_whole else None
+
+
+def shared_tables(state_folder: Path) -> Iterator[Path]:
+    """The folders of the tables that have rows below an application's state folder."""
+    yield from (state_folder / FOLDER).glob("*/")
+
+
+def newest_user(folder: Path) -> int:
+    """The newest generation that has rows in a table's folder; 0 if none has."""
+    return max(0, 0, *map(_generation, folder.iterdir()))
+
+
+def is_in_use(folder: Path) -> bool:
+    """Whether another process has rows in a table's folder open, of whichever generation."""
+    return any(is_open(each) for each in folder.iterdir() if _generation(each) >= 0)
 
 
 def _prefixes(stores: Sequence[str]) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from tests.simulation.scheduler import Process
 from tests.simulation.shadows import Cluster, run_shadow
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.begin import begin_everything, begin_from_kafka
-from weir.pipelines.backfill.errors import BeginningLostError, GlobalTablesError, HistoryLostError, NoCutError
+from weir.pipelines.backfill.errors import BeginningLostError, HistoryLostError, NoCutError
 from weir.pipelines.backfill.everything import commit_of, is_behind, require_all_arrived, swap_everything
 from weir.pipelines.backfill.outputs import day_outputs
 from weir.pipelines.backfill.ranges import whole_ranges
@@ -111,7 +111,7 @@ class Backfills:
             return True
         if isinstance(error, BeginningLostError | HistoryLostError | TaskFailedError):
             return any(self._brokers.oldest.values())
-        return isinstance(error, GlobalTablesError | NoCutError | SwapRefusedError | FencedError)
+        return isinstance(error, NoCutError | SwapRefusedError | FencedError)
 
     def _is_swapped_in(self) -> bool:
         """Whether one of several tries has swapped in the complete backfill."""

@@ -11,6 +11,7 @@ from tests.simulation.brokers import Brokers
 from tests.simulation.place import SimulatedPlace
 from tests.simulation.substitutes import Event
 from weir.infra.kafka.reader import PartitionReader
+from weir.pipelines.backfill.kept_topics import KeptReader, keep
 from weir.pipelines.backfill.ranges import Ranges, require_same_topics
 from weir.pipelines.backfill.shadow import Completion, Shadow, shadow_application
 from weir.pipelines.spark.backfill import FixedRanges
@@ -42,11 +43,15 @@ class RangedBrokers(FixedRanges):
     """The topics of a world that begin and end where a backfill says."""
 
     brokers: Brokers = field(kw_only=True)
+    shadow: Shadow = field(kw_only=True)
+    """Which has what was kept of the topics of global tables."""
 
     def partition_counts(self) -> Mapping[str, int]:
         return self.topics()
 
-    def reader(self, topic: str, partition: int) -> PartitionReader:
+    def reader(self, topic: str, partition: int) -> PartitionReader | KeptReader:
+        if topic in self.global_ranges:
+            return KeptReader(self.shadow.folder, topic, partition)
         return self.brokers.reader(topic, partition)
 
 
@@ -75,11 +80,13 @@ class ShadowPlace(SimulatedPlace):
 def run_shadow(live: SimulatedPlace, brokers: Brokers, shadow: Shadow, ranges: Ranges) -> None:
     """Run a shadow until it has read ``ranges``, and complete it: what ``weir.pipelines.spark.backfill`` does with
     Spark."""
-    cluster = Cluster(brokers)
-    require_same_topics(live.application, cluster, shadow.backfill.topic_ids)
+    cluster, backfill = Cluster(brokers), shadow.backfill
+    require_same_topics(live.application, cluster, backfill.topic_ids)
+    if shadow.completion is None:
+        keep(shadow.folder, backfill.global_ranges, brokers.reader, live.scheduler.point)
     there = ShadowPlace(
         shadow_application(live.application, shadow.id),
-        RangedBrokers(ranges, cluster, brokers=brokers),
+        RangedBrokers(ranges, cluster, backfill.global_ranges, brokers=brokers, shadow=shadow),
         live.folder,
         max_records=live.max_records,
         slots_count=live.slots_count,

@@ -11,9 +11,11 @@ from threading import Event
 import polars as pl
 
 from tests.pipelines.spark.inline import Desk, Place, Topics
+from weir.infra.kafka.reader import PartitionReader
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
 from weir.pipelines.backfill.files import SliceReader, write_slice
+from weir.pipelines.backfill.kept_topics import KeptReader, keep
 from weir.pipelines.backfill.ranges import Ranges, whole_ranges
 from weir.pipelines.backfill.shadow import Completion, Days, Shadow, shadow_application
 from weir.pipelines.spark.backfill import FixedRanges
@@ -74,12 +76,29 @@ class RangedTopics(Topics):
     """Topics that begin and end where a backfill says."""
 
     ranges: Ranges = field(default_factory=dict)
+    shadow: Shadow | None = None
+    """Which has what was kept of the topics of global tables."""
+
+    @property
+    def fixed(self) -> FixedRanges:
+        return FixedRanges(self.ranges, None, self.shadow.backfill.global_ranges if self.shadow else {})
+
+    def partition_counts(self) -> dict[str, int]:
+        return dict(self.fixed.topics())
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        return super().topic_ids(set(topics) - self.fixed.global_ranges.keys())
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return FixedRanges(self.ranges).beginning_offsets(partitions)
+        return self.fixed.beginning_offsets(partitions)
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {place: end.offset for place, end in FixedRanges(self.ranges).log_ends(partitions).items()}
+        return {place: end.offset for place, end in self.fixed.log_ends(partitions).items()}
+
+    def reader(self, topic: str, partition: int) -> PartitionReader | KeptReader:
+        if topic in self.fixed.global_ranges:
+            return KeptReader(self.shadow.folder, topic, partition)
+        return super().reader(topic, partition)
 
 
 @dataclass
@@ -88,7 +107,9 @@ class Slices(RangedTopics):
 
     folder: Path = Path()
 
-    def reader(self, topic: str, partition: int) -> SliceReader:
+    def reader(self, topic: str, partition: int) -> SliceReader | KeptReader:
+        if topic in self.fixed.global_ranges:
+            return super().reader(topic, partition)
         return SliceReader(self.folder, topic, partition)
 
 
@@ -140,7 +161,9 @@ def run_shadow(
     ranges: Ranges | None = None,
 ) -> Shadow:
     """Run it to its end and complete it."""
-    topics = RangedTopics(place.topics.rows, ranges or shadow.backfill.ranges)
+    if shadow.completion is None:
+        keep(shadow.folder, shadow.backfill.global_ranges, place.topics.reader, on_step)
+    topics = RangedTopics(place.topics.rows, ranges or shadow.backfill.ranges, shadow)
     there = ShadowPlace(
         shadow_application(program or place.application, shadow.id),
         topics,
@@ -161,8 +184,15 @@ def made(place: Place, days: Days, program: Application | None = None, **options
 def made_from_files(place: Place, days: Days, path: Path, **options) -> Shadow:
     """A complete backfill over a table or files instead of the topic ``readings``."""
     shadow = begin_from_files(
-        place.application, place.warehouse, place.folder / "shadows", {"readings": str(path)}, days, **options
+        place.application,
+        place.warehouse,
+        place.folder / "shadows",
+        Cluster(place.topics),
+        {"readings": str(path)},
+        days,
+        **options,
     )
+    keep(shadow.folder, shadow.backfill.global_ranges, place.topics.reader, lambda step: None)
     backfill, source = shadow.backfill, place.application.topology.source("readings")
     partitions = backfill.ranges["readings"]
     rows = {
@@ -170,7 +200,10 @@ def made_from_files(place: Place, days: Days, path: Path, **options) -> Shadow:
         for partition in partitions
     }
     topics = Slices(
-        place.topics.rows, {"readings": {partition: (0, count) for partition, count in rows.items()}}, shadow.slices
+        place.topics.rows,
+        {"readings": {partition: (0, count) for partition, count in rows.items()}},
+        shadow,
+        shadow.slices,
     )
     there = ShadowPlace(
         shadow_application(place.application, shadow.id),

@@ -108,6 +108,20 @@ def build_upserts(least: int = 500, totals: str = "totals") -> Application:
     return Application("sensors", builder, commit_interval=timedelta(milliseconds=1))
 
 
+def build_titled(least: int = 500) -> Application:
+    """Readings with the titles of their kinds from a global table: those that are high, and running counts by title."""
+    builder = StreamsBuilder()
+    titles = builder.global_table("titles", key=String("kind"), value=String("title"), store="titles")
+    readings = builder.stream("readings", key=String("sensor"), value=Json(Reading))
+    titled = readings.join(titles, key="kind")
+    titled.filter(col("value") >= least).to_delta("titled")
+    titled.group_by("title").agg("by_title", readings=Count(), high=Sum(col("value") >= least)).to_delta("titles_read")
+    return Application("sensors", builder, commit_interval=timedelta(milliseconds=1))
+
+
+titled = build_titled()
+
+
 def visits(*minutes: int) -> list:
     """A reading of one sensor at each of these minutes of the first day that is backfilled."""
     return [(b"sensor-0", b'{"value": 1, "kind": "kind-0"}', DAYS.start_ms + minute * 60_000) for minute in minutes]

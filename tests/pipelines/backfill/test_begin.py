@@ -25,9 +25,8 @@ from weir import (
 )
 from weir.infra.control import ControlDatabase, this_host
 from weir.infra.settings import Settings
-from weir.pipelines.backfill.begin import begin_everything, begin_from_kafka
+from weir.pipelines.backfill.begin import begin_from_kafka
 from weir.pipelines.backfill.errors import (
-    GlobalTablesError,
     HistoryLostError,
     NoCutError,
     NoDayOutputsError,
@@ -162,20 +161,6 @@ def test_a_backfill_needs_a_commit_of_this_program_without_rows_under_way(tmp_pa
             cut_here(program, cut(pending_blobs=(blob,)))
     with pytest.raises(NoCutError, match="does not know topic 'clicks'; run this program first"):
         cut_of(program, CommitRecord(kind="commit", generation=1, epoch=7, at_ms=0, fingerprint="f"))
-
-
-def test_an_application_with_a_global_table_is_refused_before_anything_is_made(tmp_path, topics):
-    builder, stream = clicks()
-    names = builder.global_table("names", key=String("user"), value=String("name"), store="names")
-    stream.join(names, key="user").to_delta("named")
-    program, cluster = application(builder), Cluster(topics)
-    for begin in (
-        lambda: begin_everything(program, tmp_path, tmp_path, cluster),
-        lambda: begin_from_kafka(program, tmp_path, tmp_path, cluster, DAYS),
-    ):
-        with pytest.raises(GlobalTablesError, match=r"global table 'names'.*make it a table"):
-            begin()
-    assert not list(tmp_path.iterdir())
 
 
 def test_an_application_with_nothing_but_running_totals_is_refused_with_the_way_out(tmp_path, topics):

@@ -90,9 +90,9 @@ def test_unsuitable_files_are_named_with_the_reason(tmp_path, in_order, columns,
     if columns:
         archive(in_order).select(columns).write_parquet(tmp_path / "some.parquet")
     with pytest.raises(SourceFilesError, match=reason):
-        begin_from_files(app, place.warehouse, tmp_path, {"readings": str(tmp_path / "some.parquet")}, DAYS)
+        begin_from_files(app, place.warehouse, tmp_path, None, {"readings": str(tmp_path / "some.parquet")}, DAYS)
     with pytest.raises(SourceFilesError, match=r"for topic 'readings'.*--time-column"):
-        begin_from_files(app, place.warehouse, tmp_path, {}, DAYS)
+        begin_from_files(app, place.warehouse, tmp_path, None, {}, DAYS)
 
 
 def test_rows_without_a_time_are_refused_rather_than_left_out(tmp_path, in_order):
@@ -101,7 +101,7 @@ def test_rows_without_a_time_are_refused_rather_than_left_out(tmp_path, in_order
     rows = archive(in_order).with_row_index("row")
     rows.with_columns(_ts=pl.when(pl.col("row") != 3).then("_ts")).write_parquet(tmp_path / "some.parquet")
     with pytest.raises(SourceFilesError, match="no time in '_ts' for 1 of its rows"):
-        begin_from_files(app, place.warehouse, tmp_path, {"readings": str(tmp_path / "some.parquet")}, DAYS)
+        begin_from_files(app, place.warehouse, tmp_path, None, {"readings": str(tmp_path / "some.parquet")}, DAYS)
 
 
 def test_a_slice_is_read_like_a_topic(tmp_path):

@@ -96,33 +96,6 @@ def test_running_totals_are_computed_with_everything(terminal):
     assert totals == dict.fromkeys([f"user-{number}" for number in range(4)], HOURS // 4)
 
 
-def named(how: str) -> Application:
-    """Clicks with their users' names from a global table, from a table, or without."""
-    builder = StreamsBuilder()
-    stream = builder.stream("clicks", key=String("user"), value=Json(Click))
-    stream.to_delta("facts")
-    if how == "global table":
-        names = builder.global_table("names", key=String("user"), value=String("name"), store="names")
-        stream.join(names, key="user").to_delta("named")
-    elif how == "table":
-        stream.join(builder.table("names", key=String("user"), value=String("name"), store="names")).to_delta("named")
-    return Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
-
-
-def test_without_its_global_table_or_with_a_table_an_application_is_computed(fixed):
-    fixed.topics.rows["names", 0] = [(b"user-%d" % number, b"name-%d" % number, 0) for number in range(4)]
-    fixed.topics.ids["names"] = "names"
-    fixed.has("app", named("global table"))
-    found = refused(fixed.weir(f"backfill run clicks {SECOND}"), "backfill with a program without it")
-    succeeded(fixed.weir(f"backfill run {fixed.has('without', named('nothing'))} {SECOND}", *SWAP))
-    assert facts(fixed) == of(1)
-    fixed.has("app", named("table"))
-    succeeded(fixed.take("backfill run clicks --everything", found, *SWAP))
-    assert facts(fixed) == list(range(HOURS))
-    rows = read_table(fixed.warehouse / "clicks" / "named").select("ms", "name").sort("ms").rows()
-    assert rows == [(number, f"name-{number % 4}") for number in range(HOURS)]
-
-
 @pytest.fixture
 def archive(tmp_path_factory) -> Path:
     """The records in a file."""

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from types import ModuleType
@@ -30,6 +29,7 @@ from weir.infra.kafka.reader import PartitionReader
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application, load_application
 from weir.pipelines.backfill.files import SliceReader, SourceFiles, write_slice
+from weir.pipelines.backfill.kept_topics import KeptReader
 from weir.pipelines.backfill.ranges import Ranges
 from weir.pipelines.cli.app import app
 from weir.pipelines.operations import backfill as backfills
@@ -39,6 +39,7 @@ from weir.pipelines.spark.driver import Driver, started_driver
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import EpochRunner
+from weir.state.storage.places import folder_at
 from weir.state.types import TopicPartition
 
 BROKERS, OTHER_BROKERS, NO_BROKERS = "first:9092", "second:9092", "nobody:9092"
@@ -202,10 +203,15 @@ class Terminal:
         self, context: None, worker: WorkerSettings, spec: RunSpec, listeners: Listeners, *place: object
     ) -> Iterator[Driver]:
         """Replaces ``spark_driver``: tasks run in this process."""
-        if worker.slices is None:
-            reader = self.clusters[worker.kafka["bootstrap.servers"]].reader
-        else:
-            reader = partial(SliceReader, Path(worker.slices))
+        kept = {table.source.topic for table in spec.application.topology.global_tables if worker.backfill}
+
+        def reader(topic: str, partition: int) -> PartitionReader | SliceReader | KeptReader:
+            if topic in kept:
+                return KeptReader(folder_at(worker.tasks.application_folder), topic, partition)
+            if worker.slices is not None:
+                return SliceReader(Path(worker.slices), topic, partition)
+            return self.clusters[worker.kafka["bootstrap.servers"]].reader(topic, partition)
+
         tasks = EpochRunner(
             spec.application.topology, spec.task_settings, reader, lambda step: None, spec.application.error_handling
         )
@@ -266,7 +272,8 @@ def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
         monkeypatch.setattr(module, "broker_for", _brokers)
     for module in (admin, brokers, backfill, runner, plan, backfills, migration, repartition):
         monkeypatch.setattr(module, "KafkaAdmin", found.admin)
-    monkeypatch.setattr(repartition, "PartitionReader", found.reader)
+    for module in (repartition, backfill):
+        monkeypatch.setattr(module, "PartitionReader", found.reader)
     for module in (runner, backfill):
         monkeypatch.setattr(module, "spark_context", _no_context)
         monkeypatch.setattr(module, "spark_driver", found.driver)

@@ -19,6 +19,7 @@ from weir.pipelines.spark import cleanups
 from weir.pipelines.spark.cleanups import CleanUpRequest, CleanUps, carry_out, run_clean_up
 from weir.pipelines.spark.parts import Keeps
 from weir.pipelines.spark.worker import WorkerSettings
+from weir.pipelines.tasks.global_table import shared_folder
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine import instances as module
 from weir.state.engine.cleanup import UNNEEDED
@@ -43,7 +44,9 @@ def worker(place) -> WorkerSettings:
 def request(place: Place) -> CleanUpRequest:
     newest = newest_commit(place.warehouse, place.application.id)
     names = {name: task.instance for name, task in newest.tasks.items()}
-    return CleanUpRequest(executor="1", instances=names, standbys=[], generation=newest.generation, keeps=KEEPS)
+    return CleanUpRequest(
+        executor="1", instances=names, standbys=[], global_tables=["rates"], generation=newest.generation, keeps=KEEPS
+    )
 
 
 def left_behind(place: Place) -> None:
@@ -116,6 +119,27 @@ def test_a_standby_that_an_executor_is_no_longer_to_keep_goes_after_the_delay(pl
     assert (kept.is_dir(), unneeded.is_dir()) == (True, False)
 
 
+def test_rows_of_a_global_table_that_the_program_no_longer_has_go_after_the_delay(place, worker):
+    place.run()
+    kept, gone = (shared_folder(place.state_folder, name) for name in ("rates", "towns"))
+    for folder in (kept, gone):
+        folder.mkdir(parents=True)
+    asked = request(place)
+    assert carry_out(worker, asked, 0.0) == ""
+    os.utime(gone / UNNEEDED, (0.0, 0.0))
+    assert carry_out(worker, asked, 599.0) == ""
+    assert carry_out(worker, asked, 600.0) == "_global_tables/towns"
+    assert (kept.is_dir(), gone.is_dir()) == (True, False)
+
+
+def test_on_a_single_host_the_next_start_removes_them(place):
+    place.run()
+    gone = shared_folder(place.state_folder, "towns")
+    gone.mkdir(parents=True)
+    place.run()
+    assert not gone.exists()
+
+
 def test_elsewhere_than_on_its_executor_a_job_removes_nothing(place, worker, monkeypatch):
     monkeypatch.setattr(cleanups, "executor_id", lambda: "2")
     place.run()
@@ -145,7 +169,7 @@ def test_each_executor_is_looked_through_now_and_then_but_not_while_a_task_resto
     place.run()
     coordinator = place.driver()._coordinator
     task = next(iter(coordinator.tasks.values()))
-    clean_up = CleanUps(None, worker, slots, KEEPS)  # type: ignore[arg-type]
+    clean_up = CleanUps(None, worker, slots, KEEPS, ["rates"])  # type: ignore[arg-type]
     put_away(task)
     assert coordinator.settled_instances is None
     put_back(task)
@@ -153,6 +177,7 @@ def test_each_executor_is_looked_through_now_and_then_but_not_while_a_task_resto
     assert instances is not None
     clean_up.begin_due(instances, {"1": ["x"], "2": ["y"]}, coordinator.generation)
     assert [(each.executor, each.standbys) for each in begun] == [("1", {"x"}), ("2", {"y"}), ("3", {"x"})]
+    assert [each.global_tables for each in begun] == [["rates"]] * 3
     assert begun[0].instances == {place.name_of(str(each.id)): each.instance for each in coordinator.tasks.values()}
-    CleanUps(None, worker, slots, None).begin_due(instances, {}, 1)  # type: ignore[arg-type]
+    CleanUps(None, worker, slots, None, []).begin_due(instances, {}, 1)  # type: ignore[arg-type]
     assert len(begun) == 3

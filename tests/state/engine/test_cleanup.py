@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from weir.state.engine import cleanup
 from weir.state.engine.cleanup import UNNEEDED, clean_up
 from weir.state.engine.environment import IDENTITY
 from weir.state.engine.instances import instances, note_generation
+from weir.state.engine.shared_rows import FOLDER, About, SharedRows, newest_rows
 from weir.state.engine.standby import standby_of, standbys, unneeded_mark
 from weir.state.engine.task_store import TaskStore
 from weir.state.types import StateId
@@ -137,6 +140,91 @@ def test_a_standby_is_removed_at_once_whenever_that_is_cut_short(tmp_path, monke
     with standby_of(tmp_path / "0_0") as standby:
         assert standby.opened("0_0", ["a"], 0, StateId(1, 1)) is None
     assert list(standbys(tmp_path)) == []
+
+
+def make_table(state: Path, name: str, generation: int = 1) -> Path:
+    """A global table whose rows are whole."""
+    folder = state / FOLDER / name
+    rows = SharedRows(folder, generation, ("t",))
+    with rows.turn():
+        assert rows.write({"t": {b"key": b"value"}}, About(), About(positions={0: 1}, is_whole=True))
+    SharedRows._open.pop(rows._folder.resolve())[0].close()  # as the process that wrote them has ended
+    return folder
+
+
+def look_at_tables(state: Path, needed: str, now_s: float) -> set[str]:
+    """What a look removes of the tables; what it marks is as old as the look."""
+    wanted = {state / FOLDER / needed}
+    marked = set(state.glob(f"{FOLDER}/*/{UNNEEDED}"))
+    removed = clean_up(state, lambda: wanted, generation=1, delay_s=DELAY_S, now_s=now_s)
+    for mark in set(state.glob(f"{FOLDER}/*/{UNNEEDED}")) - marked:
+        os.utime(mark, (now_s, now_s))
+    return {folder.name for folder in removed}
+
+
+def rows_of(folder: Path) -> list[tuple[bytes, bytes]] | None:
+    with newest_rows(folder, ("t",)) as rows:
+        return None if rows is None else list(rows.scan("t"))
+
+
+def test_rows_of_a_global_table_go_once_no_program_has_had_it_for_as_long_as_the_delay(tmp_path):
+    kept, gone = make_table(tmp_path, "kept"), make_table(tmp_path, "gone")
+    newer = make_table(tmp_path, "newer", generation=2)
+    assert look_at_tables(tmp_path, "kept", 0.0) == set()
+    assert look_at_tables(tmp_path, "kept", DELAY_S - 1) == set()
+    assert rows_of(gone) == [(b"key", b"value")], "the mark is none of its rows"
+    assert look_at_tables(tmp_path, "gone", DELAY_S) == set(), "an older program has come back"
+    assert look_at_tables(tmp_path, "kept", DELAY_S) == set()
+    assert look_at_tables(tmp_path, "kept", 2 * DELAY_S) == {"gone"}
+    assert not gone.exists()
+    assert rows_of(kept) == rows_of(newer) == [(b"key", b"value")]
+
+
+OPENING = """
+import sys
+from pathlib import Path
+from weir.state.engine.shared_rows import SharedRows, newest_rows
+folder = Path(sys.argv[1])
+worker = SharedRows(folder, 1, ("t",))
+with newest_rows(folder, ("t",)) if sys.argv[2] == "query" else worker.turn() as rows:
+    assert rows
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("who", ["worker", "query"])
+def test_rows_of_a_global_table_that_a_process_has_open_stay(tmp_path, who):
+    folder = make_table(tmp_path, "gone")
+    look_at_tables(tmp_path, "kept", 0.0)
+    command = [sys.executable, "-c", OPENING, str(folder), who]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "open\n"
+        assert look_at_tables(tmp_path, "kept", 2 * DELAY_S) == set()
+        process.stdin.close()
+        assert process.wait() == 0
+    assert rows_of(folder) == [(b"key", b"value")]
+    assert look_at_tables(tmp_path, "kept", 2 * DELAY_S) == set(), "it counts from then on"
+    assert look_at_tables(tmp_path, "kept", 3 * DELAY_S) == {"gone"}
+
+
+def test_what_a_kill_leaves_of_a_global_table_goes_later(tmp_path, monkeypatch):
+    folder = make_table(tmp_path, "gone")
+    look_at_tables(tmp_path, "kept", 0.0)
+
+    def dying(path: Path) -> None:
+        (path / UNNEEDED).unlink()
+        raise KilledError
+
+    monkeypatch.setattr(shutil, "rmtree", dying)
+    with pytest.raises(KilledError):
+        look_at_tables(tmp_path, "kept", DELAY_S)
+    monkeypatch.undo()
+    assert look_at_tables(tmp_path, "kept", DELAY_S) == set()
+    assert look_at_tables(tmp_path, "kept", 2 * DELAY_S) == {"gone"}
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("step", ["is_open", "quarantine", "discard", "clear_doubt"])
