@@ -15,8 +15,8 @@ class Copies:
         self._places = places
 
     def answer(self, question: Question, tasks: Sequence[str]) -> list[TaskAnswer]:
-        """What the copy says that is furthest now; of those that are equally far, the first. The others go on only
-        while their executors have tasks that join the table, and records for these.
+        """What the copy says that is furthest now; of those that are equally far, the first. The others go on
+        while their executors have tasks that join the table.
 
         Raises:
             AwayError: No place can be reached.

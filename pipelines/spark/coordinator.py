@@ -37,7 +37,7 @@ from weir.pipelines.spark.task_state import SETTLED, TaskState, TransitionLog
 from weir.pipelines.spark.uncommitted import UncommittedLimits, uncommitted_bytes
 from weir.pipelines.spark.under_way import ATTEMPTS
 from weir.pipelines.spark.whereabouts import Whereabouts
-from weir.pipelines.spark.worker import SettleRequest
+from weir.pipelines.spark.worker import CopyRequest, SettleRequest
 from weir.pipelines.tasks.blobs import BLOBS, blob_files, remove_blobs, remove_orphans, sync_blobs
 from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, Renewal, TaskPlan
 from weir.pipelines.tasks.run_metrics import MetricsLevel, RunMetrics
@@ -126,6 +126,8 @@ class Coordinator:
         """By topic, the id under which its positions were read; the next commit keeps them."""
         self.global_beginnings: dict[TopicPartition, int] = {}
         """Where the topic partitions of global tables begin."""
+        self._told: dict[str, dict[TopicPartition, int]] = {}
+        """By executor, up to where its copies of global tables have been asked to be."""
         self.metrics = RunMetrics(level=metrics_level)
         self.profiling: Profiling = NOT_PROFILED
         """Hears of each accepted receipt."""
@@ -809,6 +811,31 @@ class Coordinator:
         """Add to the plans of tasks that join with global tables how far those are to be read."""
         if not self.global_beginnings:
             return plans
+        wanted = self._global_ranges(ends)
+        for plan in plans:
+            self._tell(plan.task, wanted[plan.task.sub_topology])
+        return [structs.replace(plan, global_ranges=wanted[plan.task.sub_topology]) for plan in plans]
+
+    def copies_behind(self, ends: Mapping[TopicPartition, int]) -> list[tuple[int, CopyRequest]]:
+        """Which slots to ask, and for what, so that the executors' copies of global tables reach ``ends`` though no
+        plan asks for it; none while a plan is under way, which may want less."""
+        if not self.global_beginnings or self._under_way or self.slots.has_begun:
+            return []
+        found, wanted = list[tuple[int, CopyRequest]](), self._global_ranges(ends)
+        for task in self.tasks.values():
+            ranges, told = wanted[task.id.sub_topology], self._told.get(self.slots.executor_of(task.slot), {})
+            is_behind = any(each.end > told.get((each.topic, each.partition), each.end) for each in ranges)
+            if is_behind and task.state is TaskState.RUNNING and self.slots.is_ready(task.slot):
+                found.append((task.slot, CopyRequest(ranges=ranges, generation=self.generation)))
+                self._tell(task.id, ranges)
+        return found
+
+    def _tell(self, task: TaskId, ranges: Sequence[OffsetRange]) -> None:
+        told = self._told.setdefault(self.slots.executor_of(self.tasks[task].slot), {})
+        told.update({(each.topic, each.partition): each.end for each in ranges})
+
+    def _global_ranges(self, ends: Mapping[TopicPartition, int]) -> Mapping[int, tuple[OffsetRange, ...]]:
+        """By sub-topology, how far the global tables that it joins are to be read."""
         ranges = {
             table: tuple(
                 OffsetRange(topic=topic, partition=partition, start=start, end=ends.get((topic, partition), start))
@@ -821,18 +848,10 @@ class Coordinator:
             sub_topology.index: {node.table for node in sub_topology.nodes if isinstance(node, GlobalJoinNode)}
             for sub_topology in self.application.topology.sub_topologies
         }
-        return [
-            structs.replace(
-                plan,
-                global_ranges=tuple(
-                    each
-                    for table, of_table in ranges.items()
-                    if table in joined[plan.task.sub_topology]
-                    for each in of_table
-                ),
-            )
-            for plan in plans
-        ]
+        return {
+            index: tuple(each for table, of_table in ranges.items() if table in tables for each in of_table)
+            for index, tables in joined.items()
+        }
 
     def _accept_all(self, receipts: Sequence[Receipt], result: EpochResult) -> None:
         for receipt in receipts:

@@ -218,7 +218,7 @@ class Driver:
         kept_s = math.inf if spec.keeps is None else spec.keeps.unneeded_s
         self._standbys = Standbys(coordinator, executors.standbys, self._assigning, kept_s)
         self._queries = executors.queries
-        self._clean_up = executors.clean_up
+        self._clean_up, self._copies = executors.clean_up, executors.copies
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
         self._pace = Pace(
@@ -769,7 +769,10 @@ class Driver:
         return not self._is_behind() and (result is None or not result.records_in)
 
     def _idle(self, stop: Event) -> None:
-        """There is nothing to read: let tasks drop undo logs that are committed, or wait a moment."""
+        """There is nothing to read: have copies of global tables follow their topics, and let tasks drop undo logs that
+        are committed, or wait a moment."""
+        if self._is_live and not (self._is_paused or self._held) and self._copies.is_due:
+            self._copies.bring_on(self._coordinator.copies_behind(self._ends))
         if self._coordinator.needs_settling and not self._coordinator.has_uncommitted:
             self._coordinator.settle()
         else:

@@ -31,7 +31,7 @@ from weir.pipelines.spark.spread import spread
 from weir.pipelines.spark.standby_jobs import Followed, FollowRequest
 from weir.pipelines.spark.task import Task
 from weir.pipelines.spark.topic_logs import TopicLogs
-from weir.pipelines.spark.worker import SettleRequest
+from weir.pipelines.spark.worker import CopyRequest, SettleRequest
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.pipelines.tasks.plan import Receipt, Renewal, TaskPlan
 from weir.pipelines.tasks.run_metrics import MetricsLevel
@@ -229,6 +229,29 @@ class _NothingToCleanUp:
         pass
 
 
+class Copies(Protocol):
+    """What brings executors' copies of global tables on; implemented by
+    ``weir.pipelines.spark.global_copies.GlobalCopies``."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether slots may be asked now."""
+        ...
+
+    def bring_on(self, requests: Sequence[tuple[int, CopyRequest]]) -> None:
+        """Ask each of these slots, of which none has a plan under way."""
+        ...
+
+
+class _NoCopies:
+    """Copies come on with plans alone."""
+
+    is_due = False
+
+    def bring_on(self, requests: Sequence[tuple[int, CopyRequest]]) -> None:
+        pass
+
+
 class Control(Protocol):
     """The control database as the driver uses it: losing it never stops a run, so no method raises."""
 
@@ -417,6 +440,7 @@ class Executors:
     standbys: StandbyExecutor
     queries: QueryExecutor = READ_FROM_DISK
     clean_up: CleanUp = field(default_factory=_NothingToCleanUp)
+    copies: Copies = field(default_factory=_NoCopies)
 
 
 @dataclass(frozen=True, kw_only=True)

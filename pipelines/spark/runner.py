@@ -43,6 +43,7 @@ from weir.pipelines.spark.control import ControlPanel, lease
 from weir.pipelines.spark.driver import TOPICS_EVERY_S, Driver, started_driver
 from weir.pipelines.spark.errors import NoMatchingTopicError
 from weir.pipelines.spark.garbage import short_collections
+from weir.pipelines.spark.global_copies import GlobalCopies
 from weir.pipelines.spark.mirror import offset_mirror
 from weir.pipelines.spark.own_stores import feeding, followers
 from weir.pipelines.spark.parts import READ_FROM_DISK, Control, Executors, Keeps, Listeners, RunSpec
@@ -432,6 +433,7 @@ def spark_driver(
             standbys=standbys,
             queries=queries,
             clean_up=clean_up,
+            copies=GlobalCopies(pool),
         )
         driver = started_driver(spec, committer, executors, listeners)
         pool.while_waiting = driver.while_waiting

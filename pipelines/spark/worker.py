@@ -30,7 +30,7 @@ from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.spark.program import require_same
 from weir.pipelines.spark.signs import Asks, Signs
 from weir.pipelines.tasks.epoch import DriverGoneError, EpochRunner, NotWantedError, TaskSettings
-from weir.pipelines.tasks.plan import Receipt, Renewal, TaskPlan
+from weir.pipelines.tasks.plan import OffsetRange, Receipt, Renewal, TaskPlan
 from weir.state.storage.places import folder_at
 from weir.state.types import StateId, TaskId
 
@@ -115,6 +115,14 @@ class SettleRequest:
     generation: int
     committed: StateId
     close: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyRequest:
+    """Asks for an executor's copies of global tables to reach the end of each range, for a driver's generation."""
+
+    ranges: tuple[OffsetRange, ...]
+    generation: int
 
 
 @dataclass(frozen=True)
@@ -274,6 +282,13 @@ def run_samples(settings: WorkerSettings, slots: Sequence[int]) -> Iterator[dict
 def run_settles(settings: WorkerSettings, requests: Sequence[SettleRequest]) -> Iterator[tuple[TaskId, bool]]:
     """One slot's share of a settling job."""
     return map(worker_for(settings).settle, requests)
+
+
+def run_copies(settings: WorkerSettings, requests: Sequence[CopyRequest]) -> Iterator[bool]:
+    """Have copies of global tables brought on; whether they could be."""
+    worker = worker_for(settings)
+    for request in requests:
+        yield worker.epochs.bring_on(request.ranges, request.generation)
 
 
 def run_departures(settings: WorkerSettings, tasks: Sequence[TaskId]) -> Iterator[TaskId]:

@@ -335,6 +335,18 @@ class EpochRunner:
         """There is no plan at the moment: hold nothing on to that others may want to use again."""
         self._global_tables.release()
 
+    def bring_on(self, ranges: Sequence[OffsetRange], generation: int) -> bool:
+        """Have the rows of global tables that workers share reach the end of each range, without a plan; False if they
+        cannot: the next plan says why. No plan that wants less may come after it."""
+        try:
+            self._global_tables.read_on(ranges, self._read_global, time.time_ns() // 1_000_000, generation)
+        except Exception as error:
+            log.warning("global tables are not brought on: %s", error)
+            return False
+        finally:
+            self._global_tables.release()
+        return True
+
     def wait_for_readers(self) -> None:
         """Return once nothing is read ahead, so that others may use the readers."""
         if self._ahead is not None:

@@ -84,16 +84,22 @@ with_headers = _with_headers()
 ask the process to end."""
 
 
-def _by_pattern() -> Application:
+def _by_pattern(*, is_named: bool = False) -> Application:
     builder = StreamsBuilder()
     visits = builder.stream(re.compile("matched-.*"), key=String("user"), value=String("page"))
     visits.to_delta("visits")
     visits.group_by_key().count("visits_of").to_delta("visits_of")
+    if is_named:
+        names = builder.global_table("names-of-users", key=String("user"), value=String("name"), store="names")
+        visits.left_join(names, key="user").to_delta("named")
     return Application("by-pattern", builder, commit_interval=timedelta(milliseconds=100))
 
 
 by_pattern = _by_pattern()
 """Counts the visits of all topics that match a pattern."""
+
+by_pattern_named = _by_pattern(is_named=True)
+"""The same, and gives them the names of their users, from a global table."""
 
 
 def _grown() -> Application:

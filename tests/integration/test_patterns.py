@@ -24,6 +24,7 @@ from weir.state.commit.tables import read_table
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 REFERENCE = "tests.integration.applications:by_pattern"
+NAMED = "tests.integration.applications:by_pattern_named"
 
 
 class Visits:
@@ -52,6 +53,15 @@ class Visits:
             else Counter()
         )
 
+    def named(self) -> Counter:
+        """What was read, if each visit has the newest name of its user."""
+        rows = read_table(self.settings.warehouse / "by-pattern" / "named").select("user", "page", "name")
+        return Counter(
+            (user, page)
+            for user, page, name in rows.iter_rows()
+            if name == (None if user == "user-6" else user.replace("user", "new"))
+        )
+
     def counted(self) -> dict[str, int]:
         rows = read_table(self.settings.warehouse / "by-pattern" / "visits_of").sort("_epoch", "_seq")
         return dict(rows.select("user", "count").iter_rows())
@@ -60,8 +70,15 @@ class Visits:
         assert self.read() == self.written
         assert self.counted() == Counter(user for user, _ in self.written.elements())
 
-    def run(self, **options):
-        return run(REFERENCE, self.settings, bootstrap_servers=self.settings.bootstrap_servers, **options)
+    def name(self, version: str) -> None:
+        """Give each user but the last another name."""
+        self._admin.create_topic("names-of-users", 2)
+        for number in range(6):
+            self._producer.produce("names-of-users", f"{version}-{number}".encode(), f"user-{number}".encode())
+        self._producer.flush()
+
+    def run(self, reference=REFERENCE, **options):
+        return run(reference, self.settings, bootstrap_servers=self.settings.bootstrap_servers, **options)
 
     @property
     def place(self) -> list[str]:
@@ -79,7 +96,7 @@ def visits(settings, broker, kafka_admin):
     there = Visits(settings.model_copy(update={"bootstrap_servers": broker}), kafka_admin)
     yield there
     for topic in kafka_admin.topics():
-        if topic.startswith("matched-"):
+        if topic.startswith(("matched-", "names-of-")):
             kafka_admin.delete_topic(topic)
 
 
@@ -119,12 +136,14 @@ def test_topics_that_appear_are_read_without_a_restart_by_hand(visits, spark, mo
     visits.assert_all_counted()
 
 
-def test_a_backfill_of_everything_reads_the_topics_that_were_read(visits, spark):
+def test_a_backfill_of_everything_reads_the_topics_that_were_read_and_a_global_table_as_it_is(visits, spark):
     for topic in ("matched-b", "matched-a"):
         visits.write(topic, 200)
         visits.run(until_caught_up=True, spark=spark)
     visits.write("matched-c", 100)
-    command = ["backfill", "run", REFERENCE, "--everything", "--swap", "--yes", "--set", "slots=2", *visits.place]
+    visits.name("old")
+    visits.name("new")
+    command = ["backfill", "run", NAMED, "--everything", "--swap", "--yes", "--set", "slots=2", *visits.place]
     done = subprocess.run(
         [sys.executable, "-c", "from weir.pipelines.cli import main; main()", *command],
         capture_output=True,
@@ -134,8 +153,11 @@ def test_a_backfill_of_everything_reads_the_topics_that_were_read(visits, spark)
     )
     assert done.returncode == 0, done.stderr
     assert "400 records in" in done.stdout
-    visits.run(until_caught_up=True, spark=spark)
+    assert "the rows of global tables (topics names-of-users) are those of" in done.stdout
+    assert visits.named() == visits.read()
+    visits.run(NAMED, until_caught_up=True, spark=spark)
     visits.assert_all_counted()
+    assert visits.named() == visits.written
 
 
 def test_a_topic_that_is_deleted_is_refused_until_its_loss_is_accepted(visits, spark):

@@ -17,7 +17,7 @@ from tests.integration import mixed
 from tests.integration.windows import PARTITIONS, RECORDS, TABLES, TOPIC, app, records
 from tests.pipelines.serdes.registry_server import schema_registry
 from tests.waiting import wait_for
-from weir import StateReader
+from weir import Query, StateReader
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.settings import Settings
 from weir.pipelines.serdes.registry import connect_serdes
@@ -116,6 +116,8 @@ def test_a_live_run_and_then_idle_input_write_the_rows_of_the_test_driver(broker
                     topic, encoded, key, partition=partition, timestamp=timestamp_ms if topic == "mixed-amounts" else 1
                 )
         producer.flush()
+        come = []
+        """What is answered of a page that no visit has asked for."""
         stop, settings = (
             Event(),
             place.model_copy(update={"schema_registry": {"url": server.url}, "max_epoch_records": 60}),
@@ -133,6 +135,10 @@ def test_a_live_run_and_then_idle_input_write_the_rows_of_the_test_driver(broker
                     "all rows are written",
                     every_s=0.3,
                 )
+                producer.produce("mixed-pages", json.dumps({"section": "new"}), "d")
+                producer.flush()
+                query = Query(at_least={"mixed-pages": {0: len(mixed.PAGES) + 1}}, timeout=timedelta(seconds=30))
+                come.append(StateReader(place.dir, mixed.program()).get("pages", "d", query=query))
             finally:
                 stop.set()
 
@@ -145,5 +151,6 @@ def test_a_live_run_and_then_idle_input_write_the_rows_of_the_test_driver(broker
         assert Counter(map(shown, rows.to_dicts())) == expected[table], table
         assert rows.height > 20
     pages = StateReader(place.dir, mixed.program()).range("pages")
-    assert dict(pages.rows.select("page", "section").rows()) == mixed.PAGES
-    assert pages.position == {"mixed-pages": {0: len(mixed.PAGES)}}
+    assert dict(pages.rows.select("page", "section").rows()) == {**mixed.PAGES, "d": "new"}
+    assert pages.position == {"mixed-pages": {0: len(mixed.PAGES) + 1}}
+    assert [answer.rows["section"].to_list() for answer in come] == [["new"]]
