@@ -41,8 +41,8 @@ def place(tmp_path) -> Place:
 
 
 class Copies:
-    """Brings copies on at once. Whenever none is behind, the next of ``changes`` comes to the topic; after the last one
-    ``at_end`` is called, and the run stops."""
+    """Brings copies on at once. Once they are at its end, the next of ``changes`` comes to the topic; after the last
+    one the run stops, and ``at_end`` is called."""
 
     def __init__(self, place: Place, changes: Sequence[Towns] = (), at_end: Callable[[], None] = lambda: None) -> None:
         self.place, self.changes, self.at_end, self.stop = place, list(changes), at_end, Event()
@@ -56,9 +56,12 @@ class Copies:
             assert slot == 0
             assert self.driver._coordinator.slots.runner.bring_on(request.ranges, request.generation)
             self.asked.append(request)
-        if not requests and self.changes:
-            self.place.topics.rows["towns", 0] += [(shop, town, 0) for shop, town in self.changes.pop(0)]
-        elif not requests and not self.stop.is_set():
+        topic = self.place.topics.rows["towns", 0]
+        if rows(self.place)[1] < len(topic) or self.stop.is_set():
+            return
+        if self.changes:
+            topic += [(shop, town, 0) for shop, town in self.changes.pop(0)]
+        else:
             self.stop.set()
             self.at_end()
 
