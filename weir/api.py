@@ -34,12 +34,17 @@ from weir.pipelines.errors import (
 )
 from weir.pipelines.migrate.serdes import StoreSerdes
 from weir.pipelines.on_error import Retry
-from weir.pipelines.operators.aggregates import Count, First, Last, Max, Mean, Min, Sum
+from weir.pipelines.operators.aggregates import Count, Max, Mean, Min, Sum
+from weir.pipelines.operators.chosen_values import First, Last, MaxBy, MinBy
+from weir.pipelines.operators.collected import Collect, StringAgg
 from weir.pipelines.operators.functions import Windowed
 from weir.pipelines.operators.join_windows import JoinWindows
+from weir.pipelines.operators.ranked import BottomK, TopK
 from weir.pipelines.operators.session_windows import SessionWindows
-from weir.pipelines.operators.sketches import ApproxDistinct, ApproxQuantiles, Collect
+from weir.pipelines.operators.sketches import ApproxDistinct, ApproxQuantiles
 from weir.pipelines.operators.sliding_windows import SlidingWindows
+from weir.pipelines.operators.value_counts import ValueCounts
+from weir.pipelines.operators.variance import StdDev, Variance
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from weir.pipelines.processors.list_store import ListStore, OpenListStore
 from weir.pipelines.processors.processor import (
@@ -102,6 +107,7 @@ __all__ = [
     "Batch",
     "BatchProcessor",
     "Boolean",
+    "BottomK",
     "BranchedKStream",
     "BufferConfig",
     "BufferFullError",
@@ -138,8 +144,10 @@ __all__ = [
     "LogAndSkipOnInvalidTimestamp",
     "Materialized",
     "Max",
+    "MaxBy",
     "Mean",
     "Min",
+    "MinBy",
     "Msgpack",
     "OpenKeyValueStore",
     "OpenListStore",
@@ -168,10 +176,12 @@ __all__ = [
     "Sink",
     "SlidingWindows",
     "StateReader",
+    "StdDev",
     "StoreSerdes",
     "StreamsBuilder",
     "StrictBufferConfig",
     "String",
+    "StringAgg",
     "Sum",
     "Suppressed",
     "TimeWindowed",
@@ -179,12 +189,15 @@ __all__ = [
     "TimeWindowedKStream",
     "TimeWindows",
     "TimestampExtractor",
+    "TopK",
     "TopologyBuilder",
     "TopologyError",
     "UnlimitedWindows",
     "UsePartitionTimeOnInvalidTimestamp",
     "UserFunctionError",
     "Uuid",
+    "ValueCounts",
+    "Variance",
     "VersionedKeyValueStore",
     "VersionedRecord",
     "WallclockTimestampExtractor",

@@ -86,15 +86,17 @@ class Cogrouped(Aggregating[TableT]):
         for index, each in enumerate(self._inputs):
             sources.append({})
             for name, aggregate in each.aggregates.items():
-                column, schema = beside(index, name), each.node.record.columns
+                schema = each.node.record.columns
                 aggregate.bind(name, schema)  # raises if it does not fit the stream's own columns
                 if isinstance(aggregate, Count):
-                    source, aggregate = pl.lit(True), Sum(column)
+                    inputs, aggregate = {"of": pl.lit(True)}, Sum("")
                 else:
-                    source, aggregate = aggregate.input(), replace(aggregate, of=column)
-                sources[-1][column] = source
-                columns[column] = pl.DataFrame(schema=schema).select(source).dtypes[0]
-                accumulators.append(aggregate.bind(name, pl.Schema(columns)))
+                    inputs = aggregate.inputs()
+                named = {field: beside(index, name if field == "of" else f"{name}__{field}") for field in inputs}
+                for field, column in named.items():
+                    sources[-1][column] = inputs[field]
+                    columns[column] = pl.DataFrame(schema=schema).select(inputs[field]).dtypes[0]
+                accumulators.append(replace(aggregate, **named).bind(name, pl.Schema(columns)))
         fold, output = column_fold(check_store(store), list(self._inputs[0].node.record.key_columns), accumulators)
         return self._add(store, RowType(pl.Schema(columns)), sources, lambda name: (fold, output))
 

@@ -253,8 +253,7 @@ def check_aggregates(aggregates: Mapping[str, Any]) -> None:
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, (Aggregate, Count)):
             raise TopologyError(
-                f"{name} is {aggregate!r}; pass Count(), Sum(...), Min(...), Max(...), Mean(...), "
-                "First(...), Last(...), ApproxDistinct(...), ApproxQuantiles(...) or Collect(...)"
+                f"{name} is {aggregate!r}; pass Count(), Sum(...) or another of the aggregates in docs/operators.md"
             )
 
 

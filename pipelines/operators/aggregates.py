@@ -1,7 +1,8 @@
 """The vectorized aggregates of ``agg``: what each keeps in the state and how it folds a batch into it.
 
-Each is a few polars expressions; running them over batches and stores belongs to ``fold``. Aggregates that
-keep sketches and lists are in ``sketches``.
+Each is a few polars expressions; running them over batches and stores belongs to ``fold``. Here are those that keep
+numbers and the least and greatest values; the others are in ``chosen_values``, ``collected``, ``ranked``,
+``value_counts``, ``variance`` and ``sketches``.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Accumulator:
     """The finished value from the state columns."""
     pack: Callable[[pl.Series], pl.Series] | None = None
     """Makes the state column of the column that ``partial`` gives, where no expression can."""
+    is_ordered: bool = False
+    """Whether the finished value depends on the order of records and of the states that are merged."""
 
     @cached_property
     def is_finished(self) -> bool:
@@ -53,24 +56,28 @@ class Aggregate:
 
     of: str | pl.Expr
 
-    def input(self) -> pl.Expr:
-        return pl.col(self.of) if isinstance(self.of, str) else self.of
+    def inputs(self) -> dict[str, pl.Expr]:
+        """By field of the aggregate, what it reads of a record."""
+        return {"of": expression_of(self.of)}
 
     def bind(self, name: str, schema: pl.Schema) -> Accumulator:
-        """The accumulator for records of ``schema``; raises ``TopologyError`` when the input does not fit."""
-        dtype = normal_dtype(expression_dtype(self.input(), schema, name), name)
-        if not self.input().meta.root_names():
-            raise TopologyError(f"{name} uses no column; name one, or use Count() to count records")
-        return self.accumulate(name, self.input().cast(dtype), dtype)
+        """The accumulator for records of ``schema``; raises ``TopologyError`` when an input does not fit."""
+        return self.accumulate(name, *self._bound("of", name, schema))
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         raise NotImplementedError
 
-    def _needs(self, ok: bool, name: str, dtype: pl.DataType, what: str) -> None:
+    def _bound(self, field: str, name: str, schema: pl.Schema) -> tuple[pl.Expr, pl.DataType]:
+        """One of ``inputs``, and its type."""
+        expression = self.inputs()[field]
+        dtype = normal_dtype(expression_dtype(expression, schema, name), name)
+        if not expression.meta.root_names():
+            raise TopologyError(f"{name} uses no column; name one, or use Count() to count records")
+        return expression.cast(dtype), dtype
+
+    def _needs(self, ok: bool, name: str, dtype: pl.DataType, what: str, verb: str = "aggregates") -> None:
         if not ok:
-            raise TopologyError(
-                f"{name}={type(self).__name__}(...) aggregates a column of type {dtype}; it needs {what}"
-            )
+            raise TopologyError(f"{name}={type(self).__name__}(...) {verb} a column of type {dtype}; it needs {what}")
 
 
 class Count:
@@ -172,7 +179,7 @@ class Min(Aggregate):
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(not dtype.is_nested(), name, dtype, "values that have an order")
-        return _kept(
+        return kept_value(
             name,
             dtype,
             value,
@@ -187,46 +194,13 @@ class Max(Aggregate):
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(not dtype.is_nested(), name, dtype, "values that have an order")
-        return _kept(
+        return kept_value(
             name,
             dtype,
             value,
             value.max(),
             pl.col(name).cum_max().forward_fill(),
             pl.max_horizontal(name, name + STORED),
-        )
-
-
-class First(Aggregate):
-    """The value that arrived first, whatever its timestamp; nulls are ignored, and the first of nothing is null.
-
-    >>> builder = StreamsBuilder()
-    >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
-    >>> clicks.group_by_key().agg("visits", entry=First("page"), exit=Last("page")).to_delta("visits")
-    >>> with TopologyTestDriver(Application("shop", builder)) as driver:
-    ...     driver.create_input_topic("clicks").pipe_records([("ann", "home", 7), ("ann", "cart", 3)])
-    ...     driver.create_output_table("visits").read_rows()[-1]
-    {'user': 'ann', 'entry': 'home', 'exit': 'cart'}
-    """
-
-    def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
-        kept = pl.col(name)
-        return _kept(
-            name,
-            dtype,
-            value,
-            value.drop_nulls().first(),
-            pl.when(kept.forward_fill().is_not_null()).then(kept.drop_nulls().first()),
-            pl.coalesce(name + STORED, name),
-        )
-
-
-class Last(Aggregate):
-    """The value that arrived last, whatever its timestamp; nulls are ignored. For an example see ``First``."""
-
-    def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
-        return _kept(
-            name, dtype, value, value.drop_nulls().last(), pl.col(name).forward_fill(), pl.coalesce(name, name + STORED)
         )
 
 
@@ -241,9 +215,17 @@ def _plus(column: str) -> pl.Expr:
     return (pl.col(column) + pl.col(column + STORED).fill_null(0)).alias(column)
 
 
-def _kept(
-    name: str, dtype: pl.DataType, value: pl.Expr, partial: pl.Expr, scan: pl.Expr, merge: pl.Expr
+def kept_value(
+    name: str,
+    dtype: pl.DataType,
+    value: pl.Expr,
+    partial: pl.Expr,
+    scan: pl.Expr,
+    merge: pl.Expr,
+    *,
+    is_ordered: bool = False,
 ) -> Accumulator:
+    """The accumulator whose state is one value of type ``dtype``, null where there is none yet."""
     return Accumulator(
         name=name,
         state=pl.Schema({name: dtype}),
@@ -253,7 +235,18 @@ def _kept(
         lift=[value.alias(name)],
         scan=[scan.alias(name)],
         merge=[merge.alias(name)],
+        is_ordered=is_ordered,
     )
+
+
+def number_or_null(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """``value`` with null for what is not a number (NaN), which has no place in an order."""
+    return value.fill_nan(None) if dtype.is_float() else value
+
+
+def expression_of(column: str | pl.Expr) -> pl.Expr:
+    """The expression that an input is given as, or names by its column."""
+    return pl.col(column) if isinstance(column, str) else column
 
 
 def expression_dtype(expression: pl.Expr, schema: pl.Schema, name: str) -> pl.DataType:

@@ -80,6 +80,11 @@ class ColumnFold:
         columns = {name: dtype for accumulator in self.accumulators for name, dtype in accumulator.state.items()}
         object.__setattr__(self, "state", pl.Schema(columns))
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the finished values depend on the order of records and of the states that are merged."""
+        return any(accumulator.is_ordered for accumulator in self.accumulators)
+
     def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         if rows.height == 1:
             return rows.select_seq(*by, *self.lifts(), "_ts", *PLACE)

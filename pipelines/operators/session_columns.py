@@ -11,6 +11,16 @@ from weir.pipelines.operators.fold import PLACE, ColumnFold
 from weir.pipelines.serdes.shapes import TIME
 from weir.state.frames import picked, without
 
+_START, _END = (pl.col(name).dt.timestamp("ms") for name in ("window_start", "window_end"))
+
+
+def keys_that_join_sessions(rows: pl.DataFrame, found: pl.DataFrame, gap_ms: int) -> pl.Series:
+    """Each ``_key`` of which a row joins sessions that were apart before; arguments as for ``merged_sessions``."""
+    before = _points(rows, found, gap_ms).sort("_row")
+    first, last = pl.col("_start").cum_min().shift(1), pl.col("_end").cum_max().shift(1)
+    is_apart = (pl.col("_start") > last + gap_ms) | (pl.col("_end") < first - gap_ms)
+    return before.filter(is_apart.over("_session")).get_column("_key").unique()
+
 
 def merged_sessions(
     rows: pl.DataFrame, found: pl.DataFrame, fold: ColumnFold, gap_ms: int
@@ -23,25 +33,7 @@ def merged_sessions(
     """
     key_columns = [name for name in found.columns if name not in (*fold.state, "_ts", "_key", "_seen")]
     columns = [*key_columns, *fold.state, "_ts", *PLACE, "_deleted"]
-    start, end = pl.col("window_start").dt.timestamp("ms"), pl.col("window_end").dt.timestamp("ms")
-    points = pl.concat(
-        [
-            rows.select_seq(
-                "_key",
-                pl.col("_ts").alias("_start"),
-                pl.col("_ts").alias("_end"),
-                pl.int_range(pl.len(), dtype=pl.Int64).alias("_row"),
-            ),
-            found.select_seq(
-                "_key",
-                start.alias("_start"),
-                end.alias("_end"),
-                (-1 - pl.int_range(pl.len(), dtype=pl.Int64)).alias("_row"),
-            ),
-        ]
-    ).sort("_key", "_start")
-    reached = pl.col("_end").cum_max().shift(1).over("_key") + gap_ms
-    points = points.with_columns_seq((pl.col("_start") > reached).fill_null(True).cum_sum().alias("_session"))
+    points = _points(rows, found, gap_ms)
     bounds = points.group_by("_session").agg(
         pl.col("_start").min(), pl.col("_end").max(), (pl.col("_row") >= 0).any().alias("_is_met")
     )
@@ -55,13 +47,39 @@ def merged_sessions(
     states = fold.merge(groups, _stored(replaced, groups, fold), rows).with_columns_seq(
         pl.col("_start").cast(TIME).alias("window_start"), pl.col("_ts").cast(TIME).alias("window_end")
     )
-    others = replaced.filter((start != pl.col("_start")) | (end != pl.col("_end")))
+    others = replaced.filter((pl.col("_start") != _START) | (pl.col("_end") != _END))
     gone = others.join(groups.select_seq("_session", *PLACE), on="_session", maintain_order="left").with_columns_seq(
         *(pl.lit(None, dtype).alias(name) for name, dtype in fold.state.items()),
-        end.alias("_ts"),
+        _END.alias("_ts"),
         pl.lit(True).alias("_deleted"),
     )
     return picked(states, columns), picked(gone, columns)
+
+
+def _points(rows: pl.DataFrame, found: pl.DataFrame, gap_ms: int) -> pl.DataFrame:
+    """Records and stored sessions with the number of the session that they end up in, by key and start.
+
+    Columns: ``_key``, ``_start`` and ``_end`` (Int64, ms), ``_row`` (of stored sessions negative, from -1 down),
+    ``_session``.
+    """
+    points = pl.concat(
+        [
+            rows.select_seq(
+                "_key",
+                pl.col("_ts").alias("_start"),
+                pl.col("_ts").alias("_end"),
+                pl.int_range(pl.len(), dtype=pl.Int64).alias("_row"),
+            ),
+            found.select_seq(
+                "_key",
+                _START.alias("_start"),
+                _END.alias("_end"),
+                (-1 - pl.int_range(pl.len(), dtype=pl.Int64)).alias("_row"),
+            ),
+        ]
+    ).sort("_key", "_start")
+    reached = pl.col("_end").cum_max().shift(1).over("_key") + gap_ms
+    return points.with_columns_seq((pl.col("_start") > reached).fill_null(True).cum_sum().alias("_session"))
 
 
 def _stored(replaced: pl.DataFrame, groups: pl.DataFrame, fold: ColumnFold) -> pl.DataFrame:

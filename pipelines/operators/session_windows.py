@@ -15,7 +15,7 @@ import polars as pl
 from weir.pipelines.arguments import not_negative_ms, positive_ms
 from weir.pipelines.operators.data_windows import Batch, Trace
 from weir.pipelines.operators.fold import ColumnFold, Fold
-from weir.pipelines.operators.session_columns import merged_sessions
+from weir.pipelines.operators.session_columns import keys_that_join_sessions, merged_sessions
 from weir.pipelines.operators.states import States
 
 
@@ -93,7 +93,8 @@ class SessionWindows:
     def by_columns(self, batch: Batch, fold: Fold) -> tuple[pl.DataFrame, pl.DataFrame, Batch]:
         """All sessions of keys whose records cannot be late or touch a closed session, so that order is irrelevant.
 
-        Nor may stored sessions lie within the gap of each other, as those of a program with a shorter gap may.
+        Nor may stored sessions lie within the gap of each other, as those of a program with a shorter gap may; nor may
+        a record join sessions if the fold depends on the order, since they are merged in the order of their ends.
         """
         nothing = batch.rows.clear()
         if not isinstance(fold, ColumnFold):
@@ -103,7 +104,10 @@ class SessionWindows:
         keys = rows.get_column("_key")
         reached = pl.col("window_end").cum_max().shift(1).over("_key") + pl.duration(milliseconds=self.gap_ms)
         crowded = batch.found.sort("_key", "window_start").filter(pl.col("window_start") <= reached)
-        by_record = pl.concat([keys.filter(~in_time), crowded.get_column("_key").cast(keys.dtype)]).unique()
+        walked_keys = [keys.filter(~in_time), crowded.get_column("_key").cast(keys.dtype)]
+        if fold.is_ordered:
+            walked_keys.append(keys_that_join_sessions(rows, batch.found, self.gap_ms))
+        by_record = pl.concat(walked_keys).unique()
         if by_record.is_empty():
             put, gone = merged_sessions(rows, batch.found, fold, self.gap_ms)
             return put, gone, Batch(rows=nothing, stream_time=batch.stream_time.clear(), found=batch.found.clear())

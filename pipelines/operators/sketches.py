@@ -1,4 +1,4 @@
-"""Approximate aggregates with Apache DataSketches: distinct counts and quantiles in a few KB per key; and ``Collect``.
+"""Approximate aggregates with Apache DataSketches: distinct counts and quantiles in a few KB per key.
 
 A sketch is kept as its bytes and merges with others, so batches, sessions and restores cost no accuracy. Making and
 merging one takes a microsecond, plus a third of one for each value.
@@ -14,7 +14,6 @@ from typing import Any
 import polars as pl
 from datasketches import hll_sketch, hll_union, kll_doubles_sketch
 
-from weir.pipelines.arguments import whole_number
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.aggregates import STORED, Accumulator, Aggregate
 
@@ -77,47 +76,6 @@ class ApproxQuantiles(Aggregate):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Collect(Aggregate):
-    """The first ``limit`` values in order of arrival, as a list; nulls are ignored.
-
-    >>> builder = StreamsBuilder()
-    >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
-    >>> clicks.group_by_key().agg("paths", path=Collect("page", 2)).to_delta("paths")
-    >>> with TopologyTestDriver(Application("shop", builder)) as driver:
-    ...     driver.create_input_topic("clicks").pipe_records([("ann", "a", 1), ("ann", "b", 2), ("ann", "c", 3)])
-    ...     driver.create_output_table("paths").read_rows()[-1]
-    {'user': 'ann', 'path': ['a', 'b']}
-    """
-
-    limit: int
-
-    def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
-        self._needs(not dtype.is_nested() or dtype == pl.Struct, name, dtype, "single values or structs")
-        whole_number(self.limit, f"the limit of {name}", 1)
-        kept = pl.List(dtype)
-        nothing = pl.lit([], dtype=kept)
-
-        def scan(lists: pl.Series) -> pl.Series:
-            held: list[Any] = []
-            states = []
-            for items in lists.to_list():
-                held = (held + items)[: self.limit]
-                states.append(held)
-            return pl.Series(states, dtype=kept)
-
-        return Accumulator(
-            name=name,
-            state=pl.Schema({name: kept}),
-            output=kept,
-            finish=pl.col(name),
-            partial=[value.drop_nulls().head(self.limit).alias(name)],
-            lift=[pl.when(value.is_null()).then(nothing).otherwise(pl.concat_list(value)).alias(name)],
-            scan=[pl.col(name).map_batches(scan, return_dtype=kept)],
-            merge=[pl.concat_list(pl.col(name + STORED).fill_null(nothing), name).list.head(self.limit).alias(name)],
-        )
-
-
 def _of_sketches(
     name: str,
     value: pl.Expr,
@@ -136,9 +94,11 @@ def _of_sketches(
         return pl.Series([make(() if each is None else (each,)) for each in values.to_list()], dtype=binary)
 
     def scan(sketches: pl.Series) -> pl.Series:
-        states: list[bytes] = []
+        states: list[bytes | None] = []
+        held: bytes | None = None
         for sketch in sketches.to_list():
-            states.append(merge([states[-1], sketch]) if states else sketch)
+            held = merge([held, sketch]) if held and sketch else held or sketch
+            states.append(held)
         return pl.Series(states, dtype=binary)
 
     def merged(pairs: pl.Series) -> pl.Series:
