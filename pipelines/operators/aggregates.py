@@ -13,6 +13,7 @@ from functools import cached_property
 
 import polars as pl
 
+from weir.pipelines.arguments import what_it_is
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.headers import HEADERS
 from weir.pipelines.serdes.shapes import normal_dtype
@@ -245,7 +246,11 @@ def number_or_null(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
 
 
 def expression_of(column: str | pl.Expr) -> pl.Expr:
-    """The expression that an input is given as, or names by its column."""
+    """The expression that an input is given as, or names by its column; raises ``TopologyError`` if it is neither."""
+    if not isinstance(column, (str, pl.Expr)):
+        raise TopologyError(
+            f"an aggregate got {what_it_is(column)} as its column; pass a column's name or an expression of columns"
+        )
     return pl.col(column) if isinstance(column, str) else column
 
 

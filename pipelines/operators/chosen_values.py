@@ -89,7 +89,7 @@ class _ExtremeBy(Aggregate):
     def bind(self, name: str, schema: pl.Schema) -> Accumulator:
         (value, dtype), (by, by_dtype) = (self._bound(field, name, schema) for field in ("of", "by"))
         self._needs(not by_dtype.is_nested(), name, by_dtype, "values that have an order", "compares")
-        decides = _Deciding("by", number_or_null(by, by_dtype), by_dtype)
+        decides = _Deciding(("of", "by"), number_or_null(by, by_dtype), by_dtype)
         return _chosen(name, value, dtype, decides, greatest=self._greatest)
 
 
@@ -127,12 +127,14 @@ class MaxBy(_ExtremeBy):
 class _Deciding:
     """What decides which record is chosen."""
 
-    name: str
+    columns: tuple[str, str]
+    """The ends of the state columns' names: of the value, and of what decides. No aggregate shares its names with one
+    that decides otherwise, so a store with the other's rows is not taken for its own."""
     of_record: pl.Expr
     dtype: pl.DataType
 
 
-_TIME = _Deciding("time", pl.col("_ts").cast(TIME), TIME)
+_TIME = _Deciding(("value", "time"), pl.col("_ts").cast(TIME), TIME)
 
 
 def _is_by_time(name: str, aggregate: First | Last) -> bool:
@@ -152,7 +154,7 @@ def _chosen(
 
     Both state columns are null until there is a record with both.
     """
-    chosen, by = f"{name}__of", f"{name}__{decides.name}"
+    chosen, by = (f"{name}__{end}" for end in decides.columns)
     of_record = pl.when(value.is_not_null()).then(decides.of_record)
     value = pl.when(of_record.is_not_null()).then(value)
     latest_last = (value.reverse(), of_record.reverse()) if takes_equals else (value, of_record)

@@ -17,20 +17,29 @@ from weir import (
     Collect,
     Count,
     Delimited,
+    First,
     JoinWindows,
     Json,
+    Last,
+    MaxBy,
     Mean,
+    MinBy,
     Msgpack,
     Protobuf,
     SessionWindows,
+    StdDev,
     StreamsBuilder,
     String,
+    StringAgg,
     Sum,
     Suppressed,
     TimeWindowed,
     TimeWindows,
+    TopK,
     TopologyError,
     UnlimitedWindows,
+    ValueCounts,
+    Variance,
 )
 from weir.testing import TopologyTestDriver
 
@@ -80,6 +89,10 @@ def clicks(builder=None, value=Click, key="user"):
 
 def with_clicks(describe):
     return describe(clicks())
+
+
+def by_key(**aggregates):
+    return clicks().group_by_key().agg("s", **aggregates)
 
 
 def built():
@@ -225,6 +238,29 @@ def built():
             lambda: clicks().group_by_key().agg("s", c=Collect("ms", limit="3")),
             "the limit of c is '3'; it must be a whole",
         ),
+        (lambda: by_key(n=Sum(3)), "an aggregate got an int as its column; pass a column's name"),
+        (lambda: by_key(n=MaxBy("page", by=None)), "an aggregate got None as its column"),
+        (lambda: by_key(n=MinBy("page", by="nope")), "no column 'nope'"),
+        (lambda: by_key(n=MinBy("page", by=col("ms").implode())), "beyond its own record"),
+        (lambda: by_key(n=MaxBy("page", by=pl.struct("ms"))), r"MaxBy.* compares .*Struct.* values that have an order"),
+        (
+            lambda: by_key(n=TopK("page", 3, by=pl.struct("ms"))),
+            r"TopK.* compares .*Struct.* values that have an order",
+        ),
+        (lambda: by_key(n=TopK(pl.struct("ms"), 3)), r"TopK.* aggregates .*Struct.* values that have an order"),
+        (lambda: by_key(n=TopK("ms", 0)), "k of n is 0; it must be a whole number from 1"),
+        (
+            lambda: by_key(n=First("page", by_time="ms")),
+            r"by_time='ms'\) .*; pass by_time=True, or use MinBy\(..., by=",
+        ),
+        (lambda: by_key(n=Last("page", by_time=1)), r"by_time=1\) .*; pass by_time=True, or use MaxBy\(..., by="),
+        (lambda: by_key(n=StringAgg("ms", ", ", 9)), r"StringAgg.* joins .*Int64; it needs text: make it with .cast"),
+        (lambda: by_key(n=StringAgg("page", 5, 9)), r'the separator of n is an int; pass a text, such as ", "'),
+        (lambda: by_key(n=StringAgg("page", ", ", 0)), "max_chars of n is 0; it must be a whole number from 1"),
+        (lambda: by_key(n=ValueCounts("ms", 9)), r"ValueCounts.* counts .*Int64; it needs text: make it with .cast"),
+        (lambda: by_key(n=ValueCounts("page", None)), "the limit of n is None; it must be a whole number from 1"),
+        (lambda: by_key(n=Variance("page")), "it needs numbers or booleans"),
+        (lambda: by_key(n=StdDev("ms", ddof=0.5)), "ddof of n is 0.5; it must be a whole number from 0"),
         (
             lambda: Protobuf(Click),
             "Protobuf got <class '.*Click'>.* not a message class; .* protoc generated.*orders_pb2.Order",

@@ -13,7 +13,23 @@ from polars import col
 from tests.examples import examples
 from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
-from weir import Application, Count, Json, Max, Mean, StreamsBuilder, String, Sum, TopologyError
+from weir import (
+    Application,
+    Count,
+    Json,
+    Last,
+    Max,
+    MaxBy,
+    Mean,
+    StreamsBuilder,
+    String,
+    StringAgg,
+    Sum,
+    TopK,
+    TopologyError,
+    ValueCounts,
+    Variance,
+)
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.testing import TopologyTestDriver
 
@@ -136,10 +152,23 @@ def test_the_time_of_a_group_survives_a_subtractor_that_leaves_nothing_before_th
         ]
 
 
-def test_aggregates_that_cannot_subtract_are_refused_with_the_way_out():
+@pytest.mark.parametrize(
+    "aggregate",
+    [
+        Max("people"),
+        Last("people", by_time=True),
+        MaxBy("people", by="people"),
+        TopK("people", 2),
+        StringAgg(col("people").cast(pl.String), ", ", 9),
+        ValueCounts(col("people").cast(pl.String), 9),
+        Variance("people"),
+    ],
+    ids=lambda aggregate: type(aggregate).__name__,
+)
+def test_aggregates_that_cannot_subtract_are_refused_with_the_way_out(aggregate):
     towns = StreamsBuilder().table("towns", key=String("town"), value=Json(Town), store="towns")
-    with pytest.raises(TopologyError, match=r"high=Max.*cannot subtract.*aggregate.*subtractor"):
-        towns.group_by("country").agg("s", high=Max("people"))
+    with pytest.raises(TopologyError, match=rf"n={type(aggregate).__name__}\(.*cannot subtract.*aggregate.*subtractor"):
+        towns.group_by("country").agg("s", n=aggregate)
 
 
 PROGRAMS = {
