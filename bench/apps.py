@@ -17,6 +17,7 @@ from weir import (
     SessionWindows,
     StreamsBuilder,
     String,
+    StringAgg,
     Sum,
     Suppressed,
     TimeWindows,
@@ -42,6 +43,13 @@ class PageEvent:
 
     page: str
     amount: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """The field of the events that is joined to texts."""
+
+    page: str
 
 
 @dataclass(frozen=True)
@@ -146,6 +154,22 @@ def hopping_final(topic: str) -> Application:
     )
 
 
+def joined_text(topic: str) -> Application:
+    """The pages of each user and 15 seconds, joined to one text, ten seconds after these have ended."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(topic, key=String("user"), value=Json(Page))
+        .group_by_key()
+        .windowed_by(TimeWindows.of_size_and_grace(timedelta(seconds=15), timedelta(seconds=10)))
+        .agg("pages", total=StringAgg("page", ",", max_chars=1_000))
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        .to_delta("totals")
+    )
+    return Application(
+        f"joined_text_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
+    )
+
+
 def session_sum(topic: str) -> Application:
     """The sum of ``amount`` per user and session (ended by three seconds without an event), as a table."""
     builder = StreamsBuilder()
@@ -188,6 +212,7 @@ window_final_68 = window_final(f"events_{SMALL_BYTES}")
 window_final_400 = window_final(f"events_{LARGE_BYTES}")
 python_sum_few = python_sum("events_few")
 hopping_final_few = hopping_final("events_few")
+joined_text_few = joined_text("events_few")
 session_sum_few = session_sum("events_few")
 table_join_sum_few = table_join_sum("events_few")
 sum_per_key_restore = sum_per_key("events_restore")

@@ -1,6 +1,7 @@
 """The exact result of each job, computed from the numbers that the events are made of: no side's word is taken for it.
 
-Columns ``key: String, total: Int64``, unordered, with the keys that ``bench.peers.peer`` describes.
+Columns ``key: String, total: Int64``, unordered, with the keys that ``bench.peers.peer`` describes; of ``joined_text``
+``total: String``.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ def truth(job: str, events: int) -> pl.DataFrame:
     """The result of ``job`` over the first ``events`` events, and all users where it joins them."""
     if job in SUMMED_BY:
         return totals_per(SUMMED_BY[job], events)
-    every = event_fields(0, events).select("user", "amount", "ts")
+    fields = event_fields(0, events)
+    every = fields.select("user", "amount", "ts")
     match job:
         case "window_final":
             return _windows(every, SIZE_MS, events)
         case "hopping_final":
             return _windows(every, ADVANCE_MS, events)
+        case "joined_text":
+            return _texts(fields, events)
         case "session_sum":
             return _sessions(every)
         case "table_join_sum":
@@ -50,6 +54,14 @@ def _windows(every: pl.DataFrame, advance_ms: int, events: int) -> pl.DataFrame:
     closed = pl.concat(starts).filter(pl.col("start") + SIZE_MS <= closed_by_ms(events))
     sums = closed.group_by("user", "start").agg(total=pl.sum("amount"))
     return sums.select(key=pl.concat_str("user", pl.lit("@"), "start"), total="total")
+
+
+def _texts(every: pl.DataFrame, events: int) -> pl.DataFrame:
+    """The pages of tumbling windows of ``ADVANCE_MS``, those that are closed at the end, in the order of the events."""
+    start = pl.col("ts") // ADVANCE_MS * ADVANCE_MS
+    closed = every.with_columns(start=start).filter(pl.col("start") + ADVANCE_MS <= closed_by_ms(events))
+    texts = closed.group_by("user", "start").agg(total=pl.col("page").str.join(","))
+    return texts.select(key=pl.concat_str("user", pl.lit("@"), "start"), total="total")
 
 
 def _sessions(every: pl.DataFrame) -> pl.DataFrame:

@@ -29,7 +29,8 @@ from weir.state.commit.tables import read_table
 TOPIC_JOB = "sum_to_topic"
 """Peers always write a topic: there it is ``sum_per_key``."""
 JOBS = ("sum_per_key", "window_final", "repartition_sum", TOPIC_JOB)
-OTHER_JOBS = ("hopping_final", "session_sum", "table_join_sum", "python_sum")
+TEXT_JOB = "joined_text"
+OTHER_JOBS = ("hopping_final", "session_sum", "table_join_sum", "python_sum", TEXT_JOB)
 """Measured with an eighth of the events, ``FEWEST`` at least, at the smaller size."""
 FEWEST = 250_000
 """So many that the first hopping windows are closed."""
@@ -185,10 +186,10 @@ def require_equal(result: pl.DataFrame, exact: pl.DataFrame, name: str) -> None:
 def _keyed(result: pl.DataFrame, job: str) -> pl.DataFrame:
     """A table of Weir in the form of a peer's output: ``key`` and ``total``."""
     key = pl.col(SUMMED_BY.get(job, "user"))
-    if job in ("window_final", "hopping_final"):
+    if job in ("window_final", "hopping_final", TEXT_JOB):
         key = pl.concat_str("user", pl.lit("@"), pl.col("window_start").dt.epoch("ms"))
     if job == "session_sum":
         bounds = (pl.col(name).dt.epoch("ms") for name in ("window_start", "window_end"))
         key = pl.concat_str("user", *(part for bound in bounds for part in (pl.lit("@"), bound)))
     total = "value" if job == "python_sum" else "total"
-    return result.select(key=key, total=pl.col(total).cast(pl.Int64))
+    return result.select(key=key, total=pl.col(total).cast(pl.String if job == TEXT_JOB else pl.Int64))

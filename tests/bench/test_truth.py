@@ -33,6 +33,16 @@ def sessions(events):
     return sums | {f"{user}@{begin}@{end}": total for user, (begin, end, total) in latest.items()}
 
 
+def texts(events, closed_ms):
+    found = {}
+    for event in events:
+        start = event["ts"] // 15_000 * 15_000
+        if start + 15_000 <= closed_ms:
+            key = f"{event['user']}@{start}"
+            found[key] = f"{found[key]},{event['page']}" if key in found else event["page"]
+    return found
+
+
 def joined(events):
     sums, factors = defaultdict(int), {key: json.loads(value) for key, value, _ in user_frame(0, KEYS, 0).iter_rows()}
     for event in events:
@@ -52,6 +62,7 @@ def events():
         ("window_final", lambda events: windows(events, 60_000, START_MS + 41_999)),
         ("hopping_final", lambda events: windows(events, 15_000, START_MS + 41_999)),
         ("session_sum", sessions),
+        ("joined_text", lambda events: texts(events, START_MS + 41_999)),
         ("table_join_sum", joined),
     ],
 )
