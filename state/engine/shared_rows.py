@@ -234,7 +234,7 @@ def shared_tables(state_folder: Path) -> Iterator[Path]:
 
 def newest_user(folder: Path) -> int:
     """The newest generation that has rows in a table's folder; 0 if none has."""
-    return max(0, 0, *map(_generation, folder.iterdir()))
+    return max([0, *map(_generation, folder.iterdir())])
 
 
 def is_in_use(folder: Path) -> bool:
