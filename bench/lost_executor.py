@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -25,10 +22,10 @@ from confluent_kafka import Producer
 
 from bench import cluster
 from bench.apps import CACHE_BYTES, Event
-from bench.processes import ROOT, BenchError
+from bench.drivers import configure, driver
+from bench.processes import BenchError
 from weir import Application, Json, StreamsBuilder, String, Sum
 from weir.infra.control import ControlDatabase
-from weir.infra.process import end_with_parent
 from weir.infra.settings import Settings
 from weir.infra.spark.standalone import StandaloneCluster
 from weir.state.commit.log import newest_commit
@@ -65,10 +62,13 @@ def main(keys: int, standbys: int) -> None:
 
 def _run(client: Path, folder: Path, spark: StandaloneCluster, keys: int) -> dict[str, float]:
     settings = spark.settings
-    (folder / "weir.toml").write_text(
-        f'master = "{settings.master}"\nexecutors = {WORKERS}\nslots = {SLOTS}\n'
-        f"standby_replicas = {settings.standby_replicas}\n[spark]\n"
-        + "".join(f'"{name}" = "{value}"\n' for name, value in settings.spark.items())
+    configure(
+        folder,
+        dict(settings.spark),
+        master=settings.master,
+        executors=WORKERS,
+        slots=SLOTS,
+        standby_replicas=settings.standby_replicas,
     )
     database = ControlDatabase(settings.control_database_url)
 
@@ -83,7 +83,7 @@ def _run(client: Path, folder: Path, spark: StandaloneCluster, keys: int) -> dic
             return {}
         return {name: sum(task.positions.get(TOPIC, {}).values()) for name, task in commit.tasks.items()}
 
-    with _driver(client, folder) as process, open(folder / "output") as output:
+    with driver(client, folder, "bench.lost_executor:app") as process, open(folder / "output") as output:
 
         def wait_for(is_so: Callable[[], bool]) -> float:
             began_s = time.monotonic()
@@ -109,25 +109,6 @@ def _run(client: Path, folder: Path, spark: StandaloneCluster, keys: int) -> dic
             wait_for(lambda: all(read()[name] > before[name] for name in names))
             all_s = time.monotonic() - began_s
     return {"tasks_lost": len(lost), "first_commit_s": round(first_s, 2), "all_tasks_s": round(all_s, 2)}
-
-
-@contextmanager
-def _driver(client: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [str(Path(sys.executable).with_name("weir")), "run", "bench.lost_executor:app"]
-    with open(folder / "output", "wb") as output:
-        process = subprocess.Popen(
-            [*command, "--dir", str(folder / "driver")],
-            stdout=output,
-            stderr=output,
-            cwd=folder,
-            env={**os.environ, **cluster.variables(client), "PYTHONPATH": str(ROOT)},
-            preexec_fn=end_with_parent(),
-        )
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait()
 
 
 @contextmanager
