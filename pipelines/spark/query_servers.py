@@ -12,7 +12,6 @@ import select
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -23,9 +22,10 @@ from pyspark import SparkContext
 
 from weir.infra.control.rows import QueryServerRow
 from weir.infra.process import start_ticks
-from weir.infra.spark.executors import executor_process
+from weir.infra.spark.executors import Executor, executor_process
 from weir.pipelines.queries.started import Ready, ServerSettings
 from weir.pipelines.spark.background import bound, collect, first_line
+from weir.pipelines.spark.rounds import Rounds
 from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.worker import WorkerSettings
 
@@ -111,23 +111,17 @@ class QueryServers:
         self._starting: dict[str, Future[list[QueryServerRow]]] = {}
         self._servers: dict[str, QueryServerRow] = {}
         self._looks: dict[str, Future[bool]] = {}
-        self._not_before_s: dict[str, float] = {}
-        self._looked_s = 0.0
+        self._rounds = Rounds(slots, LOOK_EVERY_S)
 
     def keep(self) -> None:
         """Start those that are not there; it looks now and then, however often it is called."""
-        now_s = time.monotonic()
-        if now_s < self._looked_s + LOOK_EVERY_S:
+        if not self._rounds.begins():
             return
-        self._looked_s = now_s
+        self._take_up()
         there = self._slots.executors()
-        self._take_up(now_s)
         self._servers = {executor: server for executor, server in self._servers.items() if executor in there}
-        for executor in there:
-            if executor in self._servers or executor in self._starting:
-                continue
-            if now_s >= self._not_before_s.get(executor, 0.0):
-                self._start(executor)
+        for home in self._rounds.executors({*self._servers, *self._starting}):
+            self._start(home)
         for executor, server in self._servers.items():
             if executor not in self._looks:
                 self._looks[executor] = self._threads.submit(_is_gone, server)
@@ -140,19 +134,17 @@ class QueryServers:
         wait([self._threads.submit(_end, server) for server in self._servers.values()], END_LIMIT_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self, executor: str) -> None:
-        if (home := self._slots.executor_at(executor)) is None:
-            return
+    def _start(self, home: Executor) -> None:
         work = partial(
             run_server, self._settings, home.id, home.host, self._at, self._first_port, secrets.token_urlsafe(32)
         )
-        self._starting[executor] = self._threads.submit(collect, bound(self._context, work, home), POOL)
+        self._starting[home.id] = self._threads.submit(collect, bound(self._context, work, home), POOL)
 
-    def _take_up(self, now_s: float) -> None:
+    def _take_up(self) -> None:
         for executor in [executor for executor, start in self._starting.items() if start.done()]:
             start = self._starting.pop(executor)
             if (error := start.exception()) is not None:
-                self._not_before_s[executor] = now_s + PAUSE_S
+                self._rounds.leave_alone(executor, PAUSE_S)
                 log.warning("executor %s answers no queries: %s", executor, first_line(error))
                 continue
             (server,) = start.result()

@@ -6,13 +6,13 @@ just got the tasks of a lost one, all that starts at the same time takes many ti
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 
 from pyspark import SparkContext
 
 from weir.pipelines.spark.background import BackgroundJobs
+from weir.pipelines.spark.rounds import Rounds
 from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.worker import WorkerSettings, worker_for
 
@@ -33,25 +33,20 @@ class ReadyWorkers:
     """Has a worker wait on each executor, of those that ``BackgroundJobs`` use."""
 
     def __init__(self, spark_context: SparkContext, settings: WorkerSettings, slots: SlotPool, pool: str) -> None:
-        self._context, self._settings, self._slots, self._pool = spark_context, settings, slots, pool
+        self._context, self._settings, self._pool = spark_context, settings, pool
         self._jobs: dict[str, BackgroundJobs[None]] = {}
-        self._began_s: dict[str, float] = {}
-        self._looked_s = 0.0
+        self._rounds = Rounds(slots, LOOK_EVERY_S)
 
     def keep(self) -> None:
         """Start those that are not there, and keep the others; it looks now and then, however often it is called."""
-        now_s = time.monotonic()
-        if now_s < self._looked_s + LOOK_EVERY_S:
+        if not self._rounds.begins():
             return
-        self._looked_s = now_s
-        for executor in self._slots.executors():
-            jobs = self._jobs.setdefault(executor, BackgroundJobs[None](self._context, self._pool))
+        for jobs in self._jobs.values():
             jobs.finished()  # a restore will say what is wrong, if anything is
-            if jobs.is_at_work or now_s < self._began_s.get(executor, 0.0) + KEEP_EVERY_S:
-                continue
-            if (home := self._slots.executor_at(executor)) is not None:
-                self._began_s[executor] = now_s
-                jobs.start([], partial(run_nothing, self._settings), home)
+        for home in self._rounds.executors({executor for executor, jobs in self._jobs.items() if jobs.is_at_work}):
+            self._rounds.leave_alone(home.id, KEEP_EVERY_S)
+            jobs = self._jobs.setdefault(home.id, BackgroundJobs[None](self._context, self._pool))
+            jobs.start([], partial(run_nothing, self._settings), home)
 
     def close(self) -> None:
         for jobs in self._jobs.values():
