@@ -60,10 +60,9 @@ class Whereabouts:
         """The slots that can take a task where it has standbys."""
         return [slot for slot in self._open if self._slots.executor_of(slot) in task.standbys]
 
-    def _freest_of(self, slots: Collection[int], moves: Mapping[TaskId, int] | None = None) -> int:
-        """The one whose tasks have worked least over the last minute, those included that it gets by ``moves``; of
-        several, the one with the fewest."""
-        return _Loads({**self._slot_of, **(moves or {})}, self._metrics).freest(slots)
+    def _freest_of(self, slots: Collection[int]) -> int:
+        """The one whose tasks have worked least over the last minute; of several, the one with the fewest."""
+        return _Loads(self._slot_of, self._metrics).freest(slots)
 
     def move_to(self, task_id: TaskId, slot: int) -> None:
         """Have a task whose state is lost or was given up continue in another slot."""
@@ -119,12 +118,13 @@ class Whereabouts:
         """
         moves = dict[TaskId, int]()
         if ending := [task for task in self._tasks.values() if task.slot >= self._slots.count]:
-            open_slots = self._open
+            loads, open_slots = _Loads(self._slot_of, self._metrics), self._open
             for task in ending:
                 home = self._slots.executor_of(task.slot)
                 here = [slot for slot in open_slots if self._slots.executor_of(slot) == home]
                 if here and task.state in SETTLED and self._slots.is_free(task.id):
-                    moves[task.id] = self._freest_of(here, moves)
+                    moves[task.id] = loads.freest(here)
+                    loads.add(task.id, moves[task.id])
             self._move(moves, "its slot ends")
         self._ends = self._slots.end_unused({task.slot for task in self._tasks.values()})
         return sorted(moves)
