@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from tests.faults.dying import KilledError
 from tests.orchestration.readings import minutes, running
 from tests.pipelines.spark.inline import Topics
-from tests.pipelines.spark.threads import ThreadedPlace, WorkerKilledError
+from tests.pipelines.spark.threads import Gate, ThreadedPlace, WorkerKilledError
 from tests.waiting import wait_for
 from weir import Application, Count, Json, Processor, Record, StreamsBuilder, String, Sum
 from weir.orchestration.sensors.stalled import stall_reason
@@ -42,35 +42,21 @@ class Click:
     is_slow: bool
 
 
-class Gate:
-    """Holds up the call for one record of the slow topic."""
-
-    def __init__(self) -> None:
-        self.opened, self.is_in, self.calls = threading.Event(), threading.Event(), Counter[int]()
-
-    def passes(self, click: Click) -> Click:
-        if click.is_slow:
-            self.calls[click.number] += 1
-            if click.number == HELD:
-                self.thread = threading.get_ident()
-                self.is_in.set()
-                assert self.opened.wait(100)
-        return click
-
-
 GATE = Gate()
 
 
 @pytest.fixture(autouse=True)
 def gate():
     global GATE
-    GATE = Gate()
+    GATE = Gate(HELD, each_time=True)
     yield GATE
     GATE.opened.set()
 
 
 def called(click: Click) -> Click:
-    return GATE.passes(click)
+    if click.is_slow:
+        GATE.passes(click.number)
+    return click
 
 
 def rows(is_slow: bool) -> list[tuple[bytes, bytes, int]]:
@@ -256,8 +242,7 @@ class Farewell(Processor[str, Click, str, str]):
         self.seen += 1
 
     def close(self):
-        GATE.is_in.set()
-        assert GATE.opened.wait(100)
+        GATE.hold()
         self.context.forward(Record("all", str(self.seen), datetime(1970, 1, 1, tzinfo=UTC)))
 
 

@@ -5,9 +5,7 @@ Results are compared with a plain loop over the records. Slots are threads; a ca
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -16,7 +14,7 @@ import polars as pl
 import pytest
 
 from tests.pipelines.spark.inline import Topics
-from tests.pipelines.spark.threads import ThreadedPlace
+from tests.pipelines.spark.threads import Gate, ThreadedPlace
 from tests.waiting import wait_for
 from weir import Application, Count, Json, StreamsBuilder, String, Sum
 from weir.pipelines.spark import driver
@@ -39,30 +37,20 @@ class Click:
     partition: int
 
 
-class Gate:
-    """Holds up the first call for one record of partition 0."""
-
-    def __init__(self) -> None:
-        self.opened, self.is_in, self.calls = threading.Event(), threading.Event(), Counter[int]()
-
-
 GATE = Gate()
 
 
 @pytest.fixture(autouse=True)
 def gate():
     global GATE
-    GATE = Gate()
+    GATE = Gate(HELD)
     yield GATE
     GATE.opened.set()
 
 
 def called(click: Click) -> Click:
-    if click.partition == 0:
-        GATE.calls[click.number] += 1
-        if click.number == HELD and GATE.calls[HELD] == 1:
-            GATE.is_in.set()
-            assert GATE.opened.wait(100)
+    if click.partition == MOVED.partition:
+        GATE.passes(click.number)
     return click
 
 

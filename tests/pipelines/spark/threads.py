@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -23,9 +24,37 @@ from weir.pipelines.tasks.epoch import DriverGoneError, EpochRunner, NotWantedEr
 from weir.pipelines.tasks.plan import Renewal, TaskPlan
 from weir.state.types import TaskId
 
+HELD_LIMIT_S = 100.0
+
 
 class WorkerKilledError(KilledError):
     """Stands for kill -9 of one worker, which Spark starts again."""
+
+
+class Gate:
+    """Holds up a call that a program makes for a certain record, until a test opens it."""
+
+    def __init__(self, held: int | None = None, *, each_time: bool = False) -> None:
+        """``held`` is the number of the record, of which the first call is held up, or each one."""
+        self.held, self._each_time = held, each_time
+        self.opened, self.is_in = threading.Event(), threading.Event()
+        """The second says that a call is held up, or was."""
+        self.calls = Counter[int]()
+        """By number of the record."""
+        self.thread = 0
+        """The one that was held up last."""
+
+    def passes(self, number: int) -> None:
+        """A record is there."""
+        self.calls[number] += 1
+        if number == self.held and (self._each_time or self.calls[number] == 1):
+            self.hold()
+
+    def hold(self) -> None:
+        """Wait until it is opened."""
+        self.thread = threading.get_ident()
+        self.is_in.set()
+        assert self.opened.wait(HELD_LIMIT_S)
 
 
 class ThreadedSlots(PlansUnderWay):
