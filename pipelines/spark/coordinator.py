@@ -221,7 +221,7 @@ class Coordinator:
                 task_id,
                 topics_read,
                 replace(known, unlogged=unlogged_of(sub_topology.stores, known, change)),
-                tuple(store.name for store in sub_topology.stores if not store.is_logged),
+                sub_topology.stores,
                 self.transitions.note,
             )
             if change is not None and not {store.name for store in sub_topology.stores}.isdisjoint(

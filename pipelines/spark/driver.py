@@ -154,6 +154,8 @@ def _started(spec: RunSpec, committer: Committer, executors: Executors, listener
             clear_doubt(folder)
     for task in coordinator.tasks.values():
         task.slot = spec.slot_of[task.id]
+        if coordinator.continues is not None:
+            task.standbys_before = frozenset(spec.placed.standbys.get(task.id, ()))
 
     def difference_of(task: Task) -> str | None:
         doubt = doubt_of(instance_folder(spec.state_folder / name_of(task.id), task.instance))

@@ -328,6 +328,8 @@ class Placement:
     """How long it took to find that out and to decide."""
     previous: Mapping[str, Collection[TaskId]] = field(default_factory=dict)
     """By executor, the tasks whose stores it had before; none on a single host, which has all."""
+    standbys: Mapping[TaskId, Collection[str]] = field(default_factory=dict)
+    """The executors that have a standby of a task from the newest generation, whose program may have been another."""
     moves: Sequence[Move] = ()
     """The tasks that are new to their executors."""
 

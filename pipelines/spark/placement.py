@@ -1,10 +1,11 @@
-"""Which executor of a cluster each task runs on as a run begins: where its stores are, as far as balance allows."""
+"""Which executor of a cluster each task runs on as a run begins: where its stores are or, if nobody has them, a standby
+is, as far as balance allows."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from weir.pipelines.spark.parts import Placement, RunSpec
 from weir.pipelines.spark.slots import reason_of
 from weir.pipelines.spark.spread import spread
 from weir.pipelines.spark.worker import WorkerSettings
+from weir.state.commit.record import TaskCommit
 from weir.state.types import TaskId
 
 log = logging.getLogger("weir.driver")
@@ -33,9 +35,10 @@ def slot_homes(there: Sequence[Executor], slots: int) -> list[Executor]:
 
 def placed(context: SparkContext, worker: WorkerSettings, spec: RunSpec, homes: Sequence[Executor]) -> Placement:
     """The slot of each task, and what is new: tasks are divided among executors by what they have cost so far, each
-    stays where its store is if it can, and so are those of an executor among its slots."""
+    stays where its store or else a standby is if it can, and so are those of an executor among its slots."""
     began_s = time.perf_counter()
     held = _held(context, worker, spec, dict.fromkeys(homes))
+    stored = {task for each in held.values() for task in each.tasks}
     topology = spec.application.topology
     assignment = spec.assignors.assign(
         spec.assignors.state(
@@ -45,6 +48,7 @@ def placed(context: SparkContext, worker: WorkerSettings, spec: RunSpec, homes: 
                     slots=homes.count(executor),
                     rack=each.rack,
                     active=each.tasks,
+                    lags={task: lag for task, lag in each.standbys.items() if task not in stored},
                 )
                 for executor, each in held.items()
             ],
@@ -74,6 +78,10 @@ def placed(context: SparkContext, worker: WorkerSettings, spec: RunSpec, homes: 
         slot_of=found,
         seconds=time.perf_counter() - began_s,
         previous={executor.id: each.tasks for executor, each in held.items()},
+        standbys={
+            task: [executor.id for executor, each in held.items() if task in each.standbys]
+            for task in {task for each in held.values() for task in each.standbys}
+        },
         moves=[move for move in assignment.moves if move.role is Role.ACTIVE],
     )
 
@@ -85,6 +93,8 @@ class _Held:
     rack: str | None
     tasks: frozenset[TaskId]
     """Those whose newest committed instance it has on its disk."""
+    standbys: Mapping[TaskId, int]
+    """By how many rows its standbys of tasks are behind the changelogs at most, unless a snapshot is newer."""
 
 
 def _held(
@@ -98,15 +108,26 @@ def _held(
     committed = {} if spec.newest is None else spec.newest.tasks
     names = {spec.application.topology.task_name(task): task for task in spec.tasks}
     instances = {name: task.instance for name, task in committed.items() if name in names and task.instance}
+    generation = 0 if spec.newest is None else spec.newest.generation
     jobs = {
-        executor: row_at(context, executor).mapPartitions(partial(run_look, worker, instances)) for executor in there
+        executor: row_at(context, executor).mapPartitions(partial(run_look, worker, instances, generation))
+        for executor in there
     }
     with ThreadPoolExecutor(len(jobs)) as threads:
         found = zip(jobs, threads.map(_answer, jobs, jobs.values()), strict=True)
         return {
-            executor: _Held(rack=answer.rack, tasks=frozenset(names[name] for name in answer.names))
+            executor: _Held(
+                rack=answer.rack,
+                tasks=frozenset(names[name] for name in answer.names),
+                standbys={names[name]: _lag(committed[name], epoch) for name, epoch in answer.standbys.items()},
+            )
             for executor, answer in found
         }
+
+
+def _lag(task: TaskCommit, epoch: int) -> int:
+    is_at_commit = task.state is None or task.state.epoch <= epoch
+    return 0 if is_at_commit else max(1, task.rows_since_snapshot)
 
 
 def _answer(executor: Executor, job: RDD[Held]) -> Held:

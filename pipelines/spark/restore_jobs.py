@@ -76,6 +76,8 @@ class RestoreRequest:
     """Whether the task's standby on the executor becomes the instance; if that cannot be, there is none."""
     left: Left | None = None
     """What the task has left on the executor, which is to be its standby and has not followed yet."""
+    before: int | None = None
+    """The generation whose standby it may be, as everything else of it goes on; None if there is none."""
     is_short: bool = False
     """Whether it takes a moment, so that the slot of the task may do it between two epochs."""
 
@@ -170,6 +172,7 @@ def _restore(
             standby=folder if request.takes_standby else None,
             standby_only=request.takes_standby,
             left=request.left,
+            before=request.before,
             rebuilt=rebuilt,
             on_progress=tell,
         )

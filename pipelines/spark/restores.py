@@ -246,7 +246,7 @@ class Restores:
     def _do_without_standby(self, restored: Restored) -> None:
         task = self._coordinator.tasks[restored.request.task]
         log.warning("%s; it is restored without", restored.error)
-        task.standbys.pop(self._coordinator.slots.executor_of(task.slot), None)
+        task.has_no_standby(self._coordinator.slots.executor_of(task.slot))
         self._start([replace(restored.request, takes_standby=False, is_short=False)])
 
     def _try_again(self, restored: Restored) -> None:
@@ -359,8 +359,7 @@ class Restores:
             if to_freest:
                 coordinator.whereabouts.move_to_freest(task_id)
             elif to is not None:
-                if coordinator.stores(task_id):
-                    coordinator.tasks[task_id].leave(coordinator.slots.executor_of(coordinator.tasks[task_id].slot))
+                coordinator.tasks[task_id].leave(coordinator.slots.executor_of(coordinator.tasks[task_id].slot))
                 coordinator.whereabouts.move_to(task_id, to[task_id])
             elif from_snapshots:
                 coordinator.whereabouts.move_to_standby(task_id)
@@ -418,7 +417,14 @@ class Restores:
     def _as_is_best(self, request: RestoreRequest) -> RestoreRequest:
         """From the standby, if the task has one where its slot is."""
         task = self._coordinator.tasks[request.task]
-        standing = task.standbys.get(self._coordinator.slots.executor_of(task.slot))
-        left = task.left if standing is not None and standing.is_left else None
-        is_short = standing is not None or not self._coordinator.stores(task.id)
-        return replace(request, takes_standby=standing is not None, left=left, is_short=is_short)
+        executor = self._coordinator.slots.executor_of(task.slot)
+        standing = task.standbys.get(executor)
+        is_of_before = standing is None and executor in task.standbys_before
+        takes_standby = standing is not None or is_of_before
+        return replace(
+            request,
+            takes_standby=takes_standby,
+            left=task.left if standing is not None and standing.is_left else None,
+            before=self._coordinator.continues if is_of_before else None,
+            is_short=takes_standby or not task.has_stores,
+        )

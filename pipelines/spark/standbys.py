@@ -60,7 +60,7 @@ class Standbys:
             task = self._coordinator.tasks[request.task]
             if followed.error:
                 self._not_before[request.executor] = time.monotonic() + PAUSE_S
-                task.standbys.pop(request.executor, None)
+                task.has_no_standby(request.executor)
                 log.warning("task %s: its standby on executor %s: %s", task.id, request.executor, followed.error)
             elif task.distrusts == request.distrusts and request.executor != self._home(task):
                 standing = task.standbys.get(request.executor)

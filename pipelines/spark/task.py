@@ -7,7 +7,7 @@ its own fields consistent; deciding what to do about it belongs to ``weir.pipeli
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weir.pipelines.spark.task_state import TRANSITIONS, IllegalTransitionError, TaskState
@@ -25,6 +25,7 @@ from weir.state.types import (
     LeaderEpochs,
     Positions,
     StateId,
+    StoreSpec,
     TaskId,
     TopicPartition,
 )
@@ -135,6 +136,8 @@ class Task:
     """The snapshot that the last commit lists."""
     standbys: dict[str, Standing] = field(default_factory=dict)
     """Its standbys that a restore may take over, by executor."""
+    standbys_before: frozenset[str] = frozenset()
+    """The executors that have a standby of the generation before, which this one goes on with."""
     left: Left | None = None
     """The instance that it has left last, for another executor."""
     left_on: str = ""
@@ -147,6 +150,7 @@ class Task:
     """Rows of accepted epochs in the task's changelogs that no snapshot holds."""
     logged: int = 0
     """Rows that its accepted epochs have written to its changelogs since the run began."""
+    has_stores: bool = False
     without_log: tuple[str, ...] = ()
     """Its stores that have no changelog."""
     unlogged: tuple[str, ...] = ()
@@ -179,10 +183,11 @@ class Task:
         task_id: TaskId,
         topics: tuple[str, ...],
         committed: TaskCommit,
-        without_log: tuple[str, ...] = (),
+        stores: Sequence[StoreSpec] = (),
         on_transition: OnTransition = lambda task, before, after, reason: None,
     ) -> Task:
-        """A task of a new generation, where the commit log has it; ``without_log`` are its stores without changelog."""
+        """A task of a new generation, where the commit log has it."""
+        without_log = tuple(store.name for store in stores if not store.is_logged)
         has_snapshot = not (without_log or committed.unlogged)
         return cls(
             id=task_id,
@@ -202,6 +207,7 @@ class Task:
             listed_snapshot=committed.snapshot,
             busy_s=committed.busy_s,
             rows_since_snapshot=committed.rows_since_snapshot,
+            has_stores=bool(stores),
             without_log=without_log,
             unlogged=committed.unlogged,
             beginnings=dict(committed.beginnings),
@@ -310,8 +316,8 @@ class Task:
 
     def leave(self, executor: str) -> None:
         """It is to run elsewhere than on ``executor``, from the last commit on; its store there can become a standby
-        once it has another one."""
-        if self.committed is not None:
+        once it has another one. One without stores leaves nothing."""
+        if self.has_stores and self.committed is not None:
             self.left, self.left_on = Left(instance=self.instance, state=self.committed), executor
 
     def restoring(self, progress: str = "", per_cent: float | None = None) -> None:
@@ -341,6 +347,7 @@ class Task:
             left = Standing(state=self.committed, at_s=time.monotonic(), logged=self.logged, is_left=True)
             self.standbys.setdefault(self.left_on, left)
         self.standbys.pop(executor, None)
+        self.standbys_before = frozenset()  # they are of its instance of before
         self.instance, self.visited, self.is_restored = instance, False, True
         self.is_from_snapshot, self.progress, self.doubt = from_snapshot, "", ""
         if is_snapshot_gone and self.snapshot is not None:
@@ -368,9 +375,15 @@ class Task:
         standing = self.standbys[executor]
         return 0 if standing.state == self.committed else self.logged - standing.logged
 
+    def has_no_standby(self, executor: str) -> None:
+        """What was thought to be its standby on an executor cannot be used."""
+        self.standbys.pop(executor, None)
+        self.standbys_before -= {executor}
+
     def distrust_copies(self) -> None:
         """Its next restore reads the changelog alone, the next commit lists no snapshot, and standbys begin anew."""
         self.snapshot, self.standbys, self.left, self.distrusts = None, {}, None, self.distrusts + 1
+        self.standbys_before = frozenset()
 
     def reached(self, topic: str, leader_epoch: int) -> None:
         """The log of this leader was seen to reach the position; another thread may write a commit meanwhile."""

@@ -21,10 +21,11 @@ import polars as pl
 from weir.state.changelog.expiries import expiry_changes
 from weir.state.changelog.reading import BATCH_ROWS, TaskChangelog, encoded
 from weir.state.changelog.snapshot import SnapshotError, fetch_snapshot, has_snapshots
+from weir.state.commit.log import COMMITS, time_of
 from weir.state.commit.record import SnapshotRef, TaskCommit
 from weir.state.engine.backing import suppliers_of
 from weir.state.engine.contract import StateView
-from weir.state.engine.standby import Left, StandbyError, standby_of
+from weir.state.engine.standby import Left, StandbyError, reached_by, standby_of
 from weir.state.engine.task_store import EXPIRIES, LONG_KEYS, TASK_STORE, Batch, Changes, TaskStore
 from weir.state.storage.places import Place
 from weir.state.stores.expiry import ExpiryIndex, expiry_times, has_index, index_rows
@@ -107,6 +108,7 @@ def restore_task(
     standby: Path | None = None,
     standby_only: bool = False,
     left: Left | None = None,
+    before: int | None = None,
     rebuilt: Mapping[str, StateView] | None = None,
     on_progress: OnProgress = lambda progress: None,
 ) -> TaskStore:
@@ -119,7 +121,7 @@ def restore_task(
     the positions and stream times for the ``_task`` store, sorted by key. With ``take_snapshot`` the snapshot's file
     itself becomes the instance if possible, and is then gone. ``standby`` is a task's folder that may have a standby of
     ``generation``: if so, it becomes the instance, or else the instance that is ``left`` there, if one is; with
-    ``standby_only`` nothing else may.
+    ``standby_only`` nothing else may. One of the generation ``before`` will do as well if this one ``continues`` it.
 
     The changelogs must already have all of the commit, which they do once a driver has claimed the application.
 
@@ -147,7 +149,19 @@ def restore_task(
     # 3. The source chosen
     if (
         standby is not None
-        and (found := _promoted(standby, folder, task_id, specs, through, generation, left)) is not None
+        and (
+            found := _promoted(
+                standby,
+                folder,
+                task_id,
+                specs,
+                through,
+                generation,
+                left,
+                lambda task: before if continues(task, app_folder, before, commit.instance) else None,
+            )
+        )
+        is not None
     ):
         base = found.base
         assert base is not None
@@ -186,14 +200,16 @@ def _promoted(
     through: StateId,
     generation: int,
     left: Left | None,
+    trusted: Callable[[Path], int | None],
 ) -> TaskStore | None:
-    """The standby in a task's folder as the instance in ``folder``; None if there is none to be used."""
+    """The standby in a task's folder as the instance in ``folder``; None if there is none to be used. ``trusted`` says
+    of which other generation it may be."""
     names = [spec.name for spec in specs]
     try:
         with standby_of(task, _STANDBY_WAIT_S) as standby:
             if left is not None:
                 standby.remove()  # of before the task was here
-            store = standby.opened(task_id, names, generation, through, left)
+            store = standby.opened(task_id, names, generation, through, left, trusted(task))
             if store is None:
                 return None
             store.close()
@@ -201,6 +217,17 @@ def _promoted(
     except StandbyError:
         return None
     return TaskStore.open(folder, task_id, names)
+
+
+def continues(task: Path, app_folder: Place, before: int | None, instance: str) -> bool:
+    """Whether the standby in a task's folder belongs to this commit log, and to the task as the generation ``before``
+    has left it, in ``instance``; without one before there is none to go on with."""
+    reached = reached_by(task)
+    return (
+        reached is not None
+        and (reached.commit.generation, reached.instance) == (before, instance)
+        and time_of(app_folder / COMMITS.name, reached.commit) == reached.at_ms
+    )
 
 
 def caught_up(

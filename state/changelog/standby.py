@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weir.state.changelog.reading import TaskChangelog
-from weir.state.changelog.restore import RestoreProgress, caught_up, restore_task
-from weir.state.commit.log import COMMITS, time_of
+from weir.state.changelog.restore import RestoreProgress, caught_up, continues, restore_task
 from weir.state.commit.record import TaskCommit
-from weir.state.engine.standby import READING_S, Left, Reached, Standby, standby_of
+from weir.state.engine.standby import READING_S, Left, Reached, standby_of
 from weir.state.storage.places import Place
 from weir.state.types import StateId, StoreSpec
 
@@ -49,7 +48,7 @@ def follow(
         loaded = progress.rows
 
     with standby_of(task, READING_S) as standby:
-        goes_on = anew and before is not None and _continues(standby, app_folder, before, commit.instance)
+        goes_on = anew and continues(task, app_folder, before, commit.instance)
         if anew and not goes_on:
             standby.remove()
         reached = Reached(commit=through, at_ms=at_ms, instance=commit.instance)
@@ -99,13 +98,3 @@ def follow(
             ).close()
             standby.note(reached)
     return loaded
-
-
-def _continues(standby: Standby, app_folder: Place, before: int, instance: str) -> bool:
-    """Whether a standby belongs to this log, and to the task as the generation ``before`` has left it."""
-    reached = standby.reached
-    return (
-        reached is not None
-        and (reached.commit.generation, reached.instance) == (before, instance)
-        and time_of(app_folder / COMMITS.name, reached.commit) == reached.at_ms
-    )

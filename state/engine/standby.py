@@ -84,6 +84,15 @@ def unneeded_mark(folder: Path) -> Path:
     return folder.with_name(_UNNEEDED)
 
 
+def reached_by(task: Path) -> Reached | None:
+    """The commit that the standby in a task's folder was brought to last; None if there is no standby, or it was never
+    brought to one."""
+    try:
+        return _REACHED_FILES.decode((task / _FOLDER / _REACHED).read_bytes())
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
 @contextmanager
 def standby_of(task: Path, wait_s: float = 0.0) -> Iterator[Standby]:
     """The standby in a task's folder, which nobody else changes meanwhile.
@@ -195,14 +204,6 @@ class Standby:
         except (StateError, OSError):  # a standby is then built, and the instance is cleaned up in time
             pass
         return False
-
-    @property
-    def reached(self) -> Reached | None:
-        """The commit that it was brought to last; None if there is no standby, or it was never brought to one."""
-        try:
-            return _REACHED_FILES.decode((self._folder / _REACHED).read_bytes())
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return None
 
     def note(self, reached: Reached) -> None:
         """It has been brought to this commit."""

@@ -19,8 +19,14 @@ from tests.pipelines.spark.inline import InlineSlots, Place, Topics
 from tests.pipelines.spark.sales import application, expected, program, sales, totals
 from weir.pipelines.spark import driver, standbys
 from weir.pipelines.spark.assignors import Assignors
+from weir.pipelines.spark.coordinator import Coordinator
+from weir.pipelines.spark.held import run_look
+from weir.pipelines.spark.parts import Placement
+from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.plan import Receipt, ReceiptStatus, TaskPlan
 from weir.state.changelog import standby as follows
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.standby import reached_by, standby_of
 from weir.state.engine.task_store import TaskStore
 from weir.state.types import TaskId
 
@@ -211,6 +217,56 @@ def test_the_next_run_goes_on_with_standbys(place, cluster, monkeypatch):
     assert built == []
     assert [restored.source[:13] for restored in place.restores.done] == ["standby of 2."] * 2
     assert totals(place) == expected(place)
+
+
+def test_the_next_run_takes_over_standbys_where_the_stores_are_gone(place, cluster, monkeypatch):
+    """As where an executor that had them does not come back, and another one has the standbys."""
+    place.run()
+    begins_with_standbys(place, monkeypatch, "1")
+    for partition in (0, 1):
+        place.topics.rows["sales", partition] += sales(200, partition)
+    place.run()
+    assert [restored.source[:13] for restored in place.restores.done] == ["standby of 1."] * 2
+    assert totals(place) == expected(place)
+
+
+@pytest.mark.parametrize("why", ["elsewhere", "another program", "another commit log"])
+def test_a_standby_that_may_not_belong_to_its_task_is_not_taken_over_at_a_start(place, cluster, monkeypatch, why):
+    place.run()
+    begins_with_standbys(place, monkeypatch, "2" if why == "elsewhere" else "1")
+    if why == "another program":
+        nothing = property(lambda coordinator: None, lambda coordinator, generation: None)
+        monkeypatch.setattr(Coordinator, "continues", nothing, raising=False)
+    if why == "another commit log":
+        for task in ("0_0", "0_1"):
+            with standby_of(place.state_of(task)) as standby:
+                standby.note(replace(reached_by(place.state_of(task)), at_ms=5))
+    place.run()
+    assert [restored.source for restored in place.restores.done if restored.source] == ["changelog"] * 2
+    assert totals(place) == expected(place)
+
+
+def begins_with_standbys(place: Place, monkeypatch: pytest.MonkeyPatch, executor: str) -> None:
+    """The stores of the tasks are gone, and an executor says that it has standbys."""
+    TaskStoreCache.close_all()
+    newest, spec, tasks = place.commit_before(), place.spec, place.spec().tasks
+    for task in tasks:
+        shutil.rmtree(place.state_of(str(task)) / newest.tasks[place.name_of(str(task))].instance)
+    begins = Placement(slot_of=dict.fromkeys(tasks, 0), seconds=0.0, standbys={task: [executor] for task in tasks})
+    monkeypatch.setattr(place, "spec", lambda **accepts: replace(spec(**accepts), placement=begins))
+
+
+def test_an_executor_says_which_standbys_it_has_from_the_newest_generation(place, cluster):
+    place.run()
+    newest = place.commit_before()
+    instances = {name: task.instance for name, task in newest.tasks.items()}
+    worker = WorkerSettings(reference="", kafka={}, tasks=place.settings, names={}, topics={})
+    (held,) = run_look(worker, instances, newest.generation, [])
+    assert sorted(held.names) == sorted(held.standbys) == sorted(instances)
+    assert set(held.standbys.values()) <= set(range(1, newest.epoch + 1))
+    for others in ((instances, newest.generation + 1), (dict.fromkeys(instances, "restored since"), newest.generation)):
+        (held,) = run_look(worker, *others, [])
+        assert held.standbys == {}
 
 
 def test_another_program_goes_on_with_none(place):

@@ -6,10 +6,12 @@ import logging
 import pickle
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +21,9 @@ from tests.pipelines.spark.sales import application, expected, sales, totals
 from weir.pipelines.spark.task import Task
 from weir.pipelines.spark.task_state import TRANSITIONS, IllegalTransitionError, TaskState, TransitionLog, ranges
 from weir.state.commit.protocol import newest_commit
-from weir.state.types import TaskId
+from weir.state.commit.record import TaskCommit
+from weir.state.engine.standby import Left
+from weir.state.types import StateId, StoreSpec, TaskId
 
 ROW = re.compile(r"^\| `(\w+)` \| .+? \| ([\w, ]*?) ?\|$", re.MULTILINE)
 LINE = re.compile(r"^tasks? (.+?): (\w+) -> (\w+): (.+)$")
@@ -197,3 +201,16 @@ def test_closing_a_restoring_task_commits_nothing_of_it(place, monkeypatch):
     monkeypatch.undo()
     place.run()
     assert totals(place) == expected(place)
+
+
+def test_a_task_leaves_its_stores_behind_once_they_are_committed_and_without_stores_nothing():
+    committed = TaskCommit(state=StateId(1, 7), instance="first")
+    store = StoreSpec(name="totals", key=pl.Schema({"key": pl.String}), value=pl.Schema({"total": pl.Int64}))
+    for stores, commit, left in (
+        ([store], committed, Left(instance="first", state=StateId(1, 7))),
+        ([store], replace(committed, state=None), None),
+        ([], committed, None),
+    ):
+        task = Task.of(TASK, (), commit, stores)
+        task.leave("1")
+        assert task.left == left

@@ -29,7 +29,7 @@ from weir.state.commit.record import CommitRecord, SnapshotRef, TaskCommit
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.doubts import Doubt, put_in_doubt
 from weir.state.engine.in_memory import place
-from weir.state.engine.standby import Left, StandbyError, reading_standby, standby_of
+from weir.state.engine.standby import Left, StandbyError, reached_by, reading_standby, standby_of
 from weir.state.engine.task_store import TASK_STORE, TaskStore
 from weir.state.types import IsolationLevel, StateId
 
@@ -123,7 +123,9 @@ class Life:
     def follow(self, generation: int = 1, **others: Any) -> int:
         return follow(**self.arguments(generation) | others)
 
-    def promoted(self, generation: int = 1, left: Left | None = None) -> tuple[dict[str, list], str]:
+    def promoted(
+        self, generation: int = 1, left: Left | None = None, before: int | None = None
+    ) -> tuple[dict[str, list], str]:
         """The content that a restore gives where the standby is, and the source that it reports."""
         state, seen = StateId(1, self.epoch), list[RestoreProgress]()
         store = restore_task(
@@ -137,6 +139,7 @@ class Life:
             task_rows=self.contents[self.epoch][TASK_STORE],
             standby=self.task,
             left=left,
+            before=before,
             on_progress=seen.append,
         )
         try:
@@ -381,6 +384,17 @@ def test_the_generation_after_goes_on_with_it_wherever_the_other_one_has_stopped
     assert (found, source) == (life.contents[life.epoch], f"standby of 1.{life.epoch} and the changelog since")
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_restore_of_the_generation_after_takes_it_wherever_the_other_one_has_stopped(tmp_path, seed):
+    life = Life(tmp_path, random.Random(seed))
+    life.run(5)
+    life.follow()
+    life.run(life.rng.randrange(3))
+    TaskStoreCache.close_all()
+    found, source = life.promoted(generation=2, before=1)
+    assert (found, source) == (life.contents[life.epoch], "standby of 1.5 and the changelog since")
+
+
 @pytest.mark.parametrize(
     "why", ["nothing goes on", "a generation between", "restored since", "another log", "never finished"]
 )
@@ -396,7 +410,7 @@ def test_the_generation_after_builds_one_anew_that_may_not_belong_to_its_task(li
         others["commit"] = replace(life.commit, instance="two")
     elif why == "another log":
         with standby_of(life.task) as standby:
-            standby.note(replace(standby.reached, at_ms=5))
+            standby.note(replace(reached_by(life.task), at_ms=5))
     else:
         (life.task / ".standby" / "reached.json").unlink()
     TaskStoreCache.close_all()
