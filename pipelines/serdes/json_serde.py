@@ -78,9 +78,11 @@ class Json(StructSerde):
         With exactly as many line ends as gaps between values, each value is a line of its own, and the braces around
         each make it one object.
         """
-        gone = items.is_null() | (items == _NULL).fill_null(False)
-        absent = gone.arg_true().to_list()
-        values = items.filter(~gone) if absent else items
+        is_null, values = items == _NULL, items
+        gone, absent = list[bool](), list[int]()
+        if items.null_count() or is_null.any():  # else none of these queries is needed
+            are_gone = items.is_null() | is_null.fill_null(False)
+            values, gone, absent = items.filter(~are_gone), are_gone.to_list(), are_gone.arg_true().to_list()
         if not (values.bin.starts_with(b"{").all() and values.bin.ends_with(b"}").all()):
             return None
         objects: list[Any] = []
@@ -98,7 +100,7 @@ class Json(StructSerde):
             return None
         if absent:
             present = iter(objects)
-            objects = [None if is_gone else next(present) for is_gone in gone.to_list()]
+            objects = [None if is_gone else next(present) for is_gone in gone]
         if self._within is not None:
             objects = [None if outer is None else getattr(outer, self._within) for outer in objects]
             absent = [index for index, value in enumerate(objects) if value is None]

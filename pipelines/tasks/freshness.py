@@ -30,7 +30,7 @@ def arrived(times_ms: pl.Series) -> Arrived:
     count."""
     known = times_ms if times_ms.is_empty() or times_ms.min() >= 0 else times_ms.filter(times_ms >= 0)  # type: ignore[operator]
     places = np.linspace(0, known.len() - 1, min(SAMPLES, known.len())).astype(np.int64)
-    return Arrived(known.len(), tuple(known.gather(places).to_list()))
+    return Arrived(known.len(), tuple(known.to_numpy()[places].tolist()))
 
 
 class Freshness:

@@ -81,6 +81,7 @@ class Store:
         """Puts that were dropped because their rows had expired."""
         self._view = view
         self._keys = codec(SingleKeyCodec, spec.key, spec.kind)
+        self._key_names = self._keys.columns.names()
         self._rows = codec(SingleRowCodec, spec.value)
         self._shown = [name for name in spec.value if name not in BOOKKEEPING]
 
@@ -138,7 +139,7 @@ class Store:
     def _body(self, key: Key) -> bytes:
         """The key's bytes, without times; raises ``ValueError`` for a null key."""
         values = self._values_of(key)
-        if all(value is None for value in values):
+        if None in values and all(value is None for value in values):
             raise ValueError(
                 f"store {self.spec.name!r} has no row for a null key; give a value for "
                 + " or ".join(self._keys.columns)
@@ -147,7 +148,7 @@ class Store:
 
     def _values_of(self, key: Key) -> Sequence[Any]:
         """The key as values in column order."""
-        names = self._keys.columns.names()
+        names = self._key_names
         if isinstance(key, Mapping):
             if key.keys() != set(names):
                 raise TypeError(
