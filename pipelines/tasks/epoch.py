@@ -273,7 +273,7 @@ class EpochRunner:
                 set_current(self._task_folder(plan.task), plan.instance)
             if settlement is Settlement.ROLLED_BACK:
                 self._on_step("rolled back")
-            elif store.base != base:
+            elif plan.expected == plan.committed != base:
                 self._on_step("undo dropped")
             return self._run_settled(plan, store, started_s)
         except DriverGoneError:

@@ -133,15 +133,16 @@ def write_file(
     columns = file_columns(spec)
     if missing := columns.keys() - set(frame.columns):
         raise ValueError(f"table {spec.name!r}: the rows to be written lack the columns {sorted(missing)}")
-    for name in columns:
-        given, declared = frame.get_column(name).dtype, spec.schema[name]
+    found = {name: frame.get_column(name) for name in columns}
+    for name, column in found.items():
+        given, declared = column.dtype, spec.schema[name]
         is_structured = given.is_nested() or (declared.is_nested() and given != pl.Null)
         if is_structured and type(given) is not type(declared):  # a cast would leave some as they are
             raise ValueError(
                 f"table {spec.name!r}: the rows to be written have the column {name!r} as {given}, and the table has "
                 f"it as {declared}"
             )
-    rows = framed([_cast(frame.get_column(name), spec.schema[name], dtype) for name, dtype in columns.items()])
+    rows = framed([_cast(found[name], spec.schema[name], dtype) for name, dtype in columns.items()])
     apart = {name: values[name] for name in spec.partition_by if not spec.has_partition_columns}
     parts = [f"{name}={_folder_name(value)}" for name, value in apart.items()]
     folder = folder_at(app_folder) / "/".join([spec.name, *parts])
@@ -243,9 +244,11 @@ def _stats(rows: pl.DataFrame) -> str:
     highs: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for column in rows.iter_columns():
-        if not (column.dtype.is_integer() or column.dtype in (pl.Datetime, pl.String)):
+        name, dtype = column.name, column.dtype
+        is_text, is_time = isinstance(dtype, pl.String), isinstance(dtype, pl.Datetime)
+        if not (is_text or is_time or dtype.is_integer()):
             continue
-        nulls[column.name] = column.null_count()
+        nulls[name] = column.null_count()
         try:
             low: Any = column.min()
             high: Any = column.max()
@@ -253,11 +256,11 @@ def _stats(rows: pl.DataFrame) -> str:
             continue
         if low is None:
             continue
-        if isinstance(column.dtype, pl.Datetime):
+        if is_time:
             low, high = _iso_text(low), _iso_text(high)
-        elif column.dtype == pl.String and max(len(low), len(high)) > _STATS_TEXT_CHARACTERS:
+        elif is_text and max(len(low), len(high)) > _STATS_TEXT_CHARACTERS:
             continue
-        lows[column.name], highs[column.name] = low, high
+        lows[name], highs[name] = low, high
     return json.dumps(
         {"numRecords": rows.height, "minValues": lows, "maxValues": highs, "nullCount": nulls}, ensure_ascii=False
     )

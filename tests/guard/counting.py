@@ -127,7 +127,7 @@ class _Disk:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
-        self._maps = {path: path.read_bytes() for path in self._files if path.name == DATA}
+        self._maps = {path: _pages(path) for path in self._files if path.name == DATA}
 
     def since(self, before: _Disk) -> Counter[str]:
         """What was written, by what it is for: the sizes of files that are new or changed, the pages of LMDB's maps,
@@ -142,6 +142,14 @@ class _Disk:
             elif then is None or (then.st_ino, then.st_mtime_ns) != (now.st_ino, now.st_mtime_ns):
                 found[f"bytes_{_purpose(path.relative_to(self._folder))}"] += now.st_size
         return +found
+
+
+def _pages(data: Path) -> bytes:
+    """Those in use of an environment's file; behind them is only room."""
+    with data.open("rb") as file:
+        metas = [_META.unpack(file.read(PAGE_BYTES)[: _META.size]) for _ in range(2)]
+        file.seek(0)
+        return file.read((max(last_page for *_, last_page, _ in metas) + 1) * PAGE_BYTES)
 
 
 def _pages_changed(before: bytes, now: bytes) -> int:

@@ -54,7 +54,7 @@ class Recorded:
             if now > was * (1 + above):
                 yield f"{where}: {name} was {was:,} and is {now:,}, which is more{_allowed(above)}"
             elif now < was * (1 - max(above, self.below)):
-                yield f"{where}: {name} was {was:,} and is {now:,}, which is better: record it, so that it stays"
+                yield f"{where}: {name} was {was:,} and is {now:,}, which is better: record it"
 
     def may_be_above(self, name: str) -> float:
         """By which share a count may be above the recorded one."""

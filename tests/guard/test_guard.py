@@ -60,10 +60,7 @@ def test_a_count_that_differs_is_named_and_recorded_by_the_command_that_is_print
     code, said = guard("sum_per_key", "--counts", str(path))
     assert code == 1
     assert f"sum_per_key, epoch: syncs was {syncs - 1} and is {syncs}, which is more\n" in said
-    assert (
-        f"sum_per_key, epoch: polars_calls was {2 * calls:,} and is {calls:,}, which is better: record it, so that it stays\n"
-        in said
-    )
+    assert f"sum_per_key, epoch: polars_calls was {2 * calls:,} and is {calls:,}, which is better: record it\n" in said
     _, _, _, *arguments = shlex.split(re.search("`(python -m tests.guard .*?)`", said)[1])
     code, said = guard(*arguments, "sum_per_key", "--counts", str(path))
     assert code == 0, said
@@ -74,8 +71,6 @@ def test_a_count_that_differs_is_named_and_recorded_by_the_command_that_is_print
 
 
 def test_the_lines_that_a_count_is_of_are_printed(guard):
-    code, said = guard("sum_per_key", "--where", "lmdb_writes")
-    assert (code, said) == (0, "")
     code, said = guard("sum_per_key", "--where", "syncs")
     assert code == 0
     places = re.findall(r"^sum_per_key, (epoch|commit): +([\d,]+) (\S.*)$", said, re.MULTILINE)
