@@ -48,7 +48,7 @@ def chart(workloads: Sequence[Workload], titles: Mapping[str, str]) -> str:
 def _bar(work: Workload, side: str, title: str, colour: str, y: int, scale: float) -> str:
     x, middle = _MARGIN + _LABELS, y + _BAR / 2
     rate, (low, high) = work.per_s(side), work.spread(side)
-    figure = f"{rate / 1000:,.0f}" + ("" if side == WEIR else f" (Weir: {work.ratio(side):.2f} times)")
+    figure = f"{rate / 1000:,.0f}" + ("" if side == WEIR else f" (Weir: {work.compared(side)})")
     return (
         f'<text x="{x - 6}" y="{middle + 4}" text-anchor="end">{escape(title)}</text>'
         f'<rect x="{x}" y="{y}" width="{rate * scale:.1f}" height="{_BAR}" fill="{colour}"/>'

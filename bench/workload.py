@@ -10,6 +10,8 @@ from typing import Any
 from bench.processes import Measured
 
 WEIR = "weir"
+RAW = "raw_read"
+"""Reading the topic into columns, and nothing else: what ``bench.raw_read`` measures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +22,7 @@ class Workload:
     event_bytes: int
     events: int
     runs: Mapping[str, Sequence[Measured]]
-    """By side, ``WEIR`` or the name of a peer; all have as many."""
+    """By side, ``WEIR``, ``RAW`` or the name of a peer; all have as many."""
     not_run: Mapping[str, str]
     """By peer, why it has no runs: it could not run, or its results were wrong."""
 
@@ -33,11 +35,15 @@ class Workload:
         rates = [run.per_s for run in self.runs[side]]
         return min(rates), max(rates)
 
-    def ratio(self, peer: str) -> float:
-        """The median ratio of Weir's rate to that of the peer's run beside it: a machine that slows down for a minute
-        slows both."""
-        pairs = zip(self.runs[WEIR], self.runs[peer], strict=True)
+    def ratio(self, side: str) -> float:
+        """The median ratio of Weir's rate to that of the side's run beside it: a machine that slows down for a minute
+        slows both. To ``RAW`` it is Weir's share of what the machine can read."""
+        pairs = zip(self.runs[WEIR], self.runs[side], strict=True)
         return statistics.median(mine.per_s / other.per_s for mine, other in pairs)
+
+    def compared(self, side: str) -> str:
+        """The ratio for people: ``4.87 times``, or ``62 %`` of ``RAW``."""
+        return f"{self.ratio(side):.0%}".replace("%", " %") if side == RAW else f"{self.ratio(side):.2f} times"
 
     def cpu_s_per_million(self, side: str) -> float:
         """The median processor time per million records, start-up included."""

@@ -23,7 +23,7 @@ from bench.peers.peer import Peer
 from bench.peers.runs import read_output, run_peer
 from bench.processes import BenchError, Measured, measure, run_json
 from bench.truth import SUMMED_BY, closed_by_ms, truth
-from bench.workload import WEIR, Workload
+from bench.workload import RAW, WEIR, Workload
 from weir.state.commit.tables import read_table
 
 TOPIC_JOB = "sum_to_topic"
@@ -59,8 +59,8 @@ class Bench:
     def workloads(
         self, jobs: Collection[str], events: int, runs: int, peers: Sequence[Peer], kept: Kept
     ) -> Iterator[Workload]:
-        """Run ``jobs`` (``JOBS`` at all event sizes) ``runs`` times on each side, Weir and ``peers`` in turn, except
-        those that are ``kept`` from a bench that was ended.
+        """Run ``jobs`` (``JOBS`` at all event sizes) ``runs`` times on each side, Weir, reading alone and ``peers`` in
+        turn, except those that are ``kept`` from a bench that was ended.
 
         A peer that fails, or whose result is wrong, is left out of that job and size.
 
@@ -118,7 +118,7 @@ class Bench:
         of_peers = "sum_per_key" if job == TOPIC_JOB else job
         sides = {peer.name: peer for peer in peers if of_peers in peer.jobs}
         left_out = dict[str, str]()
-        found: dict[str, list[Measured]] = {side: [] for side in (WEIR, *sides)}
+        found: dict[str, list[Measured]] = {side: [] for side in (WEIR, RAW, *sides)}
         exact = truth(job, events)
         records = events + (KEYS if job == JOIN_JOB else 0)
         over = topic.removeprefix("events_")
@@ -127,6 +127,7 @@ class Bench:
             measured, result = self._weir(f"{job}_{over}", records)
             require_equal(_keyed(result, job), exact, f"Weir's {job}")
             found[WEIR].append(measured)
+            found[RAW].append(self._raw(topic, events))
             for name in [name for name in sides if name not in left_out]:
                 peer, output = sides[name], f"{job}_{over}_{name}_{run}"
                 try:
@@ -160,6 +161,10 @@ class Bench:
             measured = measure([*named, str(self._client)], f"Weir's {application}")
             totals = read_output(cluster.properties(self._client), output).rename({"key": "user"})
             return self._complete(measured, events, "Weir"), totals
+
+    def _raw(self, topic: str, events: int) -> Measured:
+        command = [sys.executable, "-m", "bench.raw_read", str(self._client), topic]
+        return self._complete(measure(command, f"reading {topic}"), events, "reading alone")
 
     def _complete(self, measured: Measured, events: int, side: str) -> Measured:
         if measured.records != events:

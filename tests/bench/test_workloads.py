@@ -16,9 +16,11 @@ from bench.kept import CHART, RESULTS, UNFINISHED, Kept
 from bench.peers import DEFAULT, PEERS, QUICK, java
 from bench.peers.peer import Run
 from bench.processes import BenchError, Measured
+from bench.raw_read import read_all
 from bench.truth import truth
-from bench.workload import WEIR, Workload
+from bench.workload import RAW, WEIR, Workload
 from bench.workloads import FEWEST, JOBS, OTHER_JOBS, TOPIC_JOB, Bench, require_equal
+from tests.pipelines.spark.log_consumer import log_reader
 from weir.infra.java import MissingJavaError
 
 EVENTS = 1_000
@@ -28,6 +30,11 @@ PYTHON = {"bytewax", "quix", "pyflink"}
 
 def runs(*seconds):
     return [Measured(records=1_000, seconds=each, peak_bytes=1 << 20, cpu_seconds=0.5) for each in seconds]
+
+
+def turn(job, event_bytes):
+    """What the sides are asked in one run."""
+    return [(WEIR, job), (RAW, f"events_{event_bytes}"), (STREAMS.name, job), (FLINK.name, job)]
 
 
 @pytest.fixture
@@ -53,6 +60,10 @@ def sides(monkeypatch):
         names = {"key": "page" if job == "repartition_sum" else "user"}
         return runs(1)[0], found.result(WEIR, job).rename(names | ({"total": "value"} if job == "python_sum" else {}))
 
+    def raw(self, topic, events):
+        found.asked.append((RAW, topic))
+        return runs(0.5)[0]
+
     def peer(peer, job, client, topic, output, folder, closed_by_ms):
         found.output = found.result(peer.name, job)
         return runs(4)[0]
@@ -60,6 +71,7 @@ def sides(monkeypatch):
     monkeypatch.setattr(Bench, "_make_events", lambda *given: None)
     monkeypatch.setattr(workloads, "make_events", lambda *given: None)
     monkeypatch.setattr(Bench, "_weir", weir)
+    monkeypatch.setattr(Bench, "_raw", raw)
     monkeypatch.setattr(workloads, "run_peer", peer)
     monkeypatch.setattr(workloads, "read_output", lambda *given: found.output)
     monkeypatch.setattr(workloads.cluster, "properties", lambda client: {})
@@ -100,8 +112,7 @@ def test_a_result_with_a_wrong_row_is_refused(wrong):
 
 def test_all_sides_take_turns(sides, bench):
     bench(quick=False, jobs=["repartition_sum"])
-    once = [(side, "repartition_sum") for side in (WEIR, STREAMS.name, FLINK.name)]
-    assert sides.asked == once * 3 * 2  # three runs at two sizes
+    assert sides.asked == turn("repartition_sum", 68) * 3 + turn("repartition_sum", 400) * 3
 
 
 def test_a_bench_that_was_ended_goes_on_with_the_next_job(sides, bench, tmp_path):
@@ -112,8 +123,8 @@ def test_a_bench_that_was_ended_goes_on_with_the_next_job(sides, bench, tmp_path
     sides.asked.clear()
     sides.ended_by = None
     found = bench()
-    again = [(side, job) for job in ("repartition_sum", "sum_per_key") for side in (WEIR, STREAMS.name, FLINK.name)]
-    assert sides.asked == [*again, *again[:3]]  # of the small events the sum per key was there
+    left = [("repartition_sum", 68), ("sum_per_key", 400), ("repartition_sum", 400)]  # the first was there
+    assert sides.asked == [each for work in left for each in turn(*work)]
     assert [(each["name"], each["event_bytes"]) for each in found["workloads"]] == [
         ("sum_per_key", 68),
         ("repartition_sum", 68),
@@ -122,7 +133,7 @@ def test_a_bench_that_was_ended_goes_on_with_the_next_job(sides, bench, tmp_path
     ]
     sides.asked.clear()
     bench()  # the results are complete, so this is a new bench
-    assert len(sides.asked) == 12
+    assert len(sides.asked) == 16
 
 
 @pytest.mark.parametrize("options", [{"fresh": True}, {"peers": [STREAMS.name]}, {"events": EVENTS, "quick": False}])
@@ -140,7 +151,7 @@ def test_a_peer_with_a_wrong_result_is_left_out_and_the_others_go_on(sides, benc
     sides.wrong.add(STREAMS.name)
     found = bench(jobs=["sum_per_key"])
     for each in found["workloads"]:
-        assert list(each["runs"]) == [WEIR, FLINK.name]
+        assert list(each["runs"]) == [WEIR, RAW, FLINK.name]
         assert "Kafka Streams: sum_per_key: the result is wrong" in each["not_run"][STREAMS.name]
     assert "not run: Kafka Streams, sum_per_key: Kafka Streams: sum_per_key: the result is" in capsys.readouterr().out
 
@@ -167,7 +178,7 @@ def test_a_peer_that_cannot_be_installed_is_not_run_and_the_reason_is_told(sides
 )
 def test_the_peers_are_those_that_were_chosen(options, peers, sides, bench):
     found = bench(jobs=["sum_per_key", "python_sum"], **options)
-    assert set(found["setup"]["peers"]) == {side for side, _ in sides.asked} - {WEIR} == peers
+    assert set(found["setup"]["peers"]) == {side for side, _ in sides.asked} - {WEIR, RAW} == peers
     functions = {side for side, job in sides.asked if job == "python_sum"}
     assert functions == {WEIR} | peers & PYTHON
 
@@ -190,7 +201,7 @@ def test_a_report_is_printed_from_its_file(tmp_path, capsys):
         name="sum_per_key",
         event_bytes=68,
         events=1_000,
-        runs={WEIR: runs(1, 9, 2), STREAMS.name: runs(4, 5, 5)},
+        runs={WEIR: runs(1, 9, 2), RAW: runs(0.6, 1.8, 1.5), STREAMS.name: runs(4, 5, 5)},
         not_run={FLINK.name: "no checkpoint"},
     )
     kept = Kept(tmp_path, {"machine": "2 cores"})
@@ -204,8 +215,12 @@ def test_a_report_is_printed_from_its_file(tmp_path, capsys):
         "cpu_s_per_million": 500,
         "peak_bytes": 1 << 20,
     }
+    assert found["workloads"][0]["figures"][RAW]["ratio"] == 0.6
     report.show(found, Console(width=100))
     printed = capsys.readouterr().out
+    assert [" ".join(line.split()[:-2]) for line in printed.splitlines() if "reading alone │" in line] == [
+        "│ reading alone │ 1 │ 1, 2 │ 60 % │ 500.0 │"
+    ]
     assert "not run: Flink SQL, RocksDB, sum_per_key: no checkpoint" in printed
     assert f"not run: {PEERS[2].title}: no Java found" in printed
     assert not tmp_path.joinpath(CHART).exists()
@@ -219,6 +234,23 @@ def test_the_chart_has_a_bar_for_each_side_as_long_as_its_rate():
     assert '<line x1="334.0" y1="62.0" x2="464.0"' in drawn  # from the slowest run to the fastest
     assert "Kafka Streams" in drawn
     assert "(Weir: 4.00 times)" in drawn
+
+
+def test_the_chart_says_what_share_of_reading_alone_weir_has():
+    sides = {WEIR: runs(2), RAW: runs(1)}
+    drawn = chart([Workload(name="sum_per_key", event_bytes=68, events=1, runs=sides, not_run={})], report.TITLES)
+    assert "1 (Weir: 50 %)" in drawn
+
+
+def test_reading_alone_counts_the_records_of_all_partitions():
+    rows = [[(b"k", b"v", 0)] * 3, [None, *[(b"k", b"v", 0)] * 4, None], []]
+    readers = {log_reader("t", each, lambda each=each: rows[each]): len(rows[each]) for each in range(3)}
+    assert read_all(readers) == 7
+
+
+def test_reading_alone_says_which_partition_gives_nothing():
+    with pytest.raises(BenchError, match="t-0: nothing comes from offset 2 on"):
+        read_all({log_reader("t", 0, lambda: [(b"k", b"v", 0)] * 2): 3})
 
 
 def test_peers_have_names_of_their_own_and_jobs_that_there_are():
