@@ -31,14 +31,14 @@ def add_batch(
     max_bytes: int | None,
     max_wait: timedelta | None,
     on_stop: str,
-    name: str | Materialized,
+    name: str | Materialized | None,
     needs_repartition: bool,
 ) -> ProcessorNode:
     """Batches of what ``parent`` forwards, by key.
 
     Raises:
-        TopologyError: There is no limit, one is out of range, ``on_stop`` is something else, the name is taken, or the
-            open batches are to be in a store of the program's own.
+        TopologyError: There is no name, or it is taken; there is no limit, or one is out of range; ``on_stop`` is
+            something else; or the open batches are to be in a store of the program's own.
     """
     node = graph.check_new("batch", check_store(name))
     options = store_options("open batches", name)

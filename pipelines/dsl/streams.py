@@ -409,7 +409,7 @@ class KStream(StreamOperations):
         max_bytes: int | None = None,
         max_wait: timedelta | None = None,
         on_stop: Literal["keep", "flush"] = "keep",
-        name: str | Materialized,
+        name: str | Materialized | None = None,
     ) -> KStream:
         """Gather the records of each key, and forward them together: ``records``, the list of their values in order,
         ``count``, and ``first_time`` and ``last_time``, the least and the greatest of their times.
@@ -428,7 +428,8 @@ class KStream(StreamOperations):
         The limits may change from run to run.
 
         Raises:
-            TopologyError: There is no limit, or one is out of range, or an option of the store does not fit.
+            TopologyError: There is no name or no limit, or a limit is out of range, or an option of the store does not
+                fit.
 
         Examples:
             >>> builder = StreamsBuilder()

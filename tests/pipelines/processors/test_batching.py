@@ -282,6 +282,12 @@ def test_scalars_and_changed_keys_and_nulls():
         assert driver.counts["null_keys"] + driver.counts["null_values"] == 1
 
 
+def test_batches_without_a_name_are_refused():
+    orders = StreamsBuilder().stream("orders", key=String("customer"), value=Json(Order))
+    with pytest.raises(TopologyError, match="the store has no name; pass one, because unnamed state"):
+        orders.batch(max_records=5)
+
+
 @pytest.mark.parametrize(
     ("limits", "text"),
     [
