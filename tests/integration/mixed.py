@@ -1,4 +1,4 @@
-"""An application with what the others lack: msgpack, Protobuf, times from a column, idle input, branches, sketches."""
+"""An application with what others lack: msgpack, Protobuf, times from a column, idle input, branches, aggregates."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ from weir import (
     FailOnInvalidTimestamp,
     JoinWindows,
     Json,
+    Last,
     Msgpack,
     Protobuf,
     StreamsBuilder,
     String,
+    StringAgg,
     Sum,
     TimeWindows,
+    TopK,
     UnlimitedWindows,
+    ValueCounts,
 )
 
 TOPICS, PARTITIONS, RECORDS = ("mixed-visits", "mixed-amounts"), 2, 120
@@ -78,6 +82,10 @@ def program() -> Application:
         pages=ApproxDistinct("page"),
         amounts=ApproxQuantiles("amount", at=(0.5, 0.9)),
         first=Collect("amount", limit=3),
+        trail=StringAgg("page", ">", max_chars=9),
+        latest=Last("page", by_time=True),
+        largest=TopK("page", 2, by="amount"),
+        counts=ValueCounts("page", limit=2),
     ).to_stream().to_delta("about")
     by_user.windowed_by(TimeWindows.of_size_and_grace(SECOND, SECOND)).emit_strategy(
         EmitStrategy.on_window_close()
