@@ -24,11 +24,9 @@ from weir.pipelines.cluster import Cluster
 from weir.pipelines.serdes.headers import HEADERS_TYPE
 from weir.pipelines.serdes.source import FetchedRecords
 from weir.pipelines.tasks.ahead import Reader
-from weir.pipelines.tasks.global_table import records_of
+from weir.pipelines.tasks.global_table import READ_BYTES, records_of
 from weir.state.storage.contract import Folder
 
-PART_BYTES = 16 << 20
-"""About how much is in one file."""
 _ENDING = ".arrow"
 
 
@@ -90,7 +88,7 @@ def keep(
 
 
 def _read(reader: Reader, topic: str, partition: int, at: int, end: int) -> FetchedRecords:
-    return reader.read(at, end, until_time_ms=None, max_bytes=PART_BYTES)
+    return reader.read(at, end, until_time_ms=None, max_bytes=READ_BYTES)
 
 
 class KeptReader:

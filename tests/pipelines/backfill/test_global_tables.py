@@ -147,7 +147,7 @@ def template(tmp_path_factory) -> Place:
 
 @pytest.fixture
 def place(template, tmp_path, monkeypatch) -> Place:
-    monkeypatch.setattr(kept_topics, "PART_BYTES", 8)  # several files for each partition
+    monkeypatch.setattr(kept_topics, "READ_BYTES", 8)  # several files for each partition
     return replace(copied(template, tmp_path), max_records=RECORDS)
 
 
