@@ -219,7 +219,10 @@ class KafkaStreamsReturn:
         for number in range(counts[sub_topology.index]):
             name = self.application.topology.task_name(TaskId(sub_topology.index, number))
             changelog = TaskChangelog.of(self.app_folder, store, name, through=self.commit.epoch)
-            found[number] = changelog.newest_rows().filter(~pl.col("_deleted")).drop("_epoch", "_deleted")
+            rows = changelog.newest_rows().filter(~pl.col("_deleted")).drop("_epoch", "_deleted")
+            clocks = self.commit.tasks[name].clocks if name in self.commit.tasks else {}
+            slices = sub_topology.slices_in(store.name, clocks)
+            found[number] = rows if slices is None else slices.open_windows(store.name, rows, clocks)
         return found
 
     def _held_back(

@@ -120,7 +120,15 @@ class FinalResults:
         states = pl.concat([picked(part, columns) for part in parts if part.height])
         if states.height > 1:
             states = states.sort("window_start", *by[:-2], nulls_last=False)
-        closes_ms = states.get_column("window_end").cast(pl.Int64).to_numpy() + self.windows.grace_ms
-        closer = places[np.searchsorted(stream_time.to_numpy(), closes_ms)]
-        gone = repeated("_deleted", False, states.height, np.bool_)
-        return self.fold.finish(states.hstack(closer).hstack([gone]))
+        return results_of(self.fold, states, self.windows.grace_ms, stream_time, places)
+
+
+def results_of(
+    fold: Fold, states: pl.DataFrame, grace_ms: int, stream_time: pl.Series, places: pl.DataFrame
+) -> pl.DataFrame:
+    """The ``states`` of windows as results, each with the place of the record that closed it: the first of ``places``
+    at whose turn, in ``stream_time``, it was closed."""
+    closes_ms = states.get_column("window_end").cast(pl.Int64).to_numpy() + grace_ms
+    closer = places[np.searchsorted(stream_time.to_numpy(), closes_ms)]
+    gone = repeated("_deleted", False, states.height, np.bool_)
+    return fold.finish(states.hstack(closer).hstack([gone]))

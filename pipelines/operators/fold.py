@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -129,6 +129,22 @@ class ColumnFold:
 
     def finish(self, states: pl.DataFrame) -> pl.DataFrame:
         return finish_columns(self.accumulators, states)
+
+    def combine(self, states: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+        """Of each of ``states`` and the one of ``others`` beside it, that of the records of both (state columns and
+        ``_ts``, null where there is none), if that needs no order."""
+        return states.hstack(renamed(others, lambda name: name + STORED)).select_seq(self._combined)
+
+    @cached_property
+    def _combined(self) -> list[pl.Expr]:
+        return [
+            *(
+                pl.coalesce(merge, pl.col(name), pl.col(name + STORED)).alias(name)
+                for accumulator in self.accumulators
+                for name, merge in zip(accumulator.state, accumulator.merge, strict=True)
+            ),
+            pl.max_horizontal("_ts", f"_ts{STORED}").alias("_ts"),
+        ]
 
     def lifts(self) -> list[pl.Expr]:
         """The state columns of single rows."""

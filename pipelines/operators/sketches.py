@@ -93,20 +93,20 @@ def _of_sketches(
     def lift(values: pl.Series) -> pl.Series:
         return pl.Series([make(() if each is None else (each,)) for each in values.to_list()], dtype=binary)
 
+    def both(one: bytes | None, other: bytes | None) -> bytes | None:
+        return merge([one, other]) if one and other else one or other
+
     def scan(sketches: pl.Series) -> pl.Series:
         states: list[bytes | None] = []
         held: bytes | None = None
         for sketch in sketches.to_list():
-            held = merge([held, sketch]) if held and sketch else held or sketch
+            held = both(held, sketch)
             states.append(held)
         return pl.Series(states, dtype=binary)
 
     def merged(pairs: pl.Series) -> pl.Series:
         new, stored = (pairs.struct.field(column).to_list() for column in (name, name + STORED))
-        return pl.Series(
-            [one if other is None else merge([other, one]) for one, other in zip(new, stored, strict=True)],
-            dtype=binary,
-        )
+        return pl.Series(list(map(both, stored, new)), dtype=binary)
 
     def finished(sketches: pl.Series) -> pl.Series:
         return pl.Series([None if each is None else finish(each) for each in sketches.to_list()], dtype=output)

@@ -9,6 +9,7 @@ import glob
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,6 +18,7 @@ import polars as pl
 
 from weir.pipelines.committed_input import commit_with, input_before
 from weir.pipelines.errors import QueryError
+from weir.pipelines.operators.slices import Slices
 from weir.pipelines.queries.contract import Question, TaskAnswer
 from weir.pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
 from weir.pipelines.tasks.global_table import shared_folder, shared_stores
@@ -105,7 +107,11 @@ class LocalStores:
             behind = UNHEARD if reached is None else _behind(reached, question.at_least)
             if behind and (question.at_least or question.look == "position"):
                 return TaskAnswer(task=task, reached=reached, behind=behind)
-            rows = None if question.look == "position" else _rows(question, store_of(spec, snapshot, _time(snapshot)))
+            if question.look == "position":
+                return TaskAnswer(task=task, reached=reached)
+            store = store_of(spec, snapshot, _time(snapshot))
+            slices = sub_topology.slices_in(spec.name, store.time.clocks)
+            rows = _rows(question, store) if slices is None else _windows(question, store, slices)
             return TaskAnswer(task=task, rows=rows, reached=reached)
 
     @contextmanager
@@ -181,6 +187,17 @@ def _rows(question: Question, store: AnyStore) -> pl.DataFrame:
             return _frame(found.find_sessions(key, question.from_ms, question.to_ms))
     kind = store.spec.kind.replace("_", "-")
     raise QueryError(f"store {store.spec.name!r} is a {kind} store, which does not support this query")
+
+
+def _windows(question: Question, store: AnyStore, slices: Slices) -> pl.DataFrame:
+    """The rows of windows, merged from slices: those of a window start with it or later, and before it ends."""
+    to_ms = None if question.to_ms is None else question.to_ms + slices.windows.size_ms
+    rows = _rows(replace(question, to_ms=to_ms), store)
+    rows = slices.open_windows(store.spec.name, rows, store.time.clocks)
+    starts = pl.col("window_start").dt.timestamp("ms")
+    if question.from_ms is not None:
+        rows = rows.filter(starts >= question.from_ms)
+    return rows if question.to_ms is None else rows.filter(starts <= question.to_ms)
 
 
 def _range(store: KeyValueStore, lower: dict[str, Any] | None, upper: dict[str, Any] | None) -> pl.DataFrame:

@@ -23,6 +23,7 @@ from weir.pipelines.operators.batch_session import BatchSession
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.idle import Closing, Following, Idleness
 from weir.pipelines.operators.process import Process
+from weir.pipelines.operators.sliced_results import make_whole
 from weir.pipelines.operators.suppress import HELD_BYTES
 from weir.pipelines.processors.records import RecordMetadata
 from weir.pipelines.serdes.headers import HEADERS, with_headers
@@ -38,6 +39,7 @@ from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.pipelines.topology.headers import passes_headers
 from weir.pipelines.topology.idle import followed_while_idle, idle_after_ms
 from weir.pipelines.topology.nodes import (
+    AggregateNode,
     LateRecordsNode,
     Node,
     RepartitionNode,
@@ -187,6 +189,12 @@ class TaskProcessor:
         self._before, self._after = (
             (list(sub_topology.nodes), list[Node]()) if self._part is None else around(self._part, sub_topology.nodes)
         )
+        self._of_windows = [
+            (node.store, node.hops)
+            for node in sub_topology.nodes
+            if isinstance(node, AggregateNode) and node.hops and not node.slices
+        ]
+        """Stores of whole windows, with the slices that they have if another program has kept them so."""
         self._looked_into = {store.name for node in sub_topology.nodes for store in node.foreign_stores}
         self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]
         self._window_stores = [
@@ -253,6 +261,8 @@ class TaskProcessor:
             begins_time=begins_time,
             late_records=[] if self._is_debug else None,
         )
+        for store, slices in self._of_windows:
+            make_whole(store, slices, epoch)
         inputs, causes = self._in_turn(turns, epoch)
         epoch.metadata_of = partial(self._metadata_of, turns, causes)
         if self._sub_topology.edges_out and len(turns):

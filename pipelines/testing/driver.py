@@ -720,7 +720,10 @@ class TopologyTestDriver:
             decoded = typed.decode(keys)
         if not keys:
             return pl.DataFrame(schema={**spec.key, **spec.value, "_ts": pl.Int64()})
-        return self._topology.finish(spec.name, pl.concat([decoded, rows], how="horizontal"))
+        rows = pl.concat([decoded, rows], how="horizontal")
+        if (slices := task.sub_topology.slices_in(spec.name, task.clocks)) is not None:
+            rows = slices.open_windows(spec.name, rows, task.clocks)
+        return self._topology.finish(spec.name, rows)
 
 
 def _no_store(kind: str, name: str, known: Collection[str]) -> str:

@@ -45,7 +45,7 @@ class Task:
             {} if self._folder is None else opened_stores(Path(self._folder.name), suppliers),
         )
         self._state: StateId | None = None
-        self._clocks: dict[str, int] = {}
+        self.clocks: Mapping[str, int] = {}
         self._instances: dict[str, object] = {}
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Task:
                 with_headers=self._with_headers,
             )
             retries, first, turns = 0, 0, Arrivals(parts).turns
-            outputs = attempts.process(turns, self._clocks, is_last=True)
+            outputs = attempts.process(turns, self.clocks, is_last=True)
             while (waiting := attempts.waiting) is not None:  # a retry comes at once
                 retries += 1
                 turns, first = turns[waiting.place - first :], waiting.place
@@ -130,5 +130,5 @@ class Task:
         if applied is None:
             raise RuntimeError(f"task {self.store.task_id}: its store is not at {self._state}")
         self.store.settle(generation=GENERATION, expected=state, committed=state)
-        self._state, self._clocks = state, dict(output.clocks)
+        self._state, self.clocks = state, dict(output.clocks)
         return output, attempts.dead

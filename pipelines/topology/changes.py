@@ -23,7 +23,7 @@ from weir.pipelines.topology.lineage import (
     subscriptions_of,
 )
 from weir.pipelines.topology.nodes import RETENTION, SUPPRESSION_SETTING, AggregateNode, SuppressNode
-from weir.pipelines.topology.sub_topology import PRODUCERS, WEIR, SubTopology
+from weir.pipelines.topology.sub_topology import IN_SLICES, PRODUCERS, WEIR, SubTopology
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.columns import Difference, differences
 from weir.state.commit.record import CommitRecord, CommittedTopology, StoreAside, StoreIdentity
@@ -328,6 +328,8 @@ def _change_of(
         before, tasks_before = aside.identity or past.identities.get(store), aside.tasks
     else:
         return StoreChange(store=store, fate=Fate.BEGINS_EMPTY)
+    if before and store in sub_topology.hops and before.grouping == now.grouping + IN_SLICES:
+        before = replace(before, grouping=now.grouping)  # its first epoch makes windows of them
     reasons = [*_other_identity(before, now)] if before else []
     if tasks_before != tasks:
         reasons.append(f"its keys were divided among {tasks_before} tasks and are now divided among {tasks}")
@@ -358,13 +360,18 @@ def _other_identity(before: StoreIdentity, now: StoreIdentity) -> Iterator[str]:
         yield f"it was a {_worded(before.kind)} store and is now a {_worded(now.kind)} store"
     if list(before.key.items()) != list(now.key.items()):
         yield f"its key was {_columns(before.key)} and is now {_columns(now.key)}"
-    if before.kind and before.grouping != now.grouping:
+    if before.kind and not _is_grouped_so(before, now):
         yield f"its rows were by {before.grouping or 'key alone'} and are now by {now.grouping or 'key alone'}"
     if before.owner and _format_of(before.owner) != _format_of(now.owner):
         yield f"its keys were divided by {before.owner} and are now divided by {now.owner}"
     for each in _differences(before, now):
         if each.is_other_type and not each.is_wider:
             yield f"its {each}"
+
+
+def _is_grouped_so(before: StoreIdentity, now: StoreIdentity) -> bool:
+    """Whether rows that a store has are by what the program's are by; a store of slices also reads whole windows."""
+    return now.grouping in (before.grouping, before.grouping + IN_SLICES)
 
 
 def _format_of(owner: str) -> str:
@@ -475,7 +482,7 @@ def _looks_same(before: StoreIdentity | None, now: StoreIdentity) -> bool:
         return True
     if (dict(before.key), dict(before.value)) != (dict(now.key), dict(now.value)):
         return False
-    return not before.kind or (before.kind, before.grouping) == (now.kind, now.grouping)
+    return not before.kind or (before.kind == now.kind and _is_grouped_so(before, now))
 
 
 def _origins(

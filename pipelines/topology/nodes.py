@@ -17,11 +17,12 @@ import polars as pl
 
 from weir.pipelines.arguments import duration_text
 from weir.pipelines.expectations import OnViolation
-from weir.pipelines.operators.fold import Fold
+from weir.pipelines.operators.fold import ColumnFold, Fold
 from weir.pipelines.operators.functions import KeyType, UserFunction
 from weir.pipelines.operators.last_headers import with_last_headers
 from weir.pipelines.operators.mapping import PairExpressions
 from weir.pipelines.operators.session_windows import SessionWindows
+from weir.pipelines.operators.slices import Slices, slices_of
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.suppression_order import BufferLimits
 from weir.pipelines.operators.windows import WINDOW_COLUMNS, TimeWindows, UnlimitedWindows
@@ -434,6 +435,22 @@ class AggregateNode(ChildNode):
         return self.is_final or any(
             isinstance(child, SuppressNode) and child.fused_with is self for child in self.children
         )
+
+    @property
+    def hops(self) -> Slices | None:
+        """The slices of its windows, if they hop and it aggregates columns; else None."""
+        match self.windows, self.fold:
+            case TimeWindows() as windows, ColumnFold() as fold:
+                return slices_of(windows, fold, self.store)
+        return None
+
+    @property
+    def slices(self) -> Slices | None:
+        """The slices of its windows, where its store has them in place of windows: if these are forwarded only when
+        they close, are not kept any longer, and can be merged of them. Else None."""
+        hops, store = self.hops, self.store
+        is_fit = self.forwards_final and store.retention_ms is None and store.supplier is None
+        return hops if hops is not None and not hops.fold.is_ordered and is_fit else None
 
     @property
     def store_names(self) -> tuple[str, ...]:

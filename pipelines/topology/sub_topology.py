@@ -13,6 +13,7 @@ import polars as pl
 from weir.pipelines.operators.fold import FunctionFold
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.session_windows import SessionWindows
+from weir.pipelines.operators.slices import SLICED, Slices
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.windows import TimeWindows
 from weir.pipelines.serdes.partitioner import key_bytes, key_format
@@ -37,6 +38,8 @@ from weir.state.types import StoreSpec
 
 PRODUCERS, WEIR = "a topic's producers", "a repartition"
 """Who divides keys among tasks."""
+IN_SLICES = ", in slices"
+"""What is added to the windows that rows are by, where they are of slices of these, and perhaps some of windows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,6 +246,16 @@ class SubTopology:
         """By store, what turns state columns into finished values; other columns of the frame stay as they are."""
         return {node.store.name: node.fold.finish for node in self.nodes if isinstance(node, AggregateNode)}
 
+    @cached_property
+    def hops(self) -> Mapping[str, Slices]:
+        """By store of hopping windows, the slices that it has, or may have had, in place of them."""
+        found = {node.store.name: node.hops for node in self.nodes if isinstance(node, AggregateNode)}
+        return {store: hops for store, hops in found.items() if hops is not None}
+
+    def slices_in(self, store: str, clocks: Mapping[str, int]) -> Slices | None:
+        """The slices that a store has by the ``clocks`` of its task; None if all its rows are what its kind says."""
+        return self.hops.get(store) if f"{SLICED}{store}" in clocks else None
+
 
 def inputs_of(node: Node, *, under_own_key: bool = False) -> set[str]:
     """The topics and edges whose rows reach ``node`` in memory; with ``under_own_key``, only those whose keys no node
@@ -268,7 +281,7 @@ def _grouping_of(node: Node) -> str:
         case AggregateNode(windows=SessionWindows()):
             return "sessions"  # a session is what its rows say; another gap applies to what is read from now on
         case AggregateNode(windows=TimeWindows() | SlidingWindows() as windows):
-            return str(replace(windows, grace_ms=0))
+            return str(replace(windows, grace_ms=0)) + (IN_SLICES if node.slices else "")
         case AggregateNode(windows=windows) if windows is not None:
             return str(windows)
         case SubscriptionJoinNode():

@@ -16,6 +16,8 @@ from weir.pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs
 from weir.pipelines.operators.process_batches import ProcessBatches
 from weir.pipelines.operators.process_records import ProcessRecords
 from weir.pipelines.operators.session_windows import SessionWindows
+from weir.pipelines.operators.sliced_results import SlicedResults
+from weir.pipelines.operators.slices import Slices
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.stateless import Filter, MapValues, Peek
 from weir.pipelines.operators.suppress import Suppression
@@ -155,6 +157,8 @@ def operator_of(node: Node) -> Operator | None:
                 every_update=keeps_every_update(node),
                 is_final=node.forwards_final,
             )
+        case AggregateNode(slices=Slices() as slices):
+            return SlicedResults(store=node.store, slices=slices, late_to=node.late_to)
         case AggregateNode(windows=TimeWindows() as windows) if node.forwards_final:
             return FinalResults(store=node.store, fold=node.fold, windows=windows, late_to=node.late_to)
         case AggregateNode():

@@ -10,9 +10,10 @@ import pytest
 from polars import col
 
 from tests.pipelines.topology.programs import MINUTE, committed, held
-from weir import BufferConfig, Int64, Json, StreamsBuilder, String, Suppressed, TimeWindows
+from weir import BufferConfig, First, Int64, Json, StreamsBuilder, String, Sum, Suppressed, TimeWindows
 from weir.pipelines.topology.changes import Fate, SettingChange, StoreChange, TopologyChange, compare
 from weir.pipelines.topology.topology import Topology
+from weir.state.commit.record import CommitRecord
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,54 @@ def counted(grace: timedelta) -> Topology:
     windows = TimeWindows.of_size_and_grace(MINUTE, grace)
     stream.group_by_key().windowed_by(windows).count("minutes").to_delta("out")
     return builder.build()
+
+
+def hopping(kind: str) -> Topology:
+    """Sums of hopping windows: final by columns, which are kept by slices, or by whole windows."""
+    builder = StreamsBuilder()
+    stream = builder.stream("sales", key=String("currency"), value=Int64("amount"))
+    windows = TimeWindows.of_size_and_grace(MINUTE, MINUTE).advance_by(MINUTE / 4)
+    grouped = stream.group_by_key().windowed_by(windows)
+    if kind == "function":
+        table = grouped.reduce("sums", lambda one, other: one + other)
+    else:
+        ordered = {"first": First("amount")} if kind == "ordered" else {}
+        table = grouped.agg("sums", amount=Sum("amount"), **ordered)
+    table.suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("out")
+    return builder.build()
+
+
+def by_whole_windows(before: CommitRecord) -> CommitRecord:
+    """The commit as Weir wrote it before there were slices."""
+    assert before.topology is not None
+    return replace(
+        before,
+        topology=replace(
+            before.topology,
+            identities={
+                name: replace(identity, grouping=identity.grouping.removesuffix(", in slices"))
+                for name, identity in (before.topology.identities or {}).items()
+            },
+        ),
+    )
+
+
+def test_a_store_of_whole_windows_goes_on_by_slices_and_back_if_columns_are_aggregated():
+    sliced, ordered, function = map(hopping, ("sliced", "ordered", "function"))
+    older = by_whole_windows(committed(sliced))
+    assert older != committed(sliced)
+    assert compare(older, sliced, {0: 1}).of(Fate.GOES_ON) == ("sums",)
+    assert change(ordered, sliced).of(Fate.EVOLVES) == ("sums",)
+    assert change(sliced, ordered).of(Fate.EVOLVES) == ("sums",)
+    assert change(function, sliced).of(Fate.GOES_ON) == ("sums",)
+
+
+def test_a_function_cannot_go_on_with_slices():
+    """It could not merge them; neither can a Weir that does not know them."""
+    sliced, function = map(hopping, ("sliced", "function"))
+    found = change(sliced, function)
+    assert found.of(Fate.IS_REBUILT) == ("sums",)
+    assert "advance_ms=15000), in slices and are now by TimeWindows(" in found.loss()
 
 
 def test_a_changed_grace_of_windows_is_shown_unless_the_commit_is_older_than_that_setting():
