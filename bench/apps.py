@@ -139,19 +139,26 @@ def window_final(topic: str) -> Application:
 
 def hopping_final(topic: str) -> Application:
     """Like ``window_final``, with a window every 15 seconds: each event is in four."""
+    return _hopping("hopping_final", topic, timedelta(seconds=15))
+
+
+def hopping_60_final(topic: str) -> Application:
+    """Like ``window_final``, with a window every second: each event is in 60."""
+    return _hopping("hopping_60_final", topic, timedelta(seconds=1))
+
+
+def _hopping(job: str, topic: str, advance: timedelta) -> Application:
     windows = TimeWindows.of_size_and_grace(timedelta(minutes=1), timedelta(seconds=10))
     builder = StreamsBuilder()
     (
         builder.stream(topic, key=String("user"), value=Json(Event))
         .group_by_key()
-        .windowed_by(windows.advance_by(timedelta(seconds=15)))
+        .windowed_by(windows.advance_by(advance))
         .agg("sums", total=Sum("amount"))
         .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
         .to_delta("totals")
     )
-    return Application(
-        f"hopping_final_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
-    )
+    return Application(f"{job}_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES)
 
 
 def joined_text(topic: str) -> Application:
@@ -213,6 +220,7 @@ window_final_400 = window_final(f"events_{LARGE_BYTES}")
 python_sum_few = python_sum("events_few")
 hopping_final_few = hopping_final("events_few")
 joined_text_few = joined_text("events_few")
+hopping_60_final_few = hopping_60_final("events_few")
 session_sum_few = session_sum("events_few")
 table_join_sum_few = table_join_sum("events_few")
 sum_per_key_restore = sum_per_key("events_restore")

@@ -10,7 +10,9 @@ import polars as pl
 
 from bench.events import KEYS, START_MS, event_fields, totals_per, user_factors
 
-GRACE_MS, SIZE_MS, ADVANCE_MS, GAP_MS = 10_000, 60_000, 15_000, 3_000
+GRACE_MS, SIZE_MS, GAP_MS = 10_000, 60_000, 3_000
+ADVANCES_MS = {"window_final": SIZE_MS, "hopping_final": 15_000, "hopping_60_final": 1_000}
+"""The jobs with windows of ``SIZE_MS``, each with how far it is from one to the next."""
 SUMMED_BY = {"sum_per_key": "user", "sum_to_topic": "user", "python_sum": "user", "repartition_sum": "page"}
 """The jobs that are a running sum, each with the field of the events that it sums by."""
 
@@ -30,10 +32,8 @@ def truth(job: str, events: int) -> pl.DataFrame:
     fields = event_fields(0, events)
     every = fields.select("user", "amount", "ts")
     match job:
-        case "window_final":
-            return _windows(every, SIZE_MS, events)
-        case "hopping_final":
-            return _windows(every, ADVANCE_MS, events)
+        case "window_final" | "hopping_final" | "hopping_60_final":
+            return _windows(every, ADVANCES_MS[job], events)
         case "joined_text":
             return _texts(fields, events)
         case "session_sum":
@@ -50,7 +50,8 @@ def truth(job: str, events: int) -> pl.DataFrame:
 def _windows(every: pl.DataFrame, advance_ms: int, events: int) -> pl.DataFrame:
     """Windows of ``SIZE_MS`` each ``advance_ms``, those that are closed at the end."""
     newest = pl.col("ts") // advance_ms * advance_ms
-    starts = [every.with_columns(start=newest - back) for back in range(0, SIZE_MS, advance_ms)]
+    pieces = every.group_by("user", start=newest).agg(pl.sum("amount"))
+    starts = [pieces.with_columns(pl.col("start") - back) for back in range(0, SIZE_MS, advance_ms)]
     closed = pl.concat(starts).filter(pl.col("start") + SIZE_MS <= closed_by_ms(events))
     sums = closed.group_by("user", "start").agg(total=pl.sum("amount"))
     return sums.select(key=pl.concat_str("user", pl.lit("@"), "start"), total="total")

@@ -1,7 +1,7 @@
 """What windows cost: ``python -m bench.windows`` prints one JSON object, by kind of window.
 
-The sum per user and minute, final results, in one task of the bench's four, with its store on disk. ``microseconds`` are
-processor time per record, without reading, decoding and writing files; ``results`` are how many a record makes, and
+The sum per user and minute, final results, in one task of the bench's four, with its store on disk. ``microseconds``
+are processor time per record, without reading, decoding and writing files; ``results`` are how many a record makes, and
 ``stored`` how many rows are left of each user. All are measured once windows have begun to close.
 """
 

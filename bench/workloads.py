@@ -22,7 +22,7 @@ from bench.kept import Kept
 from bench.peers.peer import Peer
 from bench.peers.runs import read_output, run_peer
 from bench.processes import BenchError, Measured, measure, run_json
-from bench.truth import SUMMED_BY, closed_by_ms, truth
+from bench.truth import ADVANCES_MS, SUMMED_BY, closed_by_ms, truth
 from bench.workload import RAW, WEIR, Workload
 from weir.state.commit.tables import read_table
 
@@ -30,7 +30,7 @@ TOPIC_JOB = "sum_to_topic"
 """Peers always write a topic: there it is ``sum_per_key``."""
 JOBS = ("sum_per_key", "window_final", "repartition_sum", TOPIC_JOB)
 TEXT_JOB = "joined_text"
-OTHER_JOBS = ("hopping_final", "session_sum", "table_join_sum", "python_sum", TEXT_JOB)
+OTHER_JOBS = ("hopping_final", "hopping_60_final", "session_sum", "table_join_sum", "python_sum", TEXT_JOB)
 """Measured with an eighth of the events, ``FEWEST`` at least, at the smaller size."""
 FEWEST = 250_000
 """So many that the first hopping windows are closed."""
@@ -191,7 +191,7 @@ def require_equal(result: pl.DataFrame, exact: pl.DataFrame, name: str) -> None:
 def _keyed(result: pl.DataFrame, job: str) -> pl.DataFrame:
     """A table of Weir in the form of a peer's output: ``key`` and ``total``."""
     key = pl.col(SUMMED_BY.get(job, "user"))
-    if job in ("window_final", "hopping_final", TEXT_JOB):
+    if job in (*ADVANCES_MS, TEXT_JOB):
         key = pl.concat_str("user", pl.lit("@"), pl.col("window_start").dt.epoch("ms"))
     if job == "session_sum":
         bounds = (pl.col(name).dt.epoch("ms") for name in ("window_start", "window_end"))

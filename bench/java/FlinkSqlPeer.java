@@ -64,8 +64,9 @@ public final class FlinkSqlPeer {
       case "repartition_sum" -> "SELECT page, SUM(amount) FROM seen GROUP BY page";
       case "window_final" -> "SELECT `key`, total FROM (" + windows("TUMBLE(DATA => TABLE seen, TIMECOL => DESCRIPTOR(ts), "
           + "SIZE => INTERVAL '1' MINUTE)") + ") WHERE millis(window_end) <= " + run.closedByMs;
-      case "hopping_final" -> "SELECT `key`, total FROM (" + windows("HOP(DATA => TABLE seen, TIMECOL => DESCRIPTOR(ts), "
-          + "SLIDE => INTERVAL '15' SECOND, SIZE => INTERVAL '1' MINUTE)")
+      case "hopping_final", "hopping_60_final" -> "SELECT `key`, total FROM ("
+          + windows("HOP(DATA => TABLE seen, TIMECOL => DESCRIPTOR(ts), SLIDE => INTERVAL '"
+              + (run.job.equals("hopping_final") ? 15 : 1) + "' SECOND, SIZE => INTERVAL '1' MINUTE)")
           + ") WHERE millis(window_end) <= " + run.closedByMs;
       case "session_sum" -> "SELECT CONCAT(`key`, '@', CAST(millis(window_end) - 3000 AS STRING)), total FROM ("
           + windows("SESSION(DATA => TABLE seen PARTITION BY `user`, TIMECOL => DESCRIPTOR(ts), "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 
+import polars as pl
 import pytest
 
 from bench.events import KEYS, SMALL_BYTES, START_MS, event_frame, user_frame
@@ -68,6 +69,13 @@ def events():
 )
 def test_exact_results_are_those_of_a_plain_model(job, model, events):
     assert dict(truth(job, len(events)).select("key", "total").iter_rows()) == model(events)
+
+
+def test_exact_results_of_sixty_windows_an_event_are_those_of_a_plain_model(events):
+    """For a hundredth of the users: the model is slow."""
+    few = [event for event in events if event["user"] < "u000500"]
+    found = truth("hopping_60_final", len(events)).filter(pl.col("key") < "u000500")
+    assert dict(found.select("key", "total").iter_rows()) == windows(few, 1_000, START_MS + 41_999)
 
 
 def test_a_window_is_closed_ten_seconds_after_its_end():
