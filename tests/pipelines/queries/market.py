@@ -16,21 +16,25 @@ from polars import col
 
 from weir import (
     Application,
+    BufferConfig,
     Count,
     Int64,
     Json,
     ListStore,
+    Mean,
     Processor,
     SessionWindows,
     StreamsBuilder,
     String,
     Sum,
+    Suppressed,
     TimeWindows,
 )
 from weir.pipelines.serdes.partitioner import murmur2
 
 NINE = datetime(2026, 1, 1, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+HOPPING = TimeWindows.of_size_with_no_grace(10 * MINUTE).advance_by(4 * MINUTE)
 SHOPS, RECORDS, PARTITIONS = 7, 120, 2
 
 
@@ -85,6 +89,8 @@ def build() -> Application:
     by_shop = sales.group_by_key()
     by_shop.agg("sums", total=Sum("amount"), sales=Count()).to_delta("totals")
     by_shop.windowed_by(TimeWindows.of_size_with_no_grace(10 * MINUTE)).count("by_time")
+    final = Suppressed.until_window_closes(BufferConfig.unbounded())
+    by_shop.windowed_by(HOPPING).agg("lately", mean=Mean("amount"), sales=Count()).suppress(final).to_delta("lately")
     by_shop.windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(2 * MINUTE)).count("visits")
     sales.process(Remember)
     sales.group_by("amount").agg("by_amount", sales=Count()).to_delta("amounts")

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -40,6 +40,7 @@ from weir.pipelines.queries.started import Ready, ServerSettings
 from weir.state.commit.protocol import newest_commit
 from weir.state.types import IsolationLevel
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOKEN = "a-token-that-nobody-guesses"
 EVERYTHING = {"sales": dict.fromkeys(range(PARTITIONS), 0)}
 for each in sold():
@@ -167,6 +168,15 @@ def test_every_kind_of_query_answers_what_a_plain_model_says(reader):
     shop = found["shop"][0]
     of_one = reader.windows("by_time", shop, NINE + last * 10 * MINUTE, NINE + last * 10 * MINUTE).rows
     assert of_one["count"].to_list() == [windows[shop, last]]
+    hopping = open_hops()
+    found = reader.windows("lately").rows
+    columns = ["shop", "window_start", "window_end", "mean", "sales"]
+    assert sorted(found.select(columns).rows()) == hopping
+    for start in {row[1] for row in hopping}:
+        of_some = reader.windows("lately", None, start, start + MINUTE).rows
+        assert sorted(of_some.select(columns).rows()) == [row for row in hopping if start <= row[1] <= start + MINUTE]
+        of_one = reader.windows("lately", shop, start).rows
+        assert of_one.select(columns).rows() == [row for row in hopping if row[0] == shop and row[1] >= start]
     (visit,) = reader.sessions("visits", shop, sales[shop][-1].at, sales[shop][-1].at).rows.to_dicts()
     assert visit["count"] == sum(each.at >= visit["window_start"] for each in sales[shop])
     assert visit["window_end"] == sales[shop][-1].at
@@ -174,6 +184,23 @@ def test_every_kind_of_query_answers_what_a_plain_model_says(reader):
     assert reader.get("prices", "tea").rows["cents"].to_list() == [350]
     assert reader.get("prices", "tea", as_of=NINE + MINUTE).rows["cents"].to_list() == [300]
     assert reader.prefix("things", "la").rows["name"].to_list() == ["lamp", "lantern"]
+
+
+def open_hops() -> list[tuple]:
+    """The open hopping windows of each shop by a plain model: their bounds, and the mean and the number of its sales in
+    them. A partition's newest sale closes those of its shops."""
+    reached, amounts = dict[int, datetime](), defaultdict[tuple, list[int]](list)
+    for each in sold():
+        reached[market.partition_of(each.shop)] = each.at
+        start = each.at - (each.at - EPOCH) % (4 * MINUTE)
+        while start + 10 * MINUTE > each.at:
+            amounts[each.shop, start, start + 10 * MINUTE].append(each.amount)
+            start -= 4 * MINUTE
+    return sorted(
+        (*window, sum(found) / len(found), len(found))
+        for window, found in amounts.items()
+        if window[2] > reached[market.partition_of(window[0])]
+    )
 
 
 def test_answers_from_elsewhere_are_those_of_the_disk_to_the_type(place, served, elsewhere):
@@ -190,6 +217,7 @@ def test_answers_from_elsewhere_are_those_of_the_disk_to_the_type(place, served,
             lambda reader, query: reader.range("amounts_of", query=query),
             lambda reader, query: reader.windows("by_time", query=query),
             lambda reader, query: reader.windows("by_time", "shop-1", query=query),
+            lambda reader, query: reader.windows("lately", "shop-1", query=query),
             lambda reader, query: reader.sessions("visits", "shop-1", query=query),
             lambda reader, query: reader.get("prices", "tea", query=query),
             lambda reader, query: reader.get("sums", "nobody", query=query),
