@@ -16,7 +16,20 @@ from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.one_topic import CUTS, FINAL, RECORDS, batches, build, run
 from tests.pipelines.operators.programs import Click, driven
-from weir import Count, First, Last, Max, Mean, Min, Sum, TimeWindows
+from weir import (
+    ApproxDistinct,
+    BottomK,
+    Count,
+    First,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Sum,
+    TimeWindows,
+    TopK,
+    ValueCounts,
+)
 from weir.pipelines.operators import slices as slices_module
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.final_results import FinalResults
@@ -45,6 +58,10 @@ AGGREGATES = dict(
     mean=Mean("amount"),
     longest=Max("word"),
     least=Min("share"),
+    most=TopK("amount", 2),
+    few=BottomK("word", 1),
+    words=ValueCounts("word", 2),
+    distinct=ApproxDistinct("word"),
 )
 OF_EVENTS = {name: each for name, each in AGGREGATES.items() if name not in ("shares", "least")}
 FOLD = ColumnFold(tuple(aggregate.bind(name, COLUMNS) for name, aggregate in AGGREGATES.items()))
