@@ -42,8 +42,8 @@ def clean_up(
     """
     removed, wanted = list[Path](), needed()
 
-    def is_due(folder: Path, mark: Path, is_used: bool) -> bool:
-        if folder in wanted or is_used:
+    def is_due(folder: Path, mark: Path, is_used: Callable[[Path], bool]) -> bool:
+        if folder in wanted or is_used(folder):  # this process may have open what is wanted
             mark.unlink(missing_ok=True)
             return False
         if not mark.exists():
@@ -51,24 +51,26 @@ def clean_up(
             return False
         return now_s - mark.stat().st_mtime >= delay_s and folder not in needed()
 
-    def is_used(folder: Path) -> bool:
+    def is_held(folder: Path) -> bool:
         return noted_generation(folder) > generation or is_open(folder)
+
+    def is_table_held(folder: Path) -> bool:
+        return newest_user(folder) > generation or is_in_use(folder)
 
     for folder in instances(state_folder):
         with suppress(FileNotFoundError):  # somebody else was quicker
-            if is_due(folder, folder / UNNEEDED, is_used(folder)) and _remove(folder, generation):
+            if is_due(folder, folder / UNNEEDED, is_held) and _remove(folder, generation):
                 removed.append(folder)
     for folder in standbys(state_folder):
         with suppress(FileNotFoundError, StandbyError):
-            if is_due(folder, mark := unneeded_mark(folder), is_used(folder)):
+            if is_due(folder, mark := unneeded_mark(folder), is_held):
                 with standby_of(folder.parent) as standby:
                     mark.unlink()  # unless it has been used since
                     standby.remove()
                 removed.append(folder)
     for folder in shared_tables(state_folder):
         with suppress(FileNotFoundError):
-            is_held = newest_user(folder) > generation or is_in_use(folder)
-            if is_due(folder, folder / UNNEEDED, is_held):
+            if is_due(folder, folder / UNNEEDED, is_table_held):
                 shutil.rmtree(folder)
                 removed.append(folder)
     return removed

@@ -234,11 +234,12 @@ def shared_tables(state_folder: Path) -> Iterator[Path]:
 
 def newest_user(folder: Path) -> int:
     """The newest generation that has rows in a table's folder; 0 if none has."""
-    return max([0, *map(_generation, folder.iterdir())])
+    return max((0, *map(_generation, folder.iterdir())))
 
 
 def is_in_use(folder: Path) -> bool:
-    """Whether another process has rows in a table's folder open, of whichever generation."""
+    """Whether a process has rows in a table's folder open, of whichever generation; not for one that has itself, as
+    ``is_open``."""
     return any(is_open(each) for each in folder.iterdir() if _generation(each) >= 0)
 
 

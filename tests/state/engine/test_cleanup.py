@@ -210,6 +210,19 @@ def test_rows_of_a_global_table_that_a_process_has_open_stay(tmp_path, who):
     assert look_at_tables(tmp_path, "kept", 3 * DELAY_S) == {"gone"}
 
 
+def test_what_is_needed_is_not_opened_which_would_release_the_locks_of_this_process(tmp_path, monkeypatch):
+    make(tmp_path, "0_0/a")
+    folder = make_table(tmp_path, "kept")
+
+    def refused(folder: Path) -> bool:
+        raise AssertionError(folder)
+
+    monkeypatch.setattr(cleanup, "is_open", refused)
+    monkeypatch.setattr(cleanup, "is_in_use", refused)
+    wanted = {tmp_path / "0_0/a", folder}
+    assert clean_up(tmp_path, lambda: wanted, generation=1, delay_s=DELAY_S, now_s=0.0) == []
+
+
 def test_what_a_kill_leaves_of_a_global_table_goes_later(tmp_path, monkeypatch):
     folder = make_table(tmp_path, "gone")
     look_at_tables(tmp_path, "kept", 0.0)
