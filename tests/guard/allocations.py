@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,8 @@ class Allocations:
 
     def __init__(self, folder: Path) -> None:
         built = folder / "allocations.so"
-        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", SOURCE, "-o", built], check=True)
+        compiler = shutil.which("cc") or "gcc"
+        subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", SOURCE, "-o", built], check=True)
         self._library = ctypes.CDLL(str(built))
         self._count = ctypes.c_ulonglong.in_dll(self._library, "allocations")
 

@@ -28,7 +28,7 @@ from weir import (
 from weir.state.types import TopicPartition
 
 RECORDS, KEYS = 1_000, 200
-"""Of a step. Its keys are those of every other step, so a step finds what the ones before have left."""
+"""Of a step of one stream. All steps have the same keys, so a step finds what the ones before have left."""
 START_MS = 1_767_225_600_000
 MINUTE_MS, TURN_MS = 60_000, 2_000
 COMMIT_INTERVAL = timedelta(seconds=1)
@@ -39,7 +39,7 @@ Records = Mapping[TopicPartition, list[Row]]
 
 @dataclass(frozen=True)
 class Event:
-    """A record of a stream."""
+    """A record of a stream, or a row of a table that names one of another."""
 
     page: str
     amount: int
@@ -47,17 +47,9 @@ class Event:
 
 @dataclass(frozen=True)
 class User:
-    """A row of the table that a stream is joined with."""
+    """A row of the table that others are joined with."""
 
     factor: int
-
-
-@dataclass(frozen=True)
-class Order:
-    """A row that names another one."""
-
-    page: str
-    amount: int
 
 
 @dataclass(frozen=True)
@@ -199,7 +191,7 @@ def repartition_and_sum(builder: StreamsBuilder) -> None:
 
 
 def foreign_key_join(builder: StreamsBuilder) -> None:
-    orders = builder.table("orders", key=String("order"), value=Json(Order), store="orders")
+    orders = builder.table("orders", key=String("order"), value=Json(Event), store="orders")
     pages = builder.table("pages", key=String("page"), value=Json(User), store="pages")
     orders.left_join(pages, foreign_key="page", store="placed").to_stream().to_delta("placed")
 
