@@ -1,7 +1,8 @@
 """How fast a topic can be read at all: ``python -m bench.raw_read CLIENT TOPIC``.
 
 As many processes as Weir has slots read the topic's partitions with Weir's reader into columns, which they drop: no
-operators, no state, no commits. CLIENT is the broker's file of client properties.
+operators, no state, no commits. CLIENT is the broker's file of client properties. Give it the variables of workers,
+``weir.infra.spark.session.WORKER_VARIABLES``.
 
 Prints one JSON object: records, and seconds from when all processes are connected to the end of the last one's read.
 """

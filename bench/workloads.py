@@ -24,6 +24,7 @@ from bench.peers.runs import read_output, run_peer
 from bench.processes import BenchError, Measured, measure, run_json
 from bench.truth import ADVANCES_MS, SUMMED_BY, closed_by_ms, truth
 from bench.workload import RAW, WEIR, Workload
+from weir.infra.spark.session import WORKER_VARIABLES
 from weir.state.commit.tables import read_table
 
 TOPIC_JOB = "sum_to_topic"
@@ -163,7 +164,8 @@ class Bench:
             return self._complete(measured, events, "Weir"), totals
 
     def _raw(self, topic: str, events: int) -> Measured:
-        command = [sys.executable, "-m", "bench.raw_read", str(self._client), topic]
+        variables = [f"{name}={value}" for name, value in WORKER_VARIABLES.items()]
+        command = ["env", *variables, sys.executable, "-m", "bench.raw_read", str(self._client), topic]
         return self._complete(measure(command, f"reading {topic}"), events, "reading alone")
 
     def _complete(self, measured: Measured, events: int, side: str) -> Measured:

@@ -53,13 +53,15 @@ _SMALL_JAVA = (*_QUICK_JAVA, "-Xmn64m")
 slots' cores (12.6 instead of 6.8 s of CPU over a run), and a large young generation 80 MB."""
 _SHORT_JAVA = (*_QUICK_JAVA, "-XX:+UseSerialGC", "-XX:-UsePerfData")
 """For the Java process that only composes the other's command line: 0.25 s instead of 0.43."""
-_STEADY_MALLOC = {
+WORKER_VARIABLES = {
+    "POLARS_MAX_THREADS": "1",
     # Arenas of many threads, and memory that allocators keep for later, would hold on to what the largest epoch needed.
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
     "_RJEM_MALLOC_CONF": "dirty_decay_ms:500,muzzy_decay_ms:0,narenas:1",  # polars allocates by jemalloc
 }
+"""Variables of the environment of workers."""
 _LOG4J = """\
 status = error
 appender.file.type = RollingFile
@@ -304,8 +306,7 @@ def _context(
                 *([("spark.python.unix.domain.socket.dir", str(sockets))] if not settings.master else ()),
                 ("spark.sql.warehouse.dir", str(settings.dir / "spark" / "warehouse")),
                 ("spark.sql.session.timeZone", "UTC"),
-                ("spark.executorEnv.POLARS_MAX_THREADS", "1"),
-                *((f"spark.executorEnv.{name}", value) for name, value in _STEADY_MALLOC.items()),
+                *((f"spark.executorEnv.{name}", value) for name, value in WORKER_VARIABLES.items()),
                 ("spark.executorEnv.PYTHONPATH", _worker_path()),
                 *properties.items(),
                 *settings.spark.items(),
