@@ -2,13 +2,16 @@
  * interface hands them over without a copy (arrow.apache.org/docs/format/CDataInterface.html).
  *
  * Plain C without Python.h: infra/kafka/columns.py calls it through ctypes, which releases the interpreter's lock, and
- * passes it librdkafka's functions, so that nothing is linked. Not to be used by several threads.
+ * passes it librdkafka's functions, so that nothing is linked. Columns are not to be used by several threads; what Arrow
+ * holds may be released by any.
  */
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { KEPT = 16, KEPT_LEAST = 1 << 18, KEPT_BYTES = 128 << 20, KEPT_FIT = 4 };
 enum { FIRST_ROWS = 1024, FIRST_BYTES = 1 << 16, ERROR_TEXT = 512, BUFFERS = 3, NUMBERS = 4, PARTITION_EOF = -191 };
 
 struct message { /* rd_kafka_message_t, as rdkafka.h declares it */
@@ -26,6 +29,7 @@ struct message { /* rd_kafka_message_t, as rdkafka.h declares it */
 struct buffer {
     char *at;
     size_t used, size;
+    size_t before; /* used when it was last handed over: it may become as large again */
 };
 
 struct bytes_column { /* Arrow's large binary */
@@ -58,16 +62,108 @@ struct columns {
     void *client;
 };
 
-static bool reserve(struct buffer *buffer, size_t more, size_t first)
+/* Large buffers that were released, the oldest first. Memory from the system costs a page fault for each 4 kB, which
+ * takes longer than to fill it (docs/adr/0018). */
+static struct {
+    atomic_flag is_locked;
+    int count;
+    size_t bytes;
+    struct { char *at; size_t size; } buffers[KEPT];
+} kept = {.is_locked = ATOMIC_FLAG_INIT};
+
+static void lock(void)
 {
-    if (more <= buffer->size - buffer->used) return true;
+    while (atomic_flag_test_and_set_explicit(&kept.is_locked, memory_order_acquire)) {}
+}
+
+static void unlock(void)
+{
+    atomic_flag_clear_explicit(&kept.is_locked, memory_order_release);
+}
+
+static char *remove_kept(int which)
+{
+    char *at = kept.buffers[which].at;
+    kept.bytes -= kept.buffers[which].size;
+    kept.count--;
+    memmove(&kept.buffers[which], &kept.buffers[which + 1], (size_t)(kept.count - which) * sizeof kept.buffers[0]);
+    return at;
+}
+
+/* The smallest one that holds `*size` bytes and is not much larger, or NULL; `*size` becomes its size. */
+static char *take_kept(size_t *size)
+{
+    int best = -1;
+    char *at = NULL;
+    lock();
+    for (int each = 0; each < kept.count; each++) {
+        size_t found = kept.buffers[each].size;
+        if (found >= *size && found <= *size * KEPT_FIT && (best < 0 || found < kept.buffers[best].size)) best = each;
+    }
+    if (best >= 0) {
+        *size = kept.buffers[best].size;
+        at = remove_kept(best);
+    }
+    unlock();
+    return at;
+}
+
+/* Keep a buffer, in place of the oldest ones where they would be too many, or free it. */
+static void give_back(char *at, size_t size)
+{
+    if (size < KEPT_LEAST || size > KEPT_BYTES) {
+        free(at);
+        return;
+    }
+    lock();
+    while (kept.count == KEPT || kept.bytes + size > KEPT_BYTES) free(remove_kept(0));
+    kept.buffers[kept.count].at = at;
+    kept.buffers[kept.count++].size = size;
+    kept.bytes += size;
+    unlock();
+}
+
+/* Free what is kept. */
+void columns_forget(void)
+{
+    lock();
+    while (kept.count) free(remove_kept(0));
+    unlock();
+}
+
+/* How many bytes are kept. */
+size_t columns_kept(void)
+{
+    lock();
+    size_t bytes = kept.bytes;
+    unlock();
+    return bytes;
+}
+
+static bool grow(struct buffer *buffer, size_t more, size_t first)
+{
     size_t size = buffer->size ? buffer->size : first;
     while (size - buffer->used < more) size *= 2;
-    char *at = realloc(buffer->at, size);
+    char *at = NULL;
+    if (size >= KEPT_LEAST) {
+        if (size < buffer->before) size = buffer->before;
+        at = take_kept(&size);
+    }
+    if (at != NULL) {
+        if (buffer->used) memcpy(at, buffer->at, buffer->used);
+        give_back(buffer->at, buffer->size);
+    } else {
+        at = realloc(buffer->at, size);
+    }
     if (at == NULL) return false;
     buffer->at = at;
     buffer->size = size;
     return true;
+}
+
+static inline bool reserve(struct buffer *buffer, size_t more, size_t first)
+{
+    return more <= buffer->size - buffer->used || grow(buffer, more, first);
 }
 
 static bool append_number(struct buffer *buffer, int64_t number)
@@ -98,8 +194,8 @@ static bool append_bytes(struct bytes_column *column, int64_t row, const void *b
 
 static void release(struct buffer *buffer)
 {
-    free(buffer->at);
-    *buffer = (struct buffer){0};
+    give_back(buffer->at, buffer->size);
+    *buffer = (struct buffer){.before = buffer->before};
 }
 
 static void release_bytes(struct bytes_column *column)
@@ -223,18 +319,24 @@ static void release_schema(struct ArrowSchema *schema)
     schema->release = NULL;
 }
 
+struct exported { /* what an array's private_data is */
+    const void *buffers[BUFFERS];
+    size_t sizes[BUFFERS];
+};
+
 static void release_array(struct ArrowArray *array)
 {
-    for (int64_t each = 0; each < array->n_buffers; each++) free((void *)array->buffers[each]);
-    free(array->private_data);
+    struct exported *exported = array->private_data;
+    for (int each = 0; each < BUFFERS; each++) give_back((char *)exported->buffers[each], exported->sizes[each]);
+    free(exported);
     array->release = NULL;
 }
 
-static const void *move(struct buffer *buffer)
+static void move(struct buffer *buffer, struct exported *exported, int which)
 {
-    const void *at = buffer->at;
-    *buffer = (struct buffer){0};
-    return at;
+    exported->buffers[which] = buffer->at;
+    exported->sizes[which] = buffer->size;
+    *buffer = (struct buffer){.before = buffer->used};
 }
 
 /* Move column `which` to Arrow structures; 0 if there is no memory for them. 0 key, 1 value, 2 names and 3 values of the
@@ -245,22 +347,22 @@ int32_t columns_export(struct columns *columns, int32_t which, struct ArrowSchem
                                        &columns->header_values};
     struct buffer *of_numbers[] = {&columns->timestamps, &columns->offsets, &columns->header_ends};
     const bool is_bytes = which < NUMBERS;
-    const void **buffers = calloc(BUFFERS, sizeof *buffers);
-    if (buffers == NULL) return 0;
+    struct exported *exported = calloc(1, sizeof *exported);
+    if (exported == NULL) return 0;
     *schema = (struct ArrowSchema){.format = is_bytes ? "Z" : "l", .name = "", .flags = 2, .release = release_schema};
-    *array = (struct ArrowArray){.n_buffers = is_bytes ? BUFFERS : 2, .buffers = buffers, .release = release_array,
-                                 .private_data = buffers};
+    *array = (struct ArrowArray){.n_buffers = is_bytes ? BUFFERS : 2, .buffers = exported->buffers,
+                                 .release = release_array, .private_data = exported};
     if (is_bytes) {
         struct bytes_column *column = of_bytes[which];
         array->length = which < 2 ? columns->rows : columns->headers;
         array->null_count = column->nulls;
-        buffers[0] = move(&column->validity);
-        buffers[1] = move(&column->ends);
-        buffers[2] = move(&column->data);
+        move(&column->validity, exported, 0);
+        move(&column->ends, exported, 1);
+        move(&column->data, exported, 2);
     } else {
         struct buffer *column = of_numbers[which - NUMBERS];
         array->length = (int64_t)(column->used / sizeof(int64_t));
-        buffers[1] = move(column);
+        move(column, exported, 1);
     }
     return 1;
 }

@@ -160,6 +160,16 @@ class RecordColumns:
         compiled().columns_free(self.pointer)
 
 
+def kept_bytes() -> int:
+    """Memory of released columns that this process keeps for further ones, 128 MB at most."""
+    return int(compiled().columns_kept())
+
+
+def forget_kept() -> None:
+    """Return it to the system."""
+    compiled().columns_forget()
+
+
 def record_schema(*, with_headers: bool) -> pl.Schema:
     """``RECORD_SCHEMA``, with the column ``headers`` if it is asked for."""
     return pl.Schema({**RECORD_SCHEMA, "headers": RECORD_HEADERS}) if with_headers else RECORD_SCHEMA
@@ -193,6 +203,8 @@ def compiled() -> ctypes.CDLL:
     declare(library, "columns_new", columns, pointer, pointer, pointer, pointer, pointer)
     declare(library, "columns_clear", None, columns, ctypes.c_int64)
     declare(library, "columns_free", None, columns)
+    declare(library, "columns_kept", ctypes.c_size_t)
+    declare(library, "columns_forget", None)
     declare(library, "outgoing_produce", ctypes.c_int32, pointer, pointer)
     declare(library, "outgoing_failed", None, pointer, pointer, pointer)
     declare(library, "columns_export", ctypes.c_int32, columns, ctypes.c_int32, pointer, pointer)

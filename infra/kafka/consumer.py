@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException
 
-from weir.infra.kafka.columns import RecordColumns, address_of
+from weir.infra.kafka.columns import RecordColumns, address_of, forget_kept
 from weir.infra.kafka.fetching import Fetching
 from weir.infra.kafka.librdkafka import OK, rdkafka
 from weir.infra.kafka.shared_clients import SharedClients
@@ -123,11 +123,12 @@ class PartitionConsumer:
         self._client.connect(self._topic, self._handle, timeout_s)
 
     def stop(self) -> None:
-        """Fetch no more until it is used again."""
+        """Fetch no more until it is used again; memory that is kept for columns is returned."""
         with _fetching.lock:
             if self.is_fetching:
                 _fetching.remove(self)
                 rdkafka().rd_kafka_consume_stop(self._handle, self._partition)
+                forget_kept()
 
     def close(self) -> None:
         """Call it once; nothing may be called afterwards."""

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from weir.infra.kafka.columns import ERROR_BYTES, RECORD_SCHEMA, RecordColumns, address_of
+from weir.infra.kafka.columns import (
+    ERROR_BYTES,
+    RECORD_SCHEMA,
+    RecordColumns,
+    address_of,
+    forget_kept,
+    kept_bytes,
+)
 
 
 class Message(ctypes.Structure):
@@ -143,6 +150,45 @@ def test_dropped_frames_release_their_memory(feed):
 
     before = held()
     assert held() - before < 60 << 20, "20 times 10 MB were taken and dropped, and 20 times forgotten"
+
+
+@settings(max_examples=examples(20))
+@given(sizes=st.lists(st.integers(0, 400_000), min_size=2, max_size=12), drops=st.lists(st.integers(0, 5), max_size=12))
+def test_memory_that_is_used_again_holds_what_was_read_last(feed, sizes, drops):
+    """Columns of 0 to 1.6 MB come and go in any order; each frame is as it was read for as long as it is there."""
+    held = {}
+    for number, size in enumerate(sizes):
+        bounds(feed)
+        rows = [(b"%d" % (number + each), bytes([number + each]) * size, each, each) for each in range(4)]
+        feed([record(*row) for row in rows])
+        held[number] = (feed.columns.frame(), rows)
+        if number < len(drops):
+            held.pop(number - drops[number], None)
+        for frame, wanted in held.values():
+            assert frame.rows() == wanted
+
+
+def test_memory_of_columns_is_kept_for_the_next_ones_up_to_a_bound_and_returned(feed):
+    def read(size):
+        bounds(feed)
+        feed([record(b"k", b"x" * size, 0, 0)])
+        return feed.columns.frame()
+
+    forget_kept()
+    first = read(3 << 20)
+    assert kept_bytes() == 0
+    del first
+    kept = kept_bytes()
+    assert kept >= 3 << 20
+    second = read(3 << 20)
+    assert kept_bytes() <= kept - (3 << 20), "it was taken"
+    del second
+    frames = [read(40 << 20) for _ in range(4)]
+    del frames
+    assert 40 << 20 <= kept_bytes() <= 128 << 20
+    assert read(200 << 20).height == 1, "more than is ever kept"
+    forget_kept()
+    assert kept_bytes() == 0
 
 
 def test_names_of_headers_that_are_no_text_are_read_as_text():
