@@ -25,13 +25,15 @@ FETCH_PROPERTIES: Mapping[str, object] = {
     "enable.auto.commit": False,
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
-    "queued.min.messages": 50_000,
+    "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 8_192,
-    "fetch.max.bytes": 8_000_000,
-    "max.partition.fetch.bytes": 4_000_000,
+    "fetch.max.bytes": 4_000_000,
+    "max.partition.fetch.bytes": 256_000,
     "fetch.wait.max.ms": 10,
     "fetch.queue.backoff.ms": 1,
 }
+"""Answers are small, since librdkafka makes an operation of 450 bytes for each record before one is taken: 100,000 of
+them leave the processor's cache, and each read takes fresh memory for them (docs/adr/0018)."""
 CONSUME_TIMEOUT_S = 0.05
 """How long one call waits for a first record."""
 PATIENCE_S = 1.0
