@@ -11,6 +11,8 @@ import polars as pl
 from bench.events import KEYS, START_MS, event_fields, totals_per, user_factors
 
 GRACE_MS, SIZE_MS, GAP_MS = 10_000, 60_000, 3_000
+TEXTS_MS = 15_000
+"""The size of the windows of joined texts."""
 ADVANCES_MS = {"window_final": SIZE_MS, "hopping_final": 15_000, "hopping_60_final": 1_000}
 """The jobs with windows of ``SIZE_MS``, each with how far it is from one to the next."""
 SUMMED_BY = {"sum_per_key": "user", "sum_to_topic": "user", "python_sum": "user", "repartition_sum": "page"}
@@ -58,9 +60,9 @@ def _windows(every: pl.DataFrame, advance_ms: int, events: int) -> pl.DataFrame:
 
 
 def _texts(every: pl.DataFrame, events: int) -> pl.DataFrame:
-    """The pages of tumbling windows of ``ADVANCE_MS``, those that are closed at the end, in the order of the events."""
-    start = pl.col("ts") // ADVANCE_MS * ADVANCE_MS
-    closed = every.with_columns(start=start).filter(pl.col("start") + ADVANCE_MS <= closed_by_ms(events))
+    """The pages of tumbling windows of ``TEXTS_MS``, those that are closed at the end, in the order of the events."""
+    start = pl.col("ts") // TEXTS_MS * TEXTS_MS
+    closed = every.with_columns(start=start).filter(pl.col("start") + TEXTS_MS <= closed_by_ms(events))
     texts = closed.group_by("user", "start").agg(total=pl.col("page").str.join(","))
     return texts.select(key=pl.concat_str("user", pl.lit("@"), "start"), total="total")
 
