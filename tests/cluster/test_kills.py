@@ -20,7 +20,16 @@ import pyspark
 import pytest
 from typer.testing import CliRunner
 
-from tests.cluster.bank import JOINED_LIMIT_S, ROOT, RUNS_LIMIT_S, executors, executors_of, is_running, log_of
+from tests.cluster.bank import (
+    JOINED_LIMIT_S,
+    ROOT,
+    RUNS_LIMIT_S,
+    TASKS,
+    executors,
+    executors_of,
+    is_running,
+    log_of,
+)
 from tests.faults.bank import PARTITIONS, VISITS, app
 from tests.faults.bank_run import BankRun, bank
 from tests.faults.traffic import Traffic
@@ -29,6 +38,7 @@ from weir import Query, StateReader
 from weir.infra.control import ControlDatabase
 from weir.infra.control.rows import QueryServerRow
 from weir.infra.settings import Settings
+from weir.infra.spark.session import cores_of_executor
 from weir.infra.spark.standalone import StandaloneCluster
 from weir.pipelines.cli.app import app as weir
 
@@ -39,6 +49,7 @@ SHARES = [4, 5]
 STANDBYS_LIMIT_S, FROZEN_LIMIT_S = 120.0, 90.0
 PATIENT = Query(timeout=timedelta(seconds=60))
 DECOMMISSIONED_LIMIT_S = 90.0
+WARM_UPS = 1
 SUBMIT = (
     str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
     "--conf",
@@ -52,14 +63,22 @@ MORE_KILLS = int(os.environ.get("FAULT_KILLS", 0)) // 20
 @pytest.fixture
 def cluster(tmp_path, monkeypatch) -> Iterator[StandaloneCluster]:
     with StandaloneCluster(tmp_path / "cluster", Settings(dir=tmp_path / "driver", slots=SLOTS), EXECUTORS) as cluster:
-        given = cluster.settings
-        spark = "".join(f'"{name}" = "{value}"\n' for name, value in given.spark.items())
-        (tmp_path / "weir.toml").write_text(
-            f'master = "{given.master}"\nexecutors = {EXECUTORS}\nstandby_replicas = 1\n[spark]\n{spark}'
-        )
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the bank is
+        configure(cluster, standby_replicas=1)
         yield cluster
+
+
+def configure(cluster: StandaloneCluster, **settings: int) -> None:
+    """What the next driver finds; one executor may join beyond those that are planned."""
+    given = cluster.settings
+    spark = {**given.spark, "spark.cores.max": (EXECUTORS + 1) * cores_of_executor(given)}
+    Path("weir.toml").write_text(
+        f'master = "{given.master}"\nexecutors = {EXECUTORS}\n'
+        + "".join(f"{name} = {value}\n" for name, value in settings.items())
+        + "[spark]\n"
+        + "".join(f'"{name}" = "{value}"\n' for name, value in spark.items())
+    )
 
 
 @pytest.fixture
@@ -153,10 +172,70 @@ VICTIMS = {
 LOSE_EXECUTORS = ("executor", "frozen executor", "worker", "decommissioned worker")
 
 
-def are_shared(run: BankRun) -> bool:
+def are_shared(run: BankRun, executors: int = EXECUTORS) -> bool:
     """Whether each executor has its share of the tasks of every sub-topology, so that none are about to move."""
     counts = Counter((task.partition("_")[0], executor) for task, executor in executors_of(run).items())
-    return sorted(counts.values()) == [1, 1, 1, 2, 2, 2]
+    share, more = divmod(PARTITIONS, executors)
+    return sorted(counts.values()) == sorted(
+        ([share] * (executors - more) + [share + 1] * more) * (TASKS // PARTITIONS)
+    )
+
+
+def all_run(run: BankRun) -> bool:
+    """Whether no task restores."""
+    status = ControlDatabase(run.settings.control_database_url).application_status("bank")
+    return status is not None and {task.status for task in status.tasks} == {"running"}
+
+
+def scale(cluster: StandaloneCluster, run: BankRun) -> None:
+    """A worker is added, whose executor brings two slots; three of all end, by a command; then the worker leaves and
+    takes one with it. There are no standbys."""
+    seen = len(log_of(run))
+
+    def said(text: str) -> None:
+        wait_for(lambda: text in log_of(run)[seen:], text, JOINED_LIMIT_S)
+
+    before = set(executors_of(run).values())
+    cluster.start_worker(EXECUTORS)
+    said("6 slots instead of 4, on 3 executors")
+    wait_for(lambda: are_shared(run, EXECUTORS + 1) and all_run(run), "each has its share of the tasks", JOINED_LIMIT_S)
+    (joined,) = set(executors_of(run).values()) - before
+    check_warm_ups(run, joined)
+    answer = CliRunner().invoke(weir, ["scale", "bank", "--slots", "3", "--dir", str(run.settings.dir)])
+    assert answer.stdout.startswith("bank: 3 slots instead of 6; moved: "), answer.output
+    said("slot 3 has ended")
+    refused = CliRunner().invoke(weir, ["scale", "bank", "--slots", "7", "--dir", str(run.settings.dir)])
+    assert "there can be at most 6 slots on 3 executors" in " ".join(refused.stderr.split()), refused.output
+    (leaves,) = executors(cluster, EXECUTORS)
+    os.kill(cluster.workers[EXECUTORS].pid, signal.SIGPWR)
+    said("2 slots instead of 3, on 2 executors")
+    said("slot 2 has ended")
+    wait_for(lambda: set(executors_of(run).values()) == before and all_run(run), "its tasks have left", JOINED_LIMIT_S)
+    wait_for(lambda: not leaves.is_running(), "its executor has ended", DECOMMISSIONED_LIMIT_S)
+
+
+def check_warm_ups(run: BankRun, joined: str) -> None:
+    """Tasks with stores have come to an executor only once these were warmed up there, one after another; the others
+    have come at once."""
+    rows = ControlDatabase(run.settings.control_database_url).assignments("bank")
+    (*_, begins) = (number for number, row in enumerate(rows) if row.reason == "a run begins")
+    warm, come = set[str](), list[str]()
+    for row in rows[begins:]:
+        warm |= {move["task"] for move in row.moves if (move["role"], move["target"]) == ("warm-up", joined)}
+        for move in row.moves:
+            at = [(place or "").partition("/")[0] for place in (move["source"], move["target"])]
+            if move["role"] == "active" and at[0] != joined == at[1]:
+                assert move["task"] in warm or move["task"].startswith(WITHOUT_STORES), row
+                come.append(move["task"])
+    assert len(come) == len(set(come)) == TASKS // (EXECUTORS + 1), come
+    said, behind = log_of(run).rpartition("a run begins")[2], set[str]()
+    for begun, done in re.findall(rf"(\S+) warm-up -> {joined}:|task (\S+): has a standby on executor {joined}", said):
+        behind = behind | {begun} if begun else behind - {done}
+        assert len(behind) <= WARM_UPS, said
+    for task in warm:
+        warmed, went = f"task {task}: has a standby on executor {joined}", f"task {task}: goes to executor {joined}"
+        assert 0 <= said.find(warmed) < said.find(went), task
+        assert re.search(rf"task {task}: restored \d+ rows in \S+ s from its standby of", said), task
 
 
 def standbys_of(run: BankRun) -> set[str]:
@@ -175,16 +254,21 @@ def stores(cluster: StandaloneCluster) -> Counter[int]:
 
 def test_nothing_is_lost_or_doubled_whatever_is_killed(cluster, running):
     """The executor of a worker, one that is frozen, a worker with its executor, one that is decommissioned, the
-    master, the driver."""
+    master, the driver; then, without standbys, an executor joins that was not planned, slots end, and it leaves."""
     run, traffic = running
     assert sorted(stores(cluster).values()) == SHARES
     assert not (run.settings.state_dir / "bank").exists(), "the driver's host has no state"
     query_under_way(run)
     start_again(cluster, run)
     rng = random.Random(MORE_KILLS)
-    for victim in [*VICTIMS, *rng.choices(list(VICTIMS), k=MORE_KILLS)]:
+    *victims, last = [*rng.choices(list(VICTIMS), k=MORE_KILLS), *VICTIMS]
+    for victim in victims:
         survive(victim, cluster, run, traffic)
         run.check_under_way(traffic.truth, traffic.given)
+    configure(cluster, standby_replicas=0, max_warmup_replicas=WARM_UPS, probing_interval_s=2)
+    survive(last, cluster, run, traffic)
+    scale(cluster, run)
+    run.check_under_way(traffic.truth, traffic.given)
     traffic.stop()
     run.wait_until_equal(traffic.truth)
     query_everything(run, traffic)
