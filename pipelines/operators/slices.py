@@ -66,7 +66,8 @@ class Slices:
         hops: np.ndarray = times_ms // self.windows.advance_ms
         if self.per_advance == 1:
             return hops
-        return 2 * hops + (times_ms - hops * self.windows.advance_ms >= self._rest_ms)
+        halves: np.ndarray = 2 * hops + (times_ms - hops * self.windows.advance_ms >= self._rest_ms)
+        return halves
 
     def bounds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Start and end of each slice, in ms."""
@@ -79,11 +80,13 @@ class Slices:
 
     def first_windows(self, numbers: np.ndarray) -> np.ndarray:
         """The first window with each slice."""
-        return np.maximum(-((self.per_window - 1 - numbers) // self.per_advance), 0)
+        firsts: np.ndarray = np.maximum(-((self.per_window - 1 - numbers) // self.per_advance), 0)
+        return firsts
 
     def last_windows(self, numbers: np.ndarray) -> np.ndarray:
         """The last window with each slice."""
-        return numbers // self.per_advance
+        lasts: np.ndarray = numbers // self.per_advance
+        return lasts
 
     def open_from(self, stream_time_ms: int | None) -> int:
         """The first window that is open at a stream time; of all if there is none yet."""
@@ -152,7 +155,7 @@ class Slices:
         is_whole = rows.get_column("window_end").cast(pl.Int64).to_numpy() - starts == self.windows.size_ms
         keys, ids = self._numbered(rows)
         states = picked(rows, [*self.fold.state, "_ts"])
-        found: list[tuple[np.ndarray, pl.DataFrame]] = []
+        found: list[tuple[np.ndarray, np.ndarray, pl.DataFrame]] = []
         if not is_whole.all():
             of_slices = ~is_whole
             numbers = self.numbers(starts[of_slices])
