@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     ends = cluster.admin(client).end_offsets([(topic, partition) for partition in range(PARTITIONS)])
     parts = [{each: ends[topic, each] for each in range(slot, PARTITIONS, SLOTS)} for slot in range(SLOTS)]
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(SLOTS, spawn, initializer=_begin, initargs=[spawn.Barrier(SLOTS)]) as processes:
+    with ProcessPoolExecutor(SLOTS, spawn, initializer=_begin, initargs=(spawn.Barrier(SLOTS),)) as processes:
         counts, begun, ended = zip(*processes.map(_read, [client] * SLOTS, [topic] * SLOTS, parts), strict=True)
     print(json.dumps({"records": sum(counts), "seconds": max(ended) - min(begun)}))
 
