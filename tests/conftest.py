@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -109,6 +112,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in WHOLE_RUNS):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """What imports and collection have left, most of a million objects, is never looked through for garbage: each run
+    within this process would do so as it starts, for half a second."""
+    gc.collect()
+    gc.freeze()
+    if (runner := sys.modules.get("weir.pipelines.spark.runner")) is not None:
+        setattr(runner, "short_collections", nullcontext)  # noqa: B010  # it unfreezes them in the end
 
 
 @pytest.fixture(scope="session", autouse=True)
