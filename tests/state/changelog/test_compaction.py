@@ -177,6 +177,10 @@ def _dying(driver: Committer) -> Committer:
     return driver
 
 
+REST_S = 0.02
+"""Between commits: each makes the following ones, and the compactions, longer."""
+
+
 @pytest.mark.faults
 def test_commits_go_on_beside_compactions_at_their_steps(tmp_path):
     twins, failed, done = Twins(tmp_path, step=SEGMENT_EPOCHS // 5), [], threading.Event()
@@ -185,7 +189,7 @@ def test_commits_go_on_beside_compactions_at_their_steps(tmp_path):
 
     def commits() -> None:
         try:
-            while not done.is_set():
+            while not done.wait(REST_S):
                 twins.commit()
         except BaseException as error:
             failed.append(error)
