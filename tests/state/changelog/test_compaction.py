@@ -212,7 +212,7 @@ def test_commits_go_on_beside_compactions_at_their_steps(tmp_path):
         done.set()
         thread.join()
     assert not failed
-    assert every_step == set(STEPS) - {"horizon raised"}, "each, but for the one that deletions need which are dropped"
+    assert every_step >= set(STEPS) - {"horizon raised"}, "that one only if a deletion is dropped"
     commits_made = twins.epoch // twins.step  # each left a file at least
     assert file_actions(DeltaTable(twins.app / CHANGES.name)).height < commits_made
     twins.check()
