@@ -34,13 +34,26 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def summary(broker: str, place: Settings, spark) -> RunSummary:
+def ran(broker: str, place: Settings, spark) -> tuple[RunSummary, int]:
+    """A run, and how many jobs of Spark it took."""
     producer = Producer({"bootstrap.servers": broker})
     KafkaAdmin(broker).create_topic(TOPIC, PARTITIONS)
     for partition, key, value, timestamp_ms in records():
         producer.produce(TOPIC, value, key, partition=partition, timestamp=timestamp_ms)
     producer.flush()
-    return run("tests.integration.windows:app", place, bootstrap_servers=broker, until_caught_up=True, spark=spark)
+    before = jobs_of(spark)
+    summary = run("tests.integration.windows:app", place, bootstrap_servers=broker, until_caught_up=True, spark=spark)
+    return summary, jobs_of(spark) - before
+
+
+def jobs_of(spark) -> int:
+    """How many it has had so far."""
+    return spark._jsc.sc().dagScheduler().numTotalJobs()
+
+
+@pytest.fixture(scope="module")
+def summary(ran: tuple[RunSummary, int]) -> RunSummary:
+    return ran[0]
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +85,11 @@ def test_rows_equal_those_of_the_test_driver(summary, place, expected, table):
     found = pl.read_delta(str(place.warehouse / "windows" / table)).drop("_epoch", "_seq")
     assert Counter(map(shown, found.to_dicts())) == expected[table]
     assert found.height > 10
+
+
+def test_epochs_and_commits_take_no_jobs_of_spark_but_one_for_each_slot(ran, place):
+    summary, jobs = ran
+    assert jobs == place.slots < summary.epoch
 
 
 def mixed_rows() -> dict[str, Counter[str]]:

@@ -54,6 +54,15 @@ def test_each_slot_has_one_worker_that_answers_everything(pool):
     assert found[0][0] != found[1][0]
 
 
+def test_a_hundred_rounds_take_no_job_of_spark(pool, spark):
+    jobs = spark._jsc.sc().dagScheduler().numTotalJobs
+    before = jobs()
+    for _ in range(100):
+        for answer in [pool.ask(slot, slot_work.pids, [None]) for slot in (0, 1)]:
+            answer.result(60)
+    assert jobs() == before
+
+
 def test_slots_work_at_the_same_time_and_each_does_one_thing_after_another(pool):
     first, second, other = (
         pool.ask(0, slot_work.seconds_slept, [0.3]),
