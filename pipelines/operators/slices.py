@@ -136,7 +136,7 @@ class Slices:
     def united(self, rows: pl.DataFrame) -> pl.DataFrame:
         """One of the ``rows`` of states, each of a slice, for each key and slice."""
         keys, ids = self._numbered(rows)
-        numbers = self.numbers(rows.get_column("window_start").cast(pl.Int64).to_numpy())
+        numbers = self.numbers(rows.get_column("window_start").dt.timestamp("ms").to_numpy())
         base = int(numbers.min())
         codes, states = self._merged((numbers - base) * keys.height + ids, picked(rows, [*self.fold.state, "_ts"]))
         numbers, ids = np.divmod(codes, keys.height)
@@ -151,8 +151,8 @@ class Slices:
         """The windows from ``first`` to before ``until`` that ``rows`` of states are of, by start, then key."""
         if rows.is_empty():
             return rows
-        starts = rows.get_column("window_start").cast(pl.Int64).to_numpy()
-        is_whole = rows.get_column("window_end").cast(pl.Int64).to_numpy() - starts == self.windows.size_ms
+        starts = rows.get_column("window_start").dt.timestamp("ms").to_numpy()
+        is_whole = rows.get_column("window_end").dt.timestamp("ms").to_numpy() - starts == self.windows.size_ms
         keys, ids = self._numbered(rows)
         states = picked(rows, [*self.fold.state, "_ts"])
         found: list[tuple[np.ndarray, np.ndarray, pl.DataFrame]] = []

@@ -282,6 +282,14 @@ def counting():
         .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()).with_name("final"))
         .to_delta("final")
     )
+    hopping = TimeWindows.of_size_and_grace(timedelta(minutes=1), timedelta(0)).advance_by(timedelta(seconds=20))
+    (
+        visits.group_by_key()
+        .windowed_by(hopping)
+        .count("by_hop")
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()).with_name("hops"))
+        .to_delta("hops")
+    )
     return Application("counting", builder)
 
 
@@ -318,6 +326,19 @@ def test_a_buffer_that_weir_does_not_keep_is_written_from_the_open_windows(count
     assert record[0] == b"ann" + opened.to_bytes(8, "big")
     assert record[1][:8] == opened.to_bytes(8, "big"), "the time of the newest click"
     assert (record[1][-16:-8], record[1][-8:]) == ((1).to_bytes(8, "big"), (opened + 60_000).to_bytes(8, "big"))
+
+
+def test_windows_that_weir_keeps_by_slices_are_written_as_windows(counted):
+    """The newest click is in three open ones; those of all others have closed."""
+    topics = {topic.topic: topic.records[0].rows() for topic in counted.plan().topics if 0 in topic.records}
+    starts = [START_MS + seconds * 1000 for seconds in (20, 40, 60)]
+    held = sorted(topics["back-hops-store-changelog"])
+    assert [record[0] for record in held] == [b"ann" + start.to_bytes(8, "big") for start in starts]
+    assert [record[1][-16:-8] for record in held] == [(1).to_bytes(8, "big")] * 3
+    assert [record[1][-8:] for record in held] == [(start + 60_000).to_bytes(8, "big") for start in starts]
+    kept = sorted(topics["back-by_hop-changelog"])
+    assert [record[0][:11] for record in kept] == [b"ann" + start.to_bytes(8, "big") for start in starts]
+    assert [record[1][-8:] for record in kept] == [(1).to_bytes(8, "big")] * 3
 
 
 def test_rows_on_their_way_are_refused_with_the_way_out(counted):
