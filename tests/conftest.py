@@ -116,9 +116,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What imports and collection have left, most of a million objects, is never looked through for garbage: each run
-    within this process would do so as it starts, for half a second."""
+    within this process would do so as it starts, for half a second. What tests make is looked through seldom, as in
+    workers."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
     if (runner := sys.modules.get("weir.pipelines.spark.runner")) is not None:
         setattr(runner, "short_collections", nullcontext)  # noqa: B010  # it unfreezes them in the end
 
