@@ -424,7 +424,7 @@ class Restores:
         return replace(
             request,
             takes_standby=takes_standby,
-            left=task.left if standing is not None and standing.is_left else None,
+            left=None if standing is None else standing.left,
             before=self._coordinator.continues if is_of_before else None,
             is_short=takes_standby or not task.has_stores,
         )

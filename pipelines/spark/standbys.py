@@ -116,7 +116,7 @@ class Standbys:
             at_s=at_s,
             logged=task.logged,
             anew=standing is None or standing.is_left,
-            left=task.left,
+            left=task.left if standing is None or standing.left is None else standing.left,
             distrusts=task.distrusts,
         )
 

@@ -55,8 +55,13 @@ class Standing:
     """When its commit was the newest one, by the monotonic clock."""
     logged: int = 0
     """How many rows its task had written to its changelogs by then."""
-    is_left: bool = False
-    """Whether it is an instance still, which the task has left there: it becomes a standby as it first follows."""
+    left: Left | None = None
+    """The instance that it is still, which the task has left there: it becomes a standby as it first follows."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it is an instance still."""
+        return self.left is not None
 
 
 @dataclass
@@ -344,7 +349,7 @@ class Task:
         self.to(TaskState.PAUSED if self.is_paused else TaskState.RUNNING, f"restored from its {source}")
         self.restored_on = executor
         if self.left is not None and self.left.state == self.committed:
-            left = Standing(state=self.committed, at_s=time.monotonic(), logged=self.logged, is_left=True)
+            left = Standing(state=self.committed, at_s=time.monotonic(), logged=self.logged, left=self.left)
             self.standbys.setdefault(self.left_on, left)
         self.standbys.pop(executor, None)
         self.standbys_before = frozenset()  # they are of its instance of before

@@ -214,3 +214,17 @@ def test_a_task_leaves_its_stores_behind_once_they_are_committed_and_without_sto
         task = Task.of(TASK, (), commit, stores)
         task.leave("1")
         assert task.left == left
+
+
+def test_a_task_that_goes_back_finds_what_it_left_there_and_not_what_it_leaves_now():
+    store = StoreSpec(name="totals", key=pl.Schema({"key": pl.String}), value=pl.Schema({"total": pl.Int64}))
+    task = Task.of(TASK, (), TaskCommit(state=StateId(1, 7), instance="first"), [store])
+    task.opened()
+    for instance, here, there in (("second", "1", "2"), ("third", "2", "1")):
+        task.leave(here)
+        left = {executor: standing.left.instance for executor, standing in task.standbys.items()}
+        assert left == ({"1": "first"} if here == "2" else {})
+        task.lost("a test")
+        task.restoring()
+        task.restored(instance, there, source="snapshot", from_snapshot=True, is_snapshot_gone=False)
+    assert {executor: standing.left.instance for executor, standing in task.standbys.items()} == {"2": "second"}
