@@ -50,7 +50,14 @@ def add_global_join(
     columns = dict(key) if isinstance(key, Mapping) else {}
     selector, selected, _ = selected_key(name, stream, [] if columns else [key], columns)
     asked = RecordType(key=selected, value=stream.record.value)
-    check_keys(name, asked, table.record, stream, table)
+    check_keys(
+        name,
+        asked,
+        table.record,
+        stream,
+        table,
+        "give key= columns of the same types in the same order as the table's key",
+    )
     joiner, record = joiner_of(graph, name, stream, table, function, has_own_key=True)
     return graph.add(
         GlobalJoinNode(

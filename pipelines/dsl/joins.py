@@ -47,6 +47,7 @@ JoinStores = str | Materialized | tuple[str | Materialized, str | Materialized]
 may have options."""
 
 _SIDES = "the sides of a join"
+SELECT_KEY = "give both sides key columns of the same types in the same order, with select_key(...)"
 
 
 def add_stream_table_join(
@@ -302,13 +303,14 @@ def joiner_of(
     return joiner, record
 
 
-def check_keys(name: str, left: RecordType, right: RecordType, left_node: Node, right_node: Node) -> None:
+def check_keys(
+    name: str, left: RecordType, right: RecordType, left_node: Node, right_node: Node, way_out: str = SELECT_KEY
+) -> None:
     """Raises ``TopologyError`` unless both sides' key columns have the same types in the same order; the nodes are the
-    sides that it names."""
+    sides that it names, and ``way_out`` says what to do."""
     if list(left.key_columns.values()) != list(right.key_columns.values()):
         raise TopologyError(
-            f"{name} joins the key {_key(left)} with the key {_key(right)}; give both sides key "
-            "columns of the same types in the same order, with select_key(...)",
+            f"{name} joins the key {_key(left)} with the key {_key(right)}; {way_out}",
             places=places_of(left_node, right_node),
         )
 

@@ -81,10 +81,22 @@ def discard(settings: Settings, application: str, backfill: str) -> None:
 
     Raises:
         UnknownBackfillError: No backfill has that id.
-        OperationError: It is running.
+        OperationError: It is running, or swapped in.
     """
-    shadow = Shadow.of(folder_at(settings.warehouse), settings.state_dir, require(settings, application), backfill)
-    if shadow.backfill.id != backfill:  # a path that leads elsewhere
+    warehouse = folder_at(settings.warehouse)
+    shadow = Shadow.of(warehouse, settings.state_dir, require(settings, application), backfill)
+    try:
+        found = shadow.backfill
+    except UnknownBackfillError:
+        newest = newest_commit(warehouse, application)
+        for note in newest.swapped if newest else ():
+            if note.backfill == backfill:
+                raise OperationError(
+                    f"backfill {backfill} of {application} was swapped in by the commit of epoch {note.epoch}; "
+                    "nothing of it is left to discard"
+                ) from None
+        raise
+    if found.id != backfill:  # a path that leads elsewhere
         raise UnknownBackfillError(application, backfill, "does not exist, or was discarded")
     database = ControlDatabase(settings.control_database_url)
     if database.is_running(shadow.lease_name):

@@ -93,6 +93,7 @@ class _ExtremeBy(Aggregate):
         return _chosen(name, value, dtype, decides, greatest=self._greatest)
 
 
+@dataclass(frozen=True, eq=False)
 class MinBy(_ExtremeBy):
     """The value of the record with the least ``by``, a column or an expression; of equal ones, the first to arrive.
 
@@ -117,6 +118,7 @@ class MinBy(_ExtremeBy):
     _greatest = False
 
 
+@dataclass(frozen=True, eq=False)
 class MaxBy(_ExtremeBy):
     """The value of the record with the greatest ``by``; else as ``MinBy``, which has an example."""
 

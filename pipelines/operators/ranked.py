@@ -77,6 +77,7 @@ class _Ranked(Aggregate):
         )
 
 
+@dataclass(frozen=True, eq=False)
 class TopK(_Ranked):
     """The ``k`` greatest values as a list, the greatest first, or the values of the records with the greatest ``by``.
 
@@ -102,6 +103,7 @@ class TopK(_Ranked):
     _greatest = True
 
 
+@dataclass(frozen=True, eq=False)
 class BottomK(_Ranked):
     """The ``k`` least values as a list, the least first; else as ``TopK``, which has an example."""
 

@@ -158,6 +158,7 @@ def test_a_large_change_is_discarded_or_swapped_in_all_the_same(fixed):
     refused(fixed.weir(swap.replace("--yes", "--max-change 0.1")), "was not swapped in")
     succeeded(fixed.weir(swap.replace("--yes", "--max-change 1")))
     assert_holds(fixed, 1)
+    refused(fixed.weir(f"backfill discard clicks {swap.split()[3]}"), "was swapped in by the commit of epoch")
     found = refused(fixed.weir(f"backfill run clicks {THIRD} --swap"), "was not swapped in")
     (swap,) = (each for each in found.commands if each.startswith("backfill swap"))
     succeeded(fixed.take(swap, found))

@@ -91,6 +91,11 @@ def with_clicks(describe):
     return describe(clicks())
 
 
+def joined_with_users(key):
+    builder = StreamsBuilder()
+    return clicks(builder).join(builder.global_table("users", **TABLE), key=key)
+
+
 def by_key(**aggregates):
     return clicks().group_by_key().agg("s", **aggregates)
 
@@ -167,6 +172,10 @@ def built():
         (
             lambda: with_clicks(lambda s: s.join(s.group_by_key().windowed_by(WINDOWS).count("s"))),
             r"joins the key \(user: String\) with the key \(user: String, window_start",
+        ),
+        (
+            lambda: joined_with_users("ms"),
+            r"joins the key \(ms: Int64\) with the key \(user: String\); give key= columns of the same types",
         ),
         (
             lambda: with_clicks(lambda s: s.join(s.filter(col("ms") > 0), windows=CLOSE, store=("a", "b", "c"))),

@@ -181,3 +181,11 @@ def test_cogrouped_streams_have_what_decides_beside_what_is_chosen():
         assert driver.get_key_value_store("s").get("ann") == dict(
             n=2, slowest="a", pages=["a", "c"], seen="b", first="d", top=["d", "b"], took=37
         )
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"), [(TopK, "k"), (BottomK, "k"), (MinBy, "by"), (MaxBy, "by"), (ValueCounts, "limit")]
+)
+def test_an_argument_that_is_missing_is_said_with_the_name_of_the_aggregate(make, argument):
+    with pytest.raises(TypeError, match=f"^{make.__name__}.*missing 1 required positional argument: '{argument}'"):
+        make("amount")
