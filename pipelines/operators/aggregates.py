@@ -40,10 +40,10 @@ class Accumulator:
     output: pl.DataType
     finish: pl.Expr
     """The finished value from the state columns."""
+    is_ordered: bool
+    """Whether the finished value depends on the order of records and of the states that are merged."""
     pack: Callable[[pl.Series], pl.Series] | None = None
     """Makes the state column of the column that ``partial`` gives, where no expression can."""
-    is_ordered: bool = False
-    """Whether the finished value depends on the order of records and of the states that are merged."""
 
     @cached_property
     def is_finished(self) -> bool:
@@ -104,6 +104,7 @@ class Count:
             lift=[pl.lit(1, dtype=pl.Int64).alias(name)],
             scan=[pl.col(name).cum_sum()],
             merge=[_plus(name)],
+            is_ordered=False,
         )
 
 
@@ -134,6 +135,7 @@ class Sum(Aggregate):
             lift=[value.fill_null(0).alias(name)],
             scan=[pl.col(name).cum_sum()],
             merge=[_plus(name)],
+            is_ordered=False,
         )
 
 
@@ -163,6 +165,7 @@ class Mean(Aggregate):
             lift=[value.fill_null(0).alias(sums), value.is_not_null().cast(pl.Int64).alias(counts)],
             scan=[pl.col(sums).cum_sum(), pl.col(counts).cum_sum()],
             merge=[_plus(sums), _plus(counts)],
+            is_ordered=False,
         )
 
 
@@ -187,6 +190,7 @@ class Min(Aggregate):
             value.min(),
             pl.col(name).cum_min().forward_fill(),
             pl.min_horizontal(name, name + STORED),
+            is_ordered=False,
         )
 
 
@@ -202,6 +206,7 @@ class Max(Aggregate):
             value.max(),
             pl.col(name).cum_max().forward_fill(),
             pl.max_horizontal(name, name + STORED),
+            is_ordered=False,
         )
 
 
@@ -224,7 +229,7 @@ def kept_value(
     scan: pl.Expr,
     merge: pl.Expr,
     *,
-    is_ordered: bool = False,
+    is_ordered: bool,
 ) -> Accumulator:
     """The accumulator whose state is one value of type ``dtype``, null where there is none yet."""
     return Accumulator(

@@ -22,6 +22,7 @@ _LAST = Accumulator(
     merge=[pl.col(HEADERS)],
     output=HEADERS_TYPE,
     finish=pl.col(HEADERS),
+    is_ordered=True,
 )
 """The newest record's, whatever was stored."""
 

@@ -121,6 +121,7 @@ def _of_sketches(
         scan=[pl.col(name).map_batches(scan, return_dtype=binary)],
         merge=[pl.struct(name, name + STORED).map_batches(merged, return_dtype=binary).alias(name)],
         finish=pl.col(name).map_batches(finished, return_dtype=output),
+        is_ordered=False,
     )
 
 

@@ -68,4 +68,5 @@ class ValueCounts(Aggregate):
             lift=[pl.when(value.is_null()).then(pl.lit([], dtype=_KEPT)).otherwise(pl.concat_list(one)).alias(name)],
             scan=[pl.col(name).map_batches(scan, return_dtype=_KEPT)],
             merge=[pl.struct(name, name + STORED).map_batches(merged, return_dtype=_KEPT).alias(name)],
+            is_ordered=False,
         )

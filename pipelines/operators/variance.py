@@ -78,6 +78,7 @@ class Variance(Aggregate):
                     squares + STORED,
                 ).alias(squares),
             ],
+            is_ordered=False,
         )
 
 
