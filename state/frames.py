@@ -113,3 +113,9 @@ def running_max(times: np.ndarray, at_least: int | None) -> np.ndarray:
     """The greatest of ``times`` up to each, and ``at_least``, if not None."""
     greatest: np.ndarray = np.maximum.accumulate(times)
     return greatest if at_least is None else np.maximum(greatest, at_least)
+
+
+def copies(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of rows that stand ``counts`` times each, one after another: the row of each copy, and its number among them."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -19,7 +19,7 @@ from weir.pipelines.operators.fold import ColumnFold
 from weir.pipelines.operators.numbering import numbers_of
 from weir.pipelines.operators.windows import TimeWindows
 from weir.pipelines.serdes.shapes import TIME
-from weir.state.frames import in_order, picked, where, with_series
+from weir.state.frames import copies, in_order, picked, where, with_series
 from weir.state.types import StoreSpec
 
 SLICE = "_slice"
@@ -124,8 +124,7 @@ class Slices:
         numbers, behind = self.parts(groups)
         firsts = np.maximum(self.first_windows(numbers), opened) + behind
         counts = np.maximum(np.minimum(self.last_windows(numbers), until - 1) - firsts + 1, 0)
-        repeats = np.repeat(np.arange(groups.height), counts)
-        places = np.arange(len(repeats)) - np.repeat(np.cumsum(counts) - counts, counts)
+        repeats, places = copies(counts)
         starts = (firsts[repeats] + places) * self.windows.advance_ms
         return self._rows(groups[repeats], starts, starts + self.windows.size_ms)
 

@@ -15,7 +15,7 @@ import polars as pl
 from weir.pipelines.arguments import duration_text, not_negative_ms, positive_ms, to_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.shapes import LAST_TIME_MS, TIME
-from weir.state.frames import parted, with_series
+from weir.state.frames import copies, parted, with_series
 
 WINDOW_COLUMNS = {"window_start": TIME, "window_end": TIME}
 NO_END_MS = LAST_TIME_MS
@@ -118,8 +118,7 @@ class TimeWindows:
         if self.advance_ms != self.size_ms:
             first = np.maximum((times - self.size_ms) // self.advance_ms * self.advance_ms + self.advance_ms, 0)
             counts = (starts - first) // self.advance_ms + 1
-            repeats = np.repeat(np.arange(rows.height), counts)
-            places = np.arange(len(repeats)) - np.repeat(np.cumsum(counts) - counts, counts)
+            repeats, places = copies(counts)
             rows, oldest_open, starts = rows[repeats], oldest_open[repeats], first[repeats] + places * self.advance_ms
         bounds = {"window_start": starts, "window_end": starts + self.size_ms}
         rows = with_series(rows, *(pl.Series(name, times).cast(TIME) for name, times in bounds.items()))

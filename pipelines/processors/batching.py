@@ -19,7 +19,7 @@ from weir.pipelines.operators.numbering import numbered
 from weir.pipelines.processors.processor import BatchProcessor, Punctuation
 from weir.pipelines.processors.times import as_ms
 from weir.pipelines.processors.value_sizes import value_bytes
-from weir.state.frames import flat, in_order, listed, parted, picked, with_series
+from weir.state.frames import copies, flat, in_order, listed, parted, picked, with_series
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.specs import PLACE, TIME
 from weir.state.stores.timers import NEVER_MS
@@ -227,8 +227,7 @@ class Batching(BatchProcessor[Any, Any, Any, Any]):
     def _take(self, begun: _Open) -> pl.DataFrame:
         """Take the records out of open batches, in their order: the value columns."""
         chunks = begun["_chunks"]
-        of = np.repeat(np.arange(len(chunks)), chunks)
-        places = np.arange(len(of)) - (np.cumsum(chunks) - chunks)[of]
+        of, places = copies(chunks)
         keys = with_series(in_order(begun.keys, of), pl.Series(PLACE, places))
         rows = self._chunks.get_rows(keys)
         self._chunks.delete_rows(keys)
