@@ -9,7 +9,7 @@ import os
 import pty
 import random
 import re
-import select
+import selectors
 import signal
 import sys
 import time
@@ -382,8 +382,7 @@ class Prompt:
     def until(self, wanted: str) -> None:
         """Read until it has been printed, after what was read before."""
         while (found := re.search(wanted, self.seen)) is None:
-            ready, _, _ = select.select([self.place], [], [], LIMIT_S)
-            assert ready, f"{wanted!r} is missing in {self.seen!r}"
+            assert self.has_printed(LIMIT_S), f"{wanted!r} is missing in {self.seen!r}"
             try:
                 self.seen += os.read(self.place, 65_536).decode(errors="replace")
             except OSError:
@@ -401,9 +400,14 @@ class Prompt:
     def is_printed(self, wanted: str, limit_s: float) -> bool:
         until_s = time.monotonic() + limit_s
         while wanted not in self.seen and (left_s := until_s - time.monotonic()) > 0:
-            if select.select([self.place], [], [], left_s)[0]:
+            if self.has_printed(left_s):
                 self.seen += os.read(self.place, 65_536).decode(errors="replace")
         return wanted in self.seen
+
+    def has_printed(self, limit_s: float) -> bool:
+        with selectors.DefaultSelector() as selector:  # select.select takes no descriptor above 1,023
+            selector.register(self.place, selectors.EVENT_READ)
+            return bool(selector.select(limit_s))
 
     def java(self) -> list[psutil.Process]:
         return [child for child in psutil.Process(self.pid).children() if child.name() == "java"]
