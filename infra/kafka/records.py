@@ -47,16 +47,16 @@ def send(
     admin: KafkaAdmin,
     properties: Mapping[str, str],
     topic: str,
-    records: Iterable[tuple[bytes | None, bytes | None]],
+    records: Iterable[tuple[bytes | None, bytes | None, int | None]],
     *,
     partition: int | None = None,
     timestamp_ms: int | None = None,
     headers: Sequence[tuple[str, bytes]] = (),
 ) -> int:
-    """Send keys and values, in order, and return their number once all are acknowledged.
+    """Send keys and values, each with its time in ms, in order, and return their number once all are acknowledged.
 
-    Keys are placed as Java's producers place them, unless ``partition`` or ``properties`` say otherwise. The time of
-    the records is ``timestamp_ms``, by default the present. Each has ``headers``.
+    Keys are placed as Java's producers place them, unless ``partition`` or ``properties`` say otherwise. Records
+    without a time of their own have ``timestamp_ms``, by default the present. Each has ``headers``.
 
     Raises:
         UnknownTopicError: The topic or the partition does not exist.
@@ -84,8 +84,8 @@ def send(
     options |= {"headers": list(headers)} if headers else {}
     sent = 0
     try:
-        for key, value in records:
-            _queue(producer, topic, key, value, options)
+        for key, value, time_ms in records:
+            _queue(producer, topic, key, value, options if time_ms is None else {**options, "timestamp": time_ms})
             sent += 1
             if failures:
                 break

@@ -168,6 +168,12 @@ def run(
         markup=False,
         soft_wrap=True,
     )
+    if completion.records_in == 0:
+        console.print(
+            f"there was no record to read: once it is swapped in, the outputs hold nothing for {days}",
+            markup=False,
+            soft_wrap=True,
+        )
     if shadow.backfill.global_note:
         console.print(shadow.backfill.global_note, markup=False, soft_wrap=True)
     for table, reason in shadow.backfill.left_out.items():

@@ -202,6 +202,10 @@ def produce(
         str | None,
         typer.Option("--key-field", metavar="NAME", help="Each line is a JSON object, and this field is its key."),
     ] = None,
+    time_field: Annotated[
+        str | None,
+        typer.Option("--time-field", metavar="NAME", help="Each line is a JSON object, and this field is its time."),
+    ] = None,
     partition: Annotated[
         int | None, typer.Option(min=0, help="Send all to this partition; by default, the key decides.")
     ] = None,
@@ -221,12 +225,15 @@ def produce(
     """Send the lines of standard input, or of a file, to a topic, each as a record.
 
     A line of JSON is a value without a key. Any other line is a key, a tab and a value; without a tab it is a value,
-    and without a value it deletes a table's row. With --key-field, a field of the JSON is the key. Blank lines are left
-    out. Keys are placed as Java's producers place them.
+    and without a value it deletes a table's row. With --key-field, a field of the JSON is the key, and with
+    --time-field, one is the time: an ISO time or milliseconds since 1970. Blank lines are left out. Keys are placed as
+    Java's producers place them.
     """
     from weir.infra.kafka.records import send
     from weir.pipelines.operations.records import records_of, time_ms_of
 
+    if timestamp is not None and time_field is not None:
+        raise OperationError("--timestamp is the time of all records; leave it out, or leave out --time-field")
     timestamp_ms = None if timestamp is None else time_ms_of(timestamp, "--timestamp")
     pairs = parse_assignments(headers or [], option="--header", example="source=shop")
     left_out: list[int] = []
@@ -241,7 +248,7 @@ def produce(
             admin,
             settings.kafka,
             topic,
-            records_of(lines, key_field=key_field, left_out=left_out),
+            records_of(lines, key_field=key_field, time_field=time_field, left_out=left_out),
             partition=partition,
             timestamp_ms=timestamp_ms,
             headers=[(name, value.encode()) for name, value in pairs.items()],

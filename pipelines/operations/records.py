@@ -11,52 +11,75 @@ from typing import Any
 from weir.pipelines.operations.errors import OperationError
 from weir.state.printable import is_printable
 
+Sent = tuple[bytes | None, bytes | None, int | None]
+"""Key, value and time in ms; a record without a time has the present."""
+
 
 def records_of(
-    lines: Iterable[str], *, key_field: str | None = None, left_out: list[int] | None = None
-) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """The key and the value of each line that is not blank; the numbers of blank ones are added to ``left_out``.
+    lines: Iterable[str],
+    *,
+    key_field: str | None = None,
+    time_field: str | None = None,
+    left_out: list[int] | None = None,
+) -> Iterator[Sent]:
+    """The record of each line that is not blank; the numbers of blank ones are added to ``left_out``.
 
-    With ``key_field`` a line is a JSON object, and that field is its key. Without it, a line that is JSON is a value
-    without a key; any other is ``key<TAB>value``, where an empty value is null and deletes a table's row; without a
-    tab it is a value.
+    With ``key_field`` or ``time_field`` a line is a JSON object, and these fields are its key and its time, which is an
+    ISO time or milliseconds since 1970. Without ``key_field``, a line that is JSON is a value without a key; any other
+    is ``key<TAB>value``, where an empty value is null and deletes a table's row; without a tab it is a value.
 
     Raises:
-        OperationError: With ``key_field``, a line is not a JSON object or lacks the field.
+        OperationError: A line is not a JSON object or lacks a field, or a time is none.
     """
     for number, line in enumerate(lines, start=1):
         if not (text := line.rstrip("\r\n")).strip():
             if left_out is not None:
                 left_out.append(number)
             continue
-        if key_field is not None:
-            yield _key_in(text, key_field, number), text.encode()
+        if key_field is None and time_field is None:
+            key, tab, value = text.partition("\t")
+            if not tab or _is_json(text):
+                yield None, text.encode(), None
+            else:
+                yield key.encode(), value.encode() or None, None
             continue
-        key, tab, value = text.partition("\t")
-        if not tab or _is_json(text):
-            yield None, text.encode()
-        else:
-            yield key.encode(), value.encode() or None
+        key_at, time_ms = None, None
+        if key_field is not None:
+            key_at = _key(_field(text, key_field, number, "--key-field"))
+        if time_field is not None:
+            time_ms = _time_ms(_field(text, time_field, number, "--time-field"), time_field, number)
+        yield key_at, text.encode(), time_ms
 
 
-def _key_in(text: str, key_field: str, number: int) -> bytes | None:
+def _field(text: str, name: str, number: int, option: str) -> Any:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise OperationError(
-            f"line {number} is not JSON ({error}); --key-field takes one JSON object per line"
-        ) from None
+        raise OperationError(f"line {number} is not JSON ({error}); {option} takes one JSON object per line") from None
     if not isinstance(found, dict):
-        raise OperationError(f"line {number} is not a JSON object; --key-field takes one JSON object per line")
-    if key_field not in found:
+        raise OperationError(f"line {number} is not a JSON object; {option} takes one JSON object per line")
+    if name not in found:
         raise OperationError(
-            f"line {number} has no field {key_field!r}; it has {', '.join(found) or 'none'}: correct --key-field or "
-            "the line"
+            f"line {number} has no field {name!r}; it has {', '.join(found) or 'none'}: correct {option} or the line"
         )
-    key = found[key_field]
-    if key is None:
+    return found[name]
+
+
+def _key(found: Any) -> bytes | None:
+    if found is None:
         return None
-    return (key if isinstance(key, str) else json.dumps(key, separators=(",", ":"), ensure_ascii=False)).encode()
+    return (found if isinstance(found, str) else json.dumps(found, separators=(",", ":"), ensure_ascii=False)).encode()
+
+
+def _time_ms(found: Any, name: str, number: int) -> int:
+    if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
+        return found
+    if isinstance(found, str):
+        return time_ms_of(found, f"line {number}: the time {name}")
+    raise OperationError(
+        f"line {number}: the time {name} cannot be {json.dumps(found)}; write a time such as 2024-01-31T12:00:00Z, or "
+        "milliseconds since 1970"
+    )
 
 
 def _is_json(text: str) -> bool:

@@ -38,16 +38,18 @@ def records(weir, *arguments):
 @pytest.mark.broker
 def test_what_is_produced_is_consumed_with_its_key_time_and_partition(weir, topic, tmp_path):
     name = topic(3)
-    lines = [f'{{"customer": "c{each}", "amount": {each}}}' for each in range(40)]
+    lines = [f'{{"customer": "c{each}", "at": "2024-01-31T00:00:{each:02}Z"}}' for each in range(40)]
     (tmp_path / "orders.jsonl").write_text("\n".join(lines) + "\n")
-    sent = weir("produce", name, "--file", "orders.jsonl", "--key-field", "customer", "--timestamp", "2024-01-31")
+    sent = weir("produce", name, "--file", "orders.jsonl", "--key-field", "customer", "--time-field", "at")
     assert sent.exit_code == 0, sent.output
     assert f"40 records sent to the topic '{name}' at " in flat(sent.stdout)
     found = records(weir, name)
     assert sorted((each["key"], each["value"]) for each in found) == sorted(
         (f"c{number}", line) for number, line in enumerate(lines)
     )
-    assert {each["time"] for each in found} == {"2024-01-31T00:00:00.000Z"}
+    assert {each["key"]: each["time"] for each in found} == {
+        f"c{each}": f"2024-01-31T00:00:{each:02}.000Z" for each in range(40)
+    }
     assert all(each["partition"] == (int(murmur2([each["key"].encode()])[0]) & 0x7FFFFFFF) % 3 for each in found)
     for partition in range(3):
         offsets = [each["offset"] for each in found if each["partition"] == partition]

@@ -165,6 +165,13 @@ def test_a_large_change_is_discarded_or_swapped_in_all_the_same(fixed):
     assert_holds(fixed, 1, 2)
 
 
+def test_a_backfill_that_found_no_record_says_so(fixed):
+    made = succeeded(fixed.weir("backfill run clicks 1971-01-01"))
+    assert "0 records" in made.text
+    assert "there was no record to read: once it is swapped in, the outputs hold nothing for 1971-01-01" in made.text
+    assert "no record to read" not in succeeded(fixed.weir(f"backfill run clicks {SECOND}")).text
+
+
 def test_an_unknown_backfill_is_found_in_the_list(fixed):
     made = succeeded(fixed.weir(f"backfill run clicks {SECOND}"))
     (swap,) = made.commands

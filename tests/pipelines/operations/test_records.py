@@ -24,12 +24,12 @@ from weir.pipelines.operations.records import iso_time, plain, records_of, shown
     ],
 )
 def test_a_line_is_a_record(line, record):
-    assert list(records_of([line])) == [record]
+    assert list(records_of([line])) == [(*record, None)]
 
 
 def test_blank_lines_are_no_records_and_are_told():
     left_out: list[int] = []
-    assert list(records_of(["\n", "a\tb\n", "  \n", "", "\t\n"], left_out=left_out)) == [(b"a", b"b")]
+    assert list(records_of(["\n", "a\tb\n", "  \n", "", "\t\n"], left_out=left_out)) == [(b"a", b"b", None)]
     assert left_out == [1, 3, 4, 5]
 
 
@@ -44,7 +44,7 @@ def test_blank_lines_are_no_records_and_are_told():
     ],
 )
 def test_a_field_is_the_key_and_the_line_stays_the_value(line, key):
-    assert list(records_of([line + "\n"], key_field="k")) == [(key, line.encode())]
+    assert list(records_of([line + "\n"], key_field="k")) == [(key, line.encode(), None)]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,28 @@ def test_a_field_is_the_key_and_the_line_stays_the_value(line, key):
 def test_a_line_without_the_field_is_named(line, message):
     with pytest.raises(OperationError, match=message):
         list(records_of(['{"k": 1}', line], key_field="k"))
+
+
+@pytest.mark.parametrize(
+    ("time", "time_ms"),
+    [("0", 0), ("1706702400123", 1_706_702_400_123), ('"2024-01-31T12:00:00Z"', 1_706_702_400_000)],
+)
+def test_a_field_is_the_time_of_its_record(time, time_ms):
+    line = f'{{"k": "ann", "at": {time}}}'
+    assert list(records_of([line], time_field="at")) == [(None, line.encode(), time_ms)]
+    assert list(records_of([line], key_field="k", time_field="at")) == [(b"ann", line.encode(), time_ms)]
+
+
+@pytest.mark.parametrize("time", ["null", "true", "-1", "1.5", "[]", '"noon"'])
+def test_a_field_that_is_no_time_is_named_with_its_line(time):
+    with pytest.raises(OperationError, match=r"line 2: the time at cannot be .*; write a time such as 2024-01-31T12"):
+        list(records_of(['{"at": 1}', f'{{"at": {time}}}'], time_field="at"))
+
+
+@pytest.mark.parametrize("line", ["nope", "[1]", '{"a": 1}'])
+def test_a_line_without_its_time_is_named(line):
+    with pytest.raises(OperationError, match=r"line 1 .*--time-field"):
+        list(records_of([line], time_field="at"))
 
 
 @pytest.mark.parametrize(
