@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from weir.pipelines.operators.closing import advance, follow, note, now
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import Fold
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
-from weir.state.frames import picked
+from weir.state.frames import in_order, picked
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
@@ -111,13 +112,15 @@ def fold_into(store: TypedStore, fold: Fold, rows: pl.DataFrame, every_update: b
     """Fold ``rows`` (at least one) into the store and return the updates with finished values."""
     by = list(store.spec.key)
     groups = fold.group(rows, by)
-    keys = store.encode(picked(groups, by))
-    stored = store.fetch(keys)
+    keys, order = store.encode_sorted(picked(groups, by))
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    stored = in_order(store.fetch(keys), place)
     if every_update:
         updates, states = fold.running(groups, stored, rows, by)
     else:
         updates = states = fold.merge(groups, stored, rows)
-    write_states(store, fold, keys, states)
+    write_states(store, fold, keys, in_order(picked(states, (*fold.state, "_ts", "_deleted")), order))
     return fold.finish(updates)
 
 

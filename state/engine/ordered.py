@@ -62,7 +62,9 @@ class OrderedRows(Generic[V]):
         """All rows in key order. Do not change the result; it is valid until the next write."""
         if not self._is_in_order:
             order = self._sorted()
-            self.rows, self._is_in_order = dict(zip(order, map(self.rows.__getitem__, order), strict=True)), True
+            if order != list(self.rows):
+                self.rows = dict(zip(order, map(self.rows.__getitem__, order), strict=True))
+            self._is_in_order = True
         return self.rows
 
     def _sorted(self) -> list[bytes]:

@@ -92,7 +92,8 @@ class EpochSession:
     def approximate_num_uncommitted_bytes(self) -> int:
         """Bytes of the keys and values that the epoch has written so far and not deleted again (KIP-892)."""
         return sum(
-            len(key) + len(value or b"") for written in self._written.values() for key, value in written.rows.items()
+            sum(map(len, written.rows)) + sum(map(len, filter(None, written.rows.values())))
+            for written in self._written.values()
         )
 
     def savepoint(self) -> Savepoint:

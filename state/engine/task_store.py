@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
 
 import lmdb
@@ -566,11 +565,10 @@ class TaskStore:
 
 def _write_rows(txn: lmdb.Transaction[bytes], database: lmdb._Database, written: Mapping[bytes, bytes | None]) -> int:
     """Put and delete; returns the total size of keys and values in bytes."""
-    puts = [(key, value) for key, value in written.items() if value is not None]
+    gone = [key for key, value in written.items() if value is None]
+    puts = [(key, value) for key, value in written.items() if value is not None] if gone else written.items()
     with txn.cursor(database) as cursor:
         cursor.putmulti(puts)
-    if len(puts) < len(written):
-        for key, value in written.items():
-            if value is None:
-                txn.delete(key, db=database)
-    return sum(map(len, written)) + sum(map(len, map(itemgetter(1), puts)))
+    for key in gone:
+        txn.delete(key, db=database)
+    return sum(map(len, written)) + sum(map(len, filter(None, written.values())))

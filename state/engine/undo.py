@@ -30,15 +30,9 @@ def keep_images(
     before: Sequence[bytes | None],
 ) -> None:
     """Record what ``keys`` held before; an existing entry is older, so it stays."""
-    prefix = undo_prefix(store_id)
+    images = [ABSENT if image is None else PRESENT + image for image in before]
     with txn.cursor(undo_db) as cursor:
-        cursor.putmulti(
-            [
-                (prefix + key, ABSENT if image is None else PRESENT + image)
-                for key, image in zip(keys, before, strict=True)
-            ],
-            overwrite=False,
-        )
+        cursor.putmulti(zip(map(undo_prefix(store_id).__add__, keys), images, strict=True), overwrite=False)
 
 
 def put_images_back(

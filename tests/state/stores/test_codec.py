@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.state.stores.frames import TIME, TIMES, frames
 from weir.state.errors import RowFormatError
+from weir.state.stores import codec as codec_module
 from weir.state.stores.codec import AFTER_FLAGS, FEW, KeyCodec, RowCodec
 from weir.state.types import StoreKind
 
@@ -38,6 +39,18 @@ def test_keys_decode_and_sort_as_their_columns(frame):
     assert codec.decode(keys).equals(frame)
     by_columns = sorted(zip(map(in_order, frame.rows()), keys, strict=True), key=lambda pair: pair[0])
     assert [key for _, key in by_columns] == sorted(keys)
+
+
+@pytest.mark.parametrize("one_by_one", [0, codec_module.SORTED_ONE_BY_ONE])
+@settings(max_examples=examples(60))
+@given(frames())
+def test_keys_are_encoded_in_their_order_with_the_row_of_each(one_by_one, frame):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec_module, "SORTED_ONE_BY_ONE", one_by_one)
+        keys, rows = KeyCodec(frame.schema).encode_sorted(frame)
+    encoded = KeyCodec(frame.schema).encode(frame)
+    assert keys == sorted(encoded) == [encoded[row] for row in rows]
+    assert sorted(rows) == list(range(frame.height))
 
 
 @settings(max_examples=examples(60))
