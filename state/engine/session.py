@@ -6,9 +6,10 @@ Nothing here writes to a store; ``TaskStore.apply`` does, once the epoch's files
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from weir.state.engine.contract import StateView
+from weir.state.engine.images import Images
 from weir.state.engine.ordered import OrderedRows
 from weir.state.engine.ranges import Row
 from weir.state.engine.views import overlaid
@@ -29,15 +30,15 @@ class EpochSession:
         """The state id of the snapshot."""
         self._snapshot: StateView | None = snapshot
         self._end = end
-        self._read: dict[str, dict[bytes, bytes | None]] = defaultdict(dict)
+        self._read: dict[str, Images] = defaultdict(Images)
         self._written: dict[str, OrderedRows[bytes | None]] = {}
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        before = self._before(store, keys)
+        before = self.before_images(store, keys)
         if store in self._written:
             written = self._written[store].rows
-            return [written[key] if key in written else before[key] for key in keys]
-        return list(map(before.__getitem__, keys))
+            return [written.get(key, image) for key, image in zip(keys, before, strict=True)]
+        return before
 
     def scan(
         self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
@@ -59,18 +60,18 @@ class EpochSession:
         if store not in self._written:
             return rows
         written = self._written[store].rows
-        before = self._before(store, written)
-        return rows + list(map(before.__getitem__, written)).count(None) - list(written.values()).count(None)
+        return rows + self.before_images(store, list(written)).count(None) - list(written.values()).count(None)
 
     def put_many(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         self._of(store).put_many(keys, values)
 
     def delete_many(self, store: str, keys: Sequence[bytes]) -> None:
-        before, written = self._before(store, keys), self._of(store)
-        for key in keys:
-            if before[key] is None:
+        before, written, gone = self.before_images(store, keys), self._of(store), []
+        for key, image in zip(keys, before, strict=True):
+            if image is None:
                 written.remove(key)
-        gone = [key for key in keys if before[key] is not None]
+            else:
+                gone.append(key)
         written.put_many(gone, [None] * len(gone))
 
     def changes(self, store: str) -> dict[bytes, bytes | None]:
@@ -83,7 +84,7 @@ class EpochSession:
 
     def before_images(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values in the snapshot, aligned with ``keys``."""
-        return list(map(self._before(store, keys).__getitem__, keys))
+        return self._read[store].of(keys, lambda missing: self._open().get_many(store, missing))
 
     def num_changed_keys(self) -> int:
         """How many keys the epoch has written or deleted so far."""
@@ -116,16 +117,8 @@ class EpochSession:
             self._written[store] = OrderedRows()
         return self._written[store]
 
-    def _before(self, store: str, keys: Collection[bytes]) -> dict[bytes, bytes | None]:
-        """Everything read from the store so far, including ``keys``."""
-        read = self._read[store]
-        missing = sorted([key for key in keys if key not in read] if read else keys)  # fast for keys in order
-        if missing:
-            read.update(zip(missing, self._open().get_many(store, missing), strict=True))
-        return read
-
     def _scan_snapshot(self, store: str, lower: bytes, upper: bytes | None, reverse: bool) -> Iterator[Row]:
-        read = self._read[store]
+        read = self._read[store].rows
         for key, value in self._open().scan(store, lower, upper, reverse=reverse):
             read[key] = value
             yield key, value

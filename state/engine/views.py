@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import lmdb
@@ -47,10 +48,7 @@ class NewestView:
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         with self._txn.cursor(self._database(store)) as cursor:
-            found = cursor.getmulti(keys)
-        if len(found) == len(keys):
-            return [value for _, value in found]
-        return list(map(dict(found).get, keys))
+            return list(map(cursor.get, keys, repeat(None)))
 
     def scan(
         self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False

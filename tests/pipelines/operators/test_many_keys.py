@@ -1,4 +1,4 @@
-"""Epochs of more keys than are sorted one by one, in no order: the updates, the store and its changelog beside a model."""
+"""Epochs of more keys than are sorted one by one, in no order: their updates and the store beside a model."""
 
 import random
 from dataclasses import dataclass

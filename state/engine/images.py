@@ -1,0 +1,38 @@
+"""What an epoch has read of one store's snapshot: the before-images of what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+Fetch = Callable[[Sequence[bytes]], list[bytes | None]]
+
+
+class Images:
+    """Values by key, None where the snapshot has none.
+
+    Most epochs read the keys that they write at once, in order, so a first read like that stays as it was given: no
+    dictionary is made of it unless other keys are asked for.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes | None] = {}
+        """All but the first read; what a scan finds may be put here."""
+        self._first_keys: list[bytes] = []
+        self._first: list[bytes | None] = []
+
+    def of(self, keys: Sequence[bytes], fetch: Fetch) -> list[bytes | None]:
+        """Values aligned with ``keys``; those that were not read before are fetched, in order."""
+        if self._first_keys:
+            if keys == self._first_keys:
+                return self._first.copy()
+            self.rows.update(zip(self._first_keys, self._first, strict=True))
+            self._first_keys, self._first = [], []
+        rows = self.rows
+        missing = sorted([key for key in keys if key not in rows] if rows else keys)  # fast for keys in order
+        if missing:
+            found = fetch(missing)
+            if not rows and missing == keys:
+                self._first_keys, self._first = missing, found
+                return found.copy()
+            rows.update(zip(missing, found, strict=True))
+        return list(map(rows.__getitem__, keys))
