@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
+from weir.pipelines.errors import UserFunctionError
 from weir.pipelines.operators import calls
 from weir.pipelines.operators.aggregates import STORED, Accumulator
 from weir.pipelines.operators.functions import KeyType, Records, UserFunction
@@ -215,17 +216,14 @@ class FunctionFold:
         return rows.select_seq(*by, index).group_by(by, maintain_order=True).agg("_rows")
 
     def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-        return self._fold(groups, stored, rows)[1]
+        return self._fold(groups, stored, rows)
 
     def running(
         self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        updates, states = self._fold(groups, stored, rows)
-        at = [index for group in groups.get_column("_rows").to_list() for index in group]
-        order = sorted(range(len(at)), key=at.__getitem__)
-        after = self._frame(
-            rows, [updates[index][0] for index in order], [updates[index][1] for index in order], range(len(order))
-        )
+        updates: list[tuple[Any, int]] = [(None, 0)] * rows.height
+        states = self._fold(groups, stored, rows, updates)
+        after = self._frame(rows, [state for state, _ in updates], [time for _, time in updates], range(rows.height))
         return pl.concat([rows.select_seq(*by), after, rows.select_seq(PLACE)], how="horizontal"), states
 
     def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
@@ -244,31 +242,43 @@ class FunctionFold:
         return states
 
     def _fold(
-        self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame
-    ) -> tuple[list[tuple[Any, int]], pl.DataFrame]:
-        """State and timestamp after each record, group by group, and the states by group."""
+        self,
+        groups: pl.DataFrame,
+        stored: pl.DataFrame,
+        rows: pl.DataFrame,
+        updates: list[tuple[Any, int]] | None = None,
+    ) -> pl.DataFrame:
+        """The states by group; ``updates`` gets the state and the timestamp after each record."""
         keys = self.key.to_objects(groups)
         values = self.value.to_objects(rows, rows.get_column("_deleted"))
         times = rows.get_column("_ts").to_list()
         states = self.state_type.to_objects(stored, ~stored.get_column("_found"))
         state_times = stored.get_column("_ts").to_list()
         members = groups.get_column("_rows").to_list()
-        begins = rows.get_column(BEGINS).to_list() if BEGINS in rows.columns else [False] * rows.height
-        updates: list[tuple[Any, int]] = []
-        with calls.timed():
-            for group, key in enumerate(keys):
-                state, time, goes_on = states[group], state_times[group], False
-                for index in members[group]:
-                    time = max(times[index], time) if state is not None or goes_on else times[index]
-                    state, goes_on = self._call(rows, self.step, index, key, values[index], state), begins[index]
-                    updates.append((state, time))
-                states[group], state_times[group] = state, time
+        begins = rows.get_column(BEGINS).to_list() if BEGINS in rows.columns else None
+        step, called, index = self.step, self._called, 0
+        try:
+            with calls.timed():
+                for group, key in enumerate(keys):
+                    state, time, goes_on = states[group], state_times[group], False
+                    for index in members[group]:
+                        if (state is None and not goes_on) or times[index] > time:
+                            time = times[index]
+                        calls.running = called, rows, index
+                        check_time()
+                        state = step(key, values[index], state)
+                        if begins is not None:
+                            goes_on = begins[index]
+                        if updates is not None:
+                            updates[index] = state, time
+                    states[group], state_times[group] = state, time
+        except failures() as error:
+            raise self._failed(error, rows, index) from error
         last = [indices[-1] for indices in members]
-        after = pl.concat(
+        return pl.concat(
             [groups.drop("_rows"), self._frame(rows, states, state_times, last), rows.select_seq(PLACE)[last]],
             how="horizontal",
         )
-        return updates, after
 
     def _call(
         self, rows: pl.DataFrame, function: Callable[[Any, Any, Any], Any], index: int, key: Any, one: Any, other: Any
@@ -279,7 +289,10 @@ class FunctionFold:
             check_time()
             return function(key, one, other)
         except failures() as error:
-            raise self._named.failed(f"{type(error).__name__}: {error}", self._records(rows), index) from error
+            raise self._failed(error, rows, index) from error
+
+    def _failed(self, error: BaseException, rows: pl.DataFrame, index: int) -> UserFunctionError:
+        return self._named.failed(f"{type(error).__name__}: {error}", self._records(rows), index)
 
     def _called(self, rows: pl.DataFrame, index: int) -> calls.Call | None:
         return calls.of_record(self._named.failed("", self._records(rows), index))
