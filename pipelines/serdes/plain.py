@@ -14,7 +14,7 @@ from uuid import UUID
 
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.shapes import Choice, Field, ListOf, MapOf, Record, Scalar
-from weir.pipelines.serdes.values import constructor, fixed, is_direct, misfit
+from weir.pipelines.serdes.values import INT64, constructor, fixed, is_direct, misfit
 
 Convert = Callable[[Any], Any]
 
@@ -27,6 +27,7 @@ class PlainRows:
         self._parts = [
             (name, field, plain_of(field.shape), object_of(field.shape)) for name, field in row_type.fields.items()
         ]
+        self._kinds = [_exact(field.shape) for field in row_type.fields.values()]
         self._make = None if row_type.is_scalar else constructor(row_type.python_type)
 
     def plain(self, item: Any) -> list[Any]:
@@ -36,13 +37,16 @@ class PlainRows:
             TypeError: It does not fit the declared columns.
         """
         values = []
-        for name, field, plain, _ in self._parts:
+        for (name, field, plain, _), kind in zip(self._parts, self._kinds, strict=True):
             try:
                 part = item if self._make is None else getattr(item, name)
             except AttributeError:
                 raise TypeError(
                     f"{self.row_type.python_type.__name__} is declared, and {item!r} has no {name!r}"
                 ) from None
+            if type(part) is kind and (kind is not int or part in INT64):
+                values.append(part)
+                continue
             if part is not None and (found := misfit(field, part, name)) is not None:
                 raise TypeError(f"{found.path}: {found.reason}")
             values.append(None if part is None else plain(part))
@@ -52,6 +56,12 @@ class PlainRows:
         """The inverse of ``plain``."""
         parts = [None if value is None else back(value) for value, (*_, back) in zip(values, self._parts, strict=True)]
         return parts[0] if self._make is None else self._make(*parts)
+
+
+def _exact(shape: Any) -> Any:
+    """The type whose instances, numbers of 64 bits, fit ``shape`` and are their own plain form; no type if none is."""
+    kind = shape.kind if isinstance(shape, Scalar) else None
+    return kind if kind in (bool, bytes, float, int, str) else None
 
 
 @cache

@@ -36,7 +36,7 @@ from weir.pipelines.serdes.shapes import (
 Get = Callable[[Any, str], Any]
 """A field of an object."""
 
-_INT64 = range(-(2**63), 2**63)
+INT64 = range(-(2**63), 2**63)
 _ACCEPTED: dict[Any, tuple[type, ...]] = {
     int: (int, np.integer),
     float: (float, int, np.floating, np.integer),
@@ -307,7 +307,7 @@ def _fits_scalar(shape: Scalar, value: Any) -> bool:
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         return False
     if kind is int:
-        return int(value) in _INT64
+        return int(value) in INT64
     if kind is Decimal:
         try:
             fixed(value, shape.dtype)

@@ -28,6 +28,10 @@ class Images:
             self.rows.update(zip(self._first_keys, self._first, strict=True))
             self._first_keys, self._first = [], []
         rows = self.rows
+        if len(keys) == 1:
+            if keys[0] not in rows:
+                rows[keys[0]] = fetch(keys)[0]
+            return [rows[keys[0]]]
         missing = sorted([key for key in keys if key not in rows] if rows else keys)  # fast for keys in order
         if missing:
             found = fetch(missing)

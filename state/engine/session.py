@@ -34,11 +34,13 @@ class EpochSession:
         self._written: dict[str, OrderedRows[bytes | None]] = {}
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        if store not in self._written:
+            return self.before_images(store, keys)
+        written = self._written[store].rows
+        if len(keys) == 1 and keys[0] in written:  # what it was before is read once it is needed
+            return [written[keys[0]]]
         before = self.before_images(store, keys)
-        if store in self._written:
-            written = self._written[store].rows
-            return [written.get(key, image) for key, image in zip(keys, before, strict=True)]
-        return before
+        return [written.get(key, image) for key, image in zip(keys, before, strict=True)]
 
     def scan(
         self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False

@@ -47,7 +47,10 @@ class NewestView:
         """The last commit that the store knows of."""
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        with self._txn.cursor(self._database(store)) as cursor:
+        database = self._database(store)
+        if len(keys) == 1:
+            return [self._txn.get(keys[0], db=database)]
+        with self._txn.cursor(database) as cursor:
             return list(map(cursor.get, keys, repeat(None)))
 
     def scan(

@@ -28,6 +28,8 @@ Row = Any
 HeldRow = tuple[bytes, bytes]
 """A key as the store holds it, and its value."""
 E = TypeVar("E")
+_PLAIN = frozenset((str, int, bytes, float, bool))
+"""Types that are certainly no mappings, which takes long to ask of others."""
 
 AFTER_TIMES = b"\xff"
 """Sorts after every time in a key, and before the escape of a zero byte."""
@@ -149,6 +151,8 @@ class Store:
     def _values_of(self, key: Key) -> Sequence[Any]:
         """The key as values in column order."""
         names = self._key_names
+        if len(names) == 1 and type(key) in _PLAIN:
+            return [key]
         if isinstance(key, Mapping):
             if key.keys() != set(names):
                 raise TypeError(
@@ -170,7 +174,7 @@ class Store:
         return (values[0] if len(values) == 1 else dict(zip(self._keys.columns, values, strict=True))), times
 
     def _pack(self, row: Row, timestamp_ms: int | None, **bookkeeping: Any) -> bytes:
-        if not isinstance(row, Mapping):
+        if not isinstance(row, dict | Mapping):
             if len(self._shown) != 1:
                 raise TypeError(
                     f"a row of store {self.spec.name!r} is a dictionary of {', '.join(self._shown)}, but got {row!r}"
@@ -186,8 +190,12 @@ class Store:
 
     def _get(self, key: bytes) -> tuple[bytes, bytes | None]:
         """A whole key as the store holds it, and its value."""
-        (held,) = self.columns.hold([key])
+        held = self._short(key)
         return held, self._view.get_many(self.spec.name, [held])[0]
+
+    def _short(self, key: bytes) -> bytes:
+        """A whole key as the store holds it."""
+        return key if len(key) < MAX_KEY_BYTES else self.columns.hold([key])[0]
 
     def _held_rows(self, held: Sequence[bytes]) -> list[HeldRow]:
         """The rows of keys (as the store holds them); absent ones are left out."""

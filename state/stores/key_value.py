@@ -47,7 +47,7 @@ class _KeyValueRows(Store, Generic[V]):
             return
         body = self._body(key)
         if self.spec.retention_ms is None:
-            self.columns.write_bytes(self.columns.hold([body]), [self._pack(row, timestamp_ms)])
+            self.columns.write_bytes([self._short(body)], [self._pack(row, timestamp_ms)])
             return
         held, old = self._get(body)
         bookkeeping: dict[str, Any] = {}

@@ -68,8 +68,12 @@ class SingleKeyCodec:
         self._is_escaped = bool(times) or len(self.columns) > 1
         last = len(self.columns) - 1
         self._parts = [
-            (dtype, is_text(dtype), bool(times) or index < last, to_physical(dtype), to_logical(dtype))
+            (dtype, is_text(dtype), bool(times) or index < last, to_logical(dtype))
             for index, dtype in enumerate(self.columns.dtypes())
+        ]
+        self._packs = [
+            _text_pack(dtype, END if has_end else b"", self._is_escaped) if is_of_text else _number_pack(dtype)
+            for dtype, is_of_text, has_end, _ in self._parts
         ]
 
     def body(self, values: Sequence[Any]) -> bytes:
@@ -78,11 +82,11 @@ class SingleKeyCodec:
         Raises:
             TypeError: A value does not have its column's type.
         """
-        return b"".join([self._component(value, *part[:4]) for value, part in zip(values, self._parts, strict=True)])
+        return b"".join([pack(value) for value, pack in zip(values, self._packs, strict=True)])
 
     def prefix(self, values: Sequence[Any]) -> bytes:
         """The prefix of all bodies whose first columns are ``values``; the last, if text, may be a prefix itself."""
-        parts = [self._component(value, *part[:4]) for value, part in zip(values, self._parts, strict=False)]
+        parts = [pack(value) for value, pack in zip(values, self._packs, strict=False)]
         _, last_is_text, has_end, *_ = self._parts[len(parts) - 1]
         if parts and last_is_text and has_end:
             parts[-1] = parts[-1][: -len(END)]
@@ -94,7 +98,7 @@ class SingleKeyCodec:
         around = key[: self._left] + key[len(key) - self._right :]
         times = tuple(_time(around[at : at + TIME_BYTES]) for at in range(0, len(around), TIME_BYTES))
         values, position = [], 0
-        for dtype, is_of_text, has_end, _, logical in self._parts:
+        for dtype, is_of_text, has_end, logical in self._parts:
             if is_of_text:
                 end = _end_of(body, position) if has_end else len(body)
                 text = body[position + 1 : end].replace(ESCAPED, END) if self._is_escaped else body[position + 1 : end]
@@ -106,18 +110,6 @@ class SingleKeyCodec:
             values.append(None if body[position : position + 1] == NULL else logical(physical))
             position = following
         return tuple(values), times
-
-    def _component(self, value: Any, dtype: pl.DataType, is_of_text: bool, has_end: bool, physical: Convert) -> bytes:
-        if is_of_text:
-            end = END if has_end else b""
-            if value is None:
-                return NULL + end
-            text = physical(value)
-            text = text if isinstance(text, bytes) else text.encode()
-            return PRESENT + (text.replace(END, ESCAPED) if self._is_escaped else text) + end
-        if value is None:
-            return NULL + _number_bytes(0, dtype)
-        return PRESENT + _number_bytes(physical(value), dtype)
 
 
 class SingleRowCodec:
@@ -131,20 +123,23 @@ class SingleRowCodec:
             self._bitmap = (len(schema) + 8) // 8
             formats = "".join(_FORMATS[numpy_type(dtype).str[1:]] for dtype in schema.values())
             self._struct = struct.Struct(f"<{self._bitmap}sq{formats}")
+            self._all_present = bytes(self._bitmap)
             self._blanks = [0, *(False if dtype == pl.Boolean else 0 for dtype in schema.values())]
 
     def encode(self, row: Mapping[str, Any], ts: int | None) -> bytes:
         """Raises ``TypeError`` if the row has other columns, or a value does not have its column's type."""
         if row.keys() != self._convert.keys():
             raise TypeError(f"a row has the columns {', '.join(self._convert)}, but got {', '.join(row) or 'none'}")
-        values = [
-            ts,
-            *(None if row[name] is None else physical(row[name]) for name, (physical, _) in self._convert.items()),
-        ]
+        values: list[Any] = [ts]
+        for name, (physical, _) in self._convert.items():
+            value = row[name]
+            values.append(None if value is None else physical(value))
         if self._struct is None:
             return msgspec.msgpack.encode(values)
-        nulls = sum(1 << index for index, value in enumerate(values) if value is None)
         try:
+            if None not in values:
+                return self._struct.pack(self._all_present, *values)
+            nulls = sum(1 << index for index, value in enumerate(values) if value is None)
             return self._struct.pack(
                 nulls.to_bytes(self._bitmap, "little"),
                 *(blank if value is None else value for value, blank in zip(values, self._blanks, strict=True)),
@@ -158,15 +153,36 @@ class SingleRowCodec:
             if self._struct is None:
                 ts, *values = msgspec.msgpack.decode(data)
             else:
-                bitmap, *packed = self._struct.unpack(data)
-                nulls = int.from_bytes(bitmap, "little")
-                ts, *values = (None if nulls >> index & 1 else value for index, value in enumerate(packed))
+                bitmap, ts, *values = self._struct.unpack(data)
+                if bitmap != self._all_present:
+                    nulls = int.from_bytes(bitmap, "little")
+                    ts, *values = (None if nulls >> at & 1 else value for at, value in enumerate((ts, *values)))
             return {
                 name: None if value is None else logical(value)
                 for (name, (_, logical)), value in zip(self._convert.items(), values, strict=True)
             }, ts
         except (struct.error, msgspec.MsgspecError, ValueError, TypeError) as error:
             raise RowFormatError(tuple(self._convert), str(error)) from error
+
+
+def _text_pack(dtype: pl.DataType, end: bytes, is_escaped: bool) -> Convert:
+    """A function from a value of a text column, or None, to its component of a key."""
+    physical, null = to_physical(dtype), NULL + end
+    is_binary = dtype == pl.Binary
+
+    def pack(value: Any) -> bytes:
+        if value is None:
+            return null
+        text: bytes = physical(value) if is_binary else physical(value).encode()
+        return PRESENT + (text.replace(END, ESCAPED) if is_escaped else text) + end
+
+    return pack
+
+
+def _number_pack(dtype: pl.DataType) -> Convert:
+    """The same for a column whose values have a fixed width."""
+    physical, null = to_physical(dtype), NULL + _number_bytes(0, dtype)
+    return lambda value: null if value is None else PRESENT + _number_bytes(physical(value), dtype)
 
 
 def to_physical(dtype: pl.DataType) -> Convert:
