@@ -125,7 +125,7 @@ class Pace:
         self._costs_s: dict[TaskId, float] = {}
         """What a record of each task takes, by its newest epoch with many."""
         self._fixed_s: dict[TaskId, float] = {}
-        """What an epoch takes of a task that has run out of time, however few its records."""
+        """What an epoch takes of a task, however few its records."""
         self._driving_s = 0.0
         """What the newest epoch took beside the work of the slot that worked longest."""
         self._beside_s: Mapping[int, float] = {}
@@ -242,10 +242,16 @@ class Pace:
             self._records[task] = max(1, int(took.records * scale))
 
     def _learn_fixed(self, task: TaskId, took: Took) -> None:
-        """From few records, or if it was less than thought: decoding, operators and files take longer with more."""
+        """From few records, or if it was less than thought: decoding, operators and files take longer with more.
+
+        Where no functions are called nobody knows what of it is due to the records, so it counts up to ``LONGEST_S``:
+        an epoch is then twice as long at most as it must be. The first one is cold, and says nothing.
+        """
         rest_s, known_s = took.seconds - took.function_seconds, self._fixed_s.get(task)
-        if took.ran_out_of_time and took.rows < FEWEST_RECORDS:
-            self._fixed_s[task] = min(rest_s, math.inf if known_s is None else FIXED_GROWTH * known_s)
+        if took.rows <= FEWEST_RECORDS and (took.ran_out_of_time or task in self._records):
+            grown_s = math.inf if known_s is None else FIXED_GROWTH * known_s
+            most_s = math.inf if took.ran_out_of_time else max(LONGEST_S, known_s or 0.0)
+            self._fixed_s[task] = min(rest_s, grown_s, most_s)
         elif known_s is not None:
             self._fixed_s[task] = min(rest_s, known_s)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -210,6 +211,33 @@ def test_a_task_goes_on_with_many_records_however_long_its_epochs_take_without_t
         pace.took(sum(each.seconds for each in took.values()), took)
     assert all(each.records >= records * 0.9 for each in took.values())
     assert all(each.seconds <= epoch_ms / 1000 for each in took.values())
+
+
+@pytest.mark.parametrize(("fixed_ms", "tasks"), [(3, 2), (15, 2), (60, 2), (200, 2), (30, 8)])
+def test_commits_that_are_near_each_other_do_not_leave_a_task_that_is_behind_with_few_records(fixed_ms, tasks):
+    """No functions. What an epoch takes without its records may be longer than the commit interval, as on a machine
+    that has too much to do: with fewer records it would be hardly shorter, and a run that is behind would stay so."""
+    pace = paced(dict.fromkeys(behind := [TaskId(0, number) for number in range(tasks)], 0), interval_s=0.1)
+    rng = random.Random(fixed_ms)
+    for _ in range(60):
+        shares = pace.shares(dict.fromkeys(behind, MANY), {})
+        took = {
+            task: Took(share.records, rng.uniform(1, 1.5) * (fixed_ms / 1000 + share.records * 2e-6))
+            for task, share in shares.items()
+        }
+        pace.took(sum(each.seconds for each in took.values()) + 0.01, took)
+    read, seconds = sum(each.records for each in took.values()), sum(each.seconds for each in took.values())
+    assert read / seconds > 0.25 / 2e-6, "a quarter of what a task reads that has no end"
+    assert seconds < max(0.12, 4 * tasks * fixed_ms / 1000)
+
+
+def test_what_a_task_takes_without_records_is_learned_while_it_is_not_behind():
+    """Then the first epoch that is, has many."""
+    pace = paced({A: 0}, interval_s=0.1)
+    for _ in range(20):
+        pace.shares({A: 500}, {})
+        pace.took(0.07, {A: Took(500, 0.06)})
+    assert pace.shares({A: MANY}, {})[A].budget_ms == pytest.approx(120, abs=2)
 
 
 @pytest.mark.parametrize("interval_s", [0.1, 1.0])
