@@ -8,6 +8,7 @@ from functools import cache
 from weir.state.storage.contract import Folder
 
 _THREADS = 4
+"""What waits for a disk at the same time: a journal makes it durable together."""
 
 
 class Syncs:
@@ -27,11 +28,9 @@ class Syncs:
 
     def wait(self) -> None:
         """Return once all files and their folders are durable; raises the error of one that is not."""
-        # 1. Files written and synced
-        for begun in self._begun:
+        # 1. Files written and synced: at the same time, since nobody knows their names before all of it is durable
+        for begun in [*self._begun, *(_syncing().submit(folder.sync) for folder in self._folders)]:
             begun.result()
-        for _ in _syncing().map(lambda folder: folder.sync(), self._folders):
-            pass
         self._begun, self._folders = [], set()
 
 

@@ -7,6 +7,7 @@ import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Barrier
 
 import polars as pl
 import pytest
@@ -108,23 +109,37 @@ def noting_syncs(monkeypatch, fails: str = "") -> list[Path]:
     return synced
 
 
-def test_files_that_are_synced_together_are_on_disk_before_their_folders_and_both_once_waited_for(
-    tmp_path, monkeypatch
-):
+def test_files_that_are_synced_together_are_on_disk_with_their_folder_once_waited_for(tmp_path, monkeypatch):
     paths = [tmp_path / SPEC.name / write_file(tmp_path, SPEC, ROWS, VALUES).path]
     synced, syncs = noting_syncs(monkeypatch), Syncs()
     paths += [tmp_path / SPEC.name / write_file(tmp_path, SPEC, ROWS, VALUES, syncs=syncs).path for _ in range(5)]
     (folder,) = {path.parent for path in paths}
     assert folder not in synced
     syncs.wait()
-    assert sorted(synced[:5]) == sorted(paths[1:])
-    assert synced[5:] == [folder]
+    assert sorted(synced) == sorted([*paths[1:], folder])
     syncs.wait()
     assert len(synced) == 6, "there is nothing left to sync"
 
 
-def test_a_file_that_cannot_be_synced_is_an_error_once_waited_for(tmp_path, monkeypatch):
-    noting_syncs(monkeypatch, fails=".parquet")
+def test_files_and_their_folders_are_synced_at_the_same_time(tmp_path, monkeypatch):
+    """What an epoch waits for is one round of the disk, not two."""
+    write_file(tmp_path, SPEC, ROWS, VALUES)  # makes the folder
+    all_at_once, sync, syncs = Barrier(3), os.fsync, Syncs()
+
+    def waiting(descriptor):
+        all_at_once.wait(timeout=10)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", waiting)
+    for _ in range(2):
+        write_file(tmp_path, SPEC, ROWS, VALUES, syncs=syncs)
+    syncs.wait()
+
+
+@pytest.mark.parametrize("fails", [".parquet", "segment"])
+def test_a_file_or_a_folder_that_cannot_be_synced_is_an_error_once_waited_for(tmp_path, monkeypatch, fails):
+    write_file(tmp_path, SPEC, ROWS, VALUES)  # makes the folder
+    noting_syncs(monkeypatch, fails)
     syncs = Syncs()
     write_file(tmp_path, SPEC, ROWS, VALUES, syncs=syncs)
     with pytest.raises(OSError, match="no such luck"):
