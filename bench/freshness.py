@@ -130,7 +130,12 @@ def _produce(client: Path, rate: int) -> None:
         due = int(rate * (time.monotonic() - began))
         for number in range(sent, due):
             key, value = events[number % EVENTS]
-            producer.produce(IN, value, key, timestamp=time.time_ns() // 1_000_000)
+            while True:
+                try:
+                    producer.produce(IN, value, key, timestamp=time.time_ns() // 1_000_000)
+                    break
+                except BufferError:  # the broker is slower than that: events are sent later, with the time of then
+                    producer.poll(TICK_S)
         sent = due
         producer.poll(0)
         time.sleep(TICK_S)
