@@ -26,7 +26,7 @@ from weir.state.commit.files import partition_text
 from weir.state.commit.layout import Layout
 from weir.state.commit.replay import Action, Remove, actions_of, replay
 from weir.state.errors import AppendOnlyError, DeltaLogGoneError, TableFeatureError
-from weir.state.storage.contract import Folder
+from weir.state.storage.contract import Folder, Staged
 from weir.state.storage.places import Place, folder_at, table_at
 from weir.state.types import FileEntry
 
@@ -62,6 +62,8 @@ class DeltaLog:
         self._folder, self._application = folder_at(place), application
         self._log = self._folder / LOG
         self._was_there = False
+        self._staged: tuple[tuple[int, list[FileEntry]], Staged] | None = None
+        """The entry of the next append, by its transaction and files."""
         self._open()
 
     def refresh(self) -> None:
@@ -82,6 +84,22 @@ class DeltaLog:
         self._require_there()
         self._was_there = True
 
+    def stage(self, transaction: int, files: Sequence[FileEntry]) -> None:
+        """Stage the entry of an ``append`` that removes nothing, which then need not wait until its content is durable.
+        Nobody sees it before."""
+        self._stage(transaction, files, None)
+
+    def _stage(self, transaction: int, files: Sequence[FileEntry], removed: pl.DataFrame | None) -> Staged:
+        self._drop_staged()
+        entry = self._log.stage(_encoded(_append_actions(self._application, transaction, files, removed)))
+        self._staged = (transaction, list(files)), entry
+        return entry
+
+    def _drop_staged(self) -> None:
+        if self._staged is not None:
+            self._log.drop(self._staged[1])
+            self._staged = None
+
     def append(self, transaction: int, files: Sequence[FileEntry], removed: pl.DataFrame | None = None) -> bool:
         """Add files under the application's transaction; False, with nothing written, if that has moved meanwhile.
 
@@ -101,17 +119,23 @@ class DeltaLog:
         self._was_there = False
         if self.is_append_only and removed is not None and removed.height:
             raise AppendOnlyError(self._folder.uri)
-        entry = _encoded(_append_actions(self._application, transaction, files, removed))
-        while self.transaction == expected:
-            version = self.version + 1
-            if self._log.put_if_absent(entry_name(version), entry):
-                self.version, self.transaction = version, transaction
-                self._read_on()
-                return True
-            self.refresh()
-            if removed is not None:
-                return False
-        return False
+        if removed is not None or self._staged is None or self._staged[0] != (transaction, list(files)):
+            entry = self._stage(transaction, files, removed)
+        else:
+            entry = self._staged[1]
+        try:
+            while self.transaction == expected:
+                version = self.version + 1
+                if self._log.put_staged_if_absent(entry_name(version), entry):
+                    self.version, self.transaction = version, transaction
+                    self._read_on()
+                    return True
+                self.refresh()
+                if removed is not None:
+                    return False
+            return False
+        finally:
+            self._drop_staged()
 
     @property
     def is_append_only(self) -> bool:

@@ -28,6 +28,7 @@ from weir.state.errors import DamagedFileError, FormatVersionError
 from weir.state.frames import framed, picked
 from weir.state.storage.contract import Folder
 from weir.state.storage.places import Place, folder_at, is_table
+from weir.state.storage.syncs import Syncs
 from weir.state.types import FileEntry, StateId, TableSpec
 
 COMMITS = TableSpec(
@@ -50,8 +51,9 @@ FORMATS = (FORMAT_VERSION, SWAP_FORMAT_VERSION, KEYED_FORMAT_VERSION, UNLOGGED_F
 """The row formats that this version reads."""
 
 
-def write_row(app_folder: Place, record: CommitRecord) -> FileEntry:
-    """Write a record into a file in the log's folder; it counts once the log names that file."""
+def write_row(app_folder: Place, record: CommitRecord, syncs: Syncs | None = None) -> FileEntry:
+    """Write a record into a file in the log's folder, synced as ``write_file`` has it. It counts once the log names
+    that file."""
     row = {
         "generation": record.generation,
         "epoch": record.epoch,
@@ -62,7 +64,7 @@ def write_row(app_folder: Place, record: CommitRecord) -> FileEntry:
         "record": msgspec.json.encode(record).decode(),
     }
     columns = [pl.Series(name, [row[name]], dtype) for name, dtype in COMMITS.schema.items()]
-    return write_file(app_folder, COMMITS, framed(columns))
+    return write_file(app_folder, COMMITS, framed(columns), syncs=syncs)
 
 
 def newest_commit(warehouse: Place, application: str) -> CommitRecord | None:

@@ -36,6 +36,7 @@ from weir.state.errors import (
 )
 from weir.state.full_disk import is_disk_full
 from weir.state.storage.places import Place, folder_at, is_table, table_at
+from weir.state.storage.syncs import Syncs
 from weir.state.types import FileEntry, TableSpec
 
 __all__ = ["Claim", "Committer", "newest_commit", "redo_appends"]
@@ -255,6 +256,8 @@ class Committer:
         for table, (files, swaps) in _by_table(record).items():
             named = [*files, *(entry for swap in swaps for entry in swap.files)]
             if table in self._tables:
+                if not swaps:
+                    looks.append(partial(self._tables[table].stage, version, files))
                 looks.append(partial(self._tables[table].prepare, version, named))
             else:
                 folder = self._app_folder / table
@@ -263,10 +266,23 @@ class Committer:
         if self._row is not None and self._row[0] == record:
             folder_at(self._app_folder).at_once(looks)
             return self._row[1]
-        looks.append(partial(write_row, self._app_folder, record))
+        looks.append(partial(self._write_row, record))
         *_, row = folder_at(self._app_folder).at_once(looks)
         assert row is not None
         self._row = record, row
+        return row
+
+    def _write_row(self, record: CommitRecord) -> FileEntry:
+        """Write the file of a commit's row, and stage the entry that names it: both become durable together, and with
+        the entries of the tables."""
+        syncs, log = Syncs(), self._claimed_log()
+        row = write_row(self._app_folder, record, syncs)
+        try:
+            log.stage(record.state_id.version, [row])
+            syncs.wait()
+        except BaseException:
+            log.folder.delete([row.path])
+            raise
         return row
 
     def _append_row(self, record: CommitRecord, entry: FileEntry) -> None:

@@ -129,6 +129,11 @@ class AppendTable:
         self.folder.at_once(looks)
         self._prepared = version
 
+    def stage(self, version: int, files: Sequence[FileEntry]) -> None:
+        """Write the entry of an append at ``version`` that has no swaps, under a name that nobody knows: the append
+        then need not wait for the disk."""
+        self._log.stage(version, files)
+
     def append(self, version: int, files: Sequence[FileEntry], swaps: Sequence[TableSwap] = ()) -> None:
         """Add a commit's files and carry out its swaps, unless the table already has that commit.
 

@@ -8,6 +8,7 @@ them. The local disk is ``weir.state.storage.local``; how a path becomes a folde
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import BytesIO
@@ -17,6 +18,17 @@ from typing import Protocol, TypeAlias, TypeVar
 Result = TypeVar("Result")
 Target: TypeAlias = str | BytesIO
 """Where polars is to write a file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """A file that has no name yet: ``Folder.stage``."""
+
+    data: bytes
+    scratch: Path | None = None
+    """Where it is meanwhile, if the storage has it already."""
+    synced: Future[None] | None = None
+    """What makes its content durable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +122,17 @@ class Folder(Protocol):
         Raises:
             FileNotFoundError: The storage has folders of its own, and this one is gone.
         """
+
+    def stage(self, data: bytes) -> Staged:
+        """A file that nobody sees before ``put_staged_if_absent``. Where a disk has to be waited for until its content
+        is durable, that begins now. What is staged has to be dropped in the end; what a killed process has staged is a
+        leftover."""
+
+    def put_staged_if_absent(self, name: str, staged: Staged) -> bool:
+        """``put_if_absent`` of what was staged here; it may be called again, with another name."""
+
+    def drop(self, staged: Staged) -> None:
+        """What was staged here is not going to be put, or put again."""
 
     def add(
         self, name: str, write: Callable[[Target], object], *, what: str, needed: int, is_durable: bool = True

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from weir.state.engine.environment import make_folders, sync_file, sync_folder
 from weir.state.full_disk import writing
-from weir.state.storage.contract import File, Result, Target
+from weir.state.storage.contract import File, Result, Staged, Target
 from weir.state.storage.copying import copy, move
+from weir.state.storage.syncs import begin_sync
 
 _SCRATCH_SUFFIX = ".tmp"
 _SCRATCH_LIFE_S = 3600.0
@@ -120,14 +121,36 @@ class Local:
         sync_folder(path.parent)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
+        staged = self.stage(data)
+        try:
+            return self.put_staged_if_absent(name, staged)
+        finally:
+            self.drop(staged)
+
+    def stage(self, data: bytes) -> Staged:
+        scratch = _new_scratch(self.path)
+        try:
+            scratch.write_bytes(data)
+        except BaseException:
+            scratch.unlink(missing_ok=True)
+            raise
+        return Staged(data=data, scratch=scratch, synced=begin_sync(sync_file, scratch))
+
+    def put_staged_if_absent(self, name: str, staged: Staged) -> bool:
+        assert staged.scratch is not None
+        assert staged.synced is not None
         path = self.path / name
-        with _scratch(path.parent, data) as scratch:
-            try:
-                os.link(scratch, path)
-            except FileExistsError:
-                return False
+        staged.synced.result()
+        try:
+            os.link(staged.scratch, path)
+        except FileExistsError:
+            return False
         sync_folder(path.parent)
         return True
+
+    def drop(self, staged: Staged) -> None:
+        assert staged.scratch is not None
+        staged.scratch.unlink(missing_ok=True)
 
     def add(
         self, name: str, write: Callable[[Target], object], *, what: str, needed: int, is_durable: bool = True
@@ -189,10 +212,14 @@ class Local:
                     scratch.unlink()
 
 
+def _new_scratch(folder: Path) -> Path:
+    return folder / f".{uuid.uuid4().hex}{_SCRATCH_SUFFIX}"
+
+
 @contextmanager
 def _scratch(folder: Path, data: bytes) -> Iterator[Path]:
     """The content on disk, under a hidden name."""
-    scratch = folder / f".{uuid.uuid4().hex}{_SCRATCH_SUFFIX}"
+    scratch = _new_scratch(folder)
     try:
         with scratch.open("wb") as file:
             file.write(data)

@@ -29,7 +29,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 from obstore.store import ObjectStore, from_url
 
 from weir.state.errors import ConditionalPutError, ObjectStoreAwayError, ObjectStoreError
-from weir.state.storage.contract import File, Result, Target
+from weir.state.storage.contract import File, Result, Staged, Target
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -173,6 +173,15 @@ class ObjectFolder:
                     if not left:
                         raise
         raise AssertionError("the last try returns or raises")
+
+    def stage(self, data: bytes) -> Staged:
+        return Staged(data=data)
+
+    def put_staged_if_absent(self, name: str, staged: Staged) -> bool:
+        return self.put_if_absent(name, staged.data)
+
+    def drop(self, staged: Staged) -> None:
+        pass
 
     def add(
         self, name: str, write: Callable[[Target], object], *, what: str, needed: int, is_durable: bool = True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 
 from weir.state.storage.contract import Folder
 
@@ -32,6 +34,11 @@ class Syncs:
         for begun in [*self._begun, *(_syncing().submit(folder.sync) for folder in self._folders)]:
             begun.result()
         self._begun, self._folders = [], set()
+
+
+def begin_sync(sync: Callable[[Path], None], path: Path) -> Future[None]:
+    """Sync a file of the local disk while other things are done."""
+    return _syncing().submit(sync, path)
 
 
 @cache

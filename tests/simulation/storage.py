@@ -20,7 +20,7 @@ from random import Random
 import lmdb
 
 from weir.state.engine.environment import MAX_DATABASES
-from weir.state.storage.contract import File, Target
+from weir.state.storage.contract import File, Staged, Target
 from weir.state.storage.local import Local
 
 Calls = Callable[[str, str], AbstractContextManager[None]]
@@ -72,9 +72,13 @@ class SimulatedFolder(Local):
         with self.calls("put", name):
             super().put(name, data)
 
-    def put_if_absent(self, name: str, data: bytes) -> bool:
+    def stage(self, data: bytes) -> Staged:
+        with self.calls("stage", ""):
+            return super().stage(data)
+
+    def put_staged_if_absent(self, name: str, staged: Staged) -> bool:
         with self.calls("put_if_absent", name):
-            return super().put_if_absent(name, data)
+            return super().put_staged_if_absent(name, staged)
 
     def add(
         self, name: str, write: Callable[[Target], object], *, what: str, needed: int, is_durable: bool = True

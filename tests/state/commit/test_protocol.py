@@ -198,10 +198,32 @@ def test_files_are_on_disk_before_the_row_names_them_and_the_row_before_a_table_
     (row,) = {path for what, path in events[:pivot] if what == "synced" and path.parent.name == COMMITS.name}
     for path in [*(tmp_path / "app" / entry.table / entry.path for entry in wanted.files), row]:
         file, folder = (events.index(("synced", each)) for each in (path, path.parent))
-        assert file < folder < pivot, path
+        assert max(file, folder) < pivot, path
     assert ("synced", tmp_path / "app" / "_changelog/s") in events[:pivot], "the folder task=0_0 is new"
     assert ("synced", events[pivot][1].parent) in events[pivot:first_append]
+    between = [path for what, path in events[pivot : links[-1]] if what == "synced"]
+    assert all(path.is_dir() for path in between), "entries were written with the row: a commit waits for names alone"
+    assert list((tmp_path / "app").rglob(".*.tmp")) == []
     driver.close()
+
+
+def test_what_a_commit_had_ready_that_was_not_made_is_gone_after_the_next(tmp_path):
+    driver = committer(tmp_path)
+    driver.claim()
+    wanted = record(tmp_path, 1, 1)
+    for _ in range(3):
+        with pytest.raises(ConnectionError):
+            driver.commit(wanted, confirm=unconfirmed)
+    assert len(list((tmp_path / "app").rglob(".*.tmp"))) == 1 + len(TABLES)
+    assert newest_commit(tmp_path, "app") is None
+    driver.commit(wanted)
+    assert list((tmp_path / "app").rglob(".*.tmp")) == []
+    assert newest_commit(tmp_path, "app").state_id == wanted.state_id
+    driver.close()
+
+
+def unconfirmed():
+    raise ConnectionError
 
 
 def test_a_fenced_driver_writes_nothing(warehouse):

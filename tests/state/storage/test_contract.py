@@ -158,6 +158,20 @@ def test_of_several_writers_of_one_name_exactly_one_wins_and_its_content_is_ther
     assert len(names(folder)) == 21
 
 
+def test_what_is_staged_gets_a_name_that_is_free_and_leaves_nothing_when_it_is_dropped(folder):
+    folder.put("1.json", b"theirs")
+    staged = folder.stage(b"ours")
+    assert names(folder, below=True) == ["1.json"]
+    assert not folder.put_staged_if_absent("1.json", staged)
+    assert folder.put_staged_if_absent("2.json", staged)
+    folder.drop(staged)
+    folder.drop(folder.stage(b"nobody's"))
+    assert (folder.get("1.json"), folder.get("2.json")) == (b"theirs", b"ours")
+    assert names(folder, below=True) == ["1.json", "2.json"]
+    if isinstance(folder, Local):
+        assert sorted(path.name for path in folder.path.iterdir()) == ["1.json", "2.json"]
+
+
 def test_nobody_sees_a_part_of_a_file_while_it_is_replaced(folder):
     contents = [bytes([number]) * 200_000 for number in range(4)]
     folder.put("a", contents[0])
