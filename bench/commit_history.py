@@ -62,12 +62,12 @@ class History:
         return (time.perf_counter() - began) * 1000
 
 
-def measure(commits: int = COMMITS_BEFORE) -> dict[str, float]:
+def measure(commits: int = COMMITS_BEFORE, few: int = YOUNG) -> dict[str, float]:
     """The median times of a commit after few and after many, and the times to find the newest commit and to claim."""
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
         warehouse = Path(name)
         old, young = History(warehouse, "old"), History(warehouse, "young")
-        for history, count in ((old, commits), (young, YOUNG)):
+        for history, count in ((old, commits), (young, few)):
             for _ in range(count):
                 history.commit()
         pairs = [(young.commit(), old.commit()) for _ in range(ROUNDS)]

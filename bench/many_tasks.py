@@ -4,7 +4,7 @@ The real coordinator plans epochs and commits them to a real commit log; slots a
 planned, and write no files. A turn is what the driver does for an epoch: shares, plans, receipts, limits, lag. A commit
 follows every tenth one. First all tasks have records, then a hundredth of them, then none. Prints one JSON object: the
 processor time of turns and commits in ms (medians), without that of the slots; of a report and of assignors; the size
-of a commit's row; memory; and, with ``--growth``, how often as long it takes as with a tenth of the tasks.
+of a commit's row; and memory. What ten times the tasks take is in ``bench.growth``.
 """
 
 from __future__ import annotations
@@ -288,12 +288,9 @@ def carried_out(assignor: TaskAssignor, state: ApplicationState) -> ApplicationS
     return replace(state, executors=executors)
 
 
-def main(tasks: int, epochs: int, sub_topologies: int, slots: int, *, grows: bool) -> None:
-    less = measured(tasks // 10, min(epochs, 30), sub_topologies, slots) if grows else {}
+def main(tasks: int, epochs: int, sub_topologies: int, slots: int) -> None:
     found = measured(tasks, epochs, sub_topologies, slots)
-    growth = {name: found[name] / less[name] for name in less if name not in ("tasks", "epochs", "memory_mb")}
-    assigning = assignors_ms(tasks, slots)
-    print(json.dumps(rounded({**found, "assignors_ms": assigning, "times_as_much_as_with_a_tenth": growth}), indent=2))
+    print(json.dumps(rounded({**found, "assignors_ms": assignors_ms(tasks, slots)}), indent=2))
 
 
 def rounded(value: Any) -> Any:
@@ -308,6 +305,5 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=1_000)
     parser.add_argument("--sub-topologies", type=int, default=1)
     parser.add_argument("--slots", type=int, default=500)
-    parser.add_argument("--growth", action="store_true")
     given = parser.parse_args()
-    main(given.tasks, given.epochs, given.sub_topologies, given.slots, grows=given.growth)
+    main(given.tasks, given.epochs, given.sub_topologies, given.slots)
