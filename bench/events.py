@@ -112,6 +112,16 @@ def make_events(
     admin = cluster.admin(client)
     if not admin.create_topic(topic, PARTITIONS, {"retention.ms": "-1"}):
         raise BenchError(f"topic {topic!r} already exists; give the bench another folder with --dir")
+    produce(client, topic, events, event_bytes, frame)
+    found = sum(admin.end_offsets([(topic, partition) for partition in range(PARTITIONS)]).values())
+    if found != events:
+        raise BenchError(f"topic {topic!r} holds {found} records after {events} were sent; run the bench again")
+
+
+def produce(
+    client: Path, topic: str, events: int, event_bytes: int, frame: Callable[[int, int, int], pl.DataFrame]
+) -> None:
+    """Send the first ``events`` events, as ``frame`` makes them, to a topic that is there."""
     settings: dict[str, Any] = {
         **cluster.properties(client),
         "partitioner": "murmur2_random",  # Kafka's own default; librdkafka's differs
@@ -131,6 +141,3 @@ def make_events(
             producer.poll(0.05)
     producer.flush()
     producer.close()
-    found = sum(admin.end_offsets([(topic, partition) for partition in range(PARTITIONS)]).values())
-    if found != events:
-        raise BenchError(f"topic {topic!r} holds {found} records after {events} were sent; run the bench again")

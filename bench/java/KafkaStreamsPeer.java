@@ -7,6 +7,7 @@ import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Properties;
@@ -45,7 +46,8 @@ import org.apache.kafka.streams.state.WindowStore;
 /**
  * The benchmark's jobs in Kafka Streams' DSL: reads a topic to its end and exits after the commit
  * that covers it. Prints one JSON object: records, and seconds from the first record to that commit.
- * The job "sum_live" is sum_per_key that commits each 100 ms and runs until it is ended.
+ * The job "sum_live" is sum_per_key that commits each 100 ms and runs until it is ended. Settings that follow the
+ * arguments count instead of those that are here.
  * The job "restore" continues sum_per_key with an empty state folder and exits when its stores are restored:
  * records are rows restored, seconds are from the start of the first restore to the end of the last one.
  */
@@ -60,8 +62,9 @@ public final class KafkaStreamsPeer {
   public record User(long factor) {}
 
   public static void main(String[] args) throws Exception {
-    if (args.length != 8) {
-      System.err.println("usage: KafkaStreamsPeer JOB CLIENT_PROPERTIES IN OUT APPLICATION_ID STATE_DIR THREADS CACHE_BYTES");
+    if (args.length < 8) {
+      System.err.println("usage: KafkaStreamsPeer JOB CLIENT_PROPERTIES IN OUT APPLICATION_ID STATE_DIR THREADS CACHE_BYTES"
+          + " [SETTING=VALUE]...");
       System.exit(2);
     }
     String job = args[0], in = args[2], out = args[3], id = args[4];
@@ -88,6 +91,7 @@ public final class KafkaStreamsPeer {
     settings.put(StreamsConfig.producerPrefix("linger.ms"), isLive ? 5 : 50);
     settings.put(StreamsConfig.producerPrefix("batch.size"), 262_144);
     settings.put(StreamsConfig.producerPrefix("compression.type"), "lz4");
+    Arrays.stream(args).skip(8).map(other -> other.split("=", 2)).forEach(other -> settings.put(other[0], other[1]));
 
     LongAdder seen = new LongAdder();
     AtomicLong firstNanos = new AtomicLong();

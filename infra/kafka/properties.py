@@ -39,6 +39,8 @@ def broker_properties(data: Path, port: int, controller_port: int, password: str
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
+        # Consumers may ask to be missed sooner than after 6 s.
+        "group.min.session.timeout.ms": "1000",
         "num.network.threads": "2",
         "num.io.threads": "4",
         # After a kill -9 the controller readmits the broker once its old session has expired (9 s by default).
