@@ -1,4 +1,4 @@
-"""One task of a program on its own, with its stores on disk: without Spark, and without a broker."""
+"""One task of each of a program's sub-topologies, with its stores on disk: without Spark, and without a broker."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from weir import StreamsBuilder
 from weir.pipelines.tasks.order import Turns
 from weir.pipelines.tasks.output import EpochOutput
 from weir.pipelines.tasks.processor import TaskProcessor
+from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import MapFullError
 from weir.state.types import StateId
 
 
 class Task:
-    """The task of a program's first sub-topology, and its store."""
+    """The task of a sub-topology, and its store."""
 
-    def __init__(self, folder: str, builder: StreamsBuilder) -> None:
-        sub_topology = builder.build().sub_topologies[0]
+    def __init__(self, folder: str, sub_topology: SubTopology) -> None:
+        self.sub_topology = sub_topology
         self.processor, self.clocks, self.epoch = TaskProcessor(sub_topology), dict[str, int](), 0
         self.instances: dict[str, object] = {}
-        self.store = TaskStore.create(Path(folder, "store"), "0_0", [spec.name for spec in sub_topology.stores])
+        name = f"{sub_topology.index}_0"
+        self.store = TaskStore.create(Path(folder, name), name, [spec.name for spec in sub_topology.stores])
 
     def run(self, turns: Turns, now_ms: int) -> EpochOutput:
         """One epoch, committed."""
@@ -52,8 +54,16 @@ class Task:
 
 @contextmanager
 def task_of(builder: StreamsBuilder) -> Iterator[Task]:
-    """In a folder that is removed at the end of the block."""
+    """That of the program's first sub-topology, in a folder that is removed at the end of the block."""
+    with tasks_of(builder) as made:
+        yield made[0]
+
+
+@contextmanager
+def tasks_of(builder: StreamsBuilder) -> Iterator[list[Task]]:
+    """One of each sub-topology, by its index."""
     with tempfile.TemporaryDirectory(prefix="one-task-") as folder:
-        made = Task(folder, builder)
+        made = [Task(folder, sub_topology) for sub_topology in builder.build().sub_topologies]
         yield made
-        made.store.close()
+        for task in made:
+            task.store.close()
