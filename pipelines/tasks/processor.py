@@ -502,7 +502,7 @@ class TaskProcessor:
             if is_windowed and epoch.clocks.get(spec.name) == epoch.clocks_before.get(spec.name):
                 continue
             store = store_of(spec, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms))
-            if isinstance(store, SessionStore):
+            if isinstance(store, (SessionStore, KeyValueStore)):
                 store.forget_expired()
             else:
                 store.expire()

@@ -8,9 +8,9 @@ keys begin with the time.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from hashlib import blake2b
 from typing import cast
 
 import polars as pl
@@ -33,12 +33,16 @@ class ExpiryIndex:
 
     def put(self, entries: Iterable[tuple[bytes, int]]) -> None:
         """Add keys, each with its time in ms."""
-        rows = {_entry(self._store, key, time_ms): key for key, time_ms in entries}
+        mark = _mark(self._store)
+        rows = {mark + time_bytes(time_ms) + _hash(key): key for key, time_ms in entries}
         cast(StateSession, self._view).put_many(EXPIRIES, list(rows), list(rows.values()))
 
     def remove(self, entries: Iterable[tuple[bytes, int]]) -> None:
         """Remove keys, given with the times they were put with; absent ones are harmless."""
-        cast(StateSession, self._view).delete_many(EXPIRIES, [_entry(self._store, *entry) for entry in entries])
+        mark = _mark(self._store)
+        cast(StateSession, self._view).delete_many(
+            EXPIRIES, [mark + time_bytes(time_ms) + _hash(key) for key, time_ms in entries]
+        )
 
     def oldest_ms(self, from_ms: int | None = None) -> int | None:
         """The earliest time, of those from ``from_ms`` if given; None if there is no entry."""
@@ -74,8 +78,9 @@ def index_rows(spec: StoreSpec, keys: Sequence[bytes], times_ms: pl.Series) -> d
     """The rows of ``_expiries`` for keys as the store holds them, with the times that ``expiry_times`` gives."""
     if times_ms.null_count() == len(times_ms):
         return {}
+    mark = _mark(spec.name)
     return {
-        _entry(spec.name, key, time_ms): key
+        mark + time_bytes(time_ms) + _hash(key): key
         for key, time_ms in zip(keys, times_ms.to_list(), strict=True)
         if time_ms is not None
     }
@@ -109,8 +114,8 @@ def expiry_times(spec: StoreSpec, rows: pl.DataFrame) -> pl.Series:
     return rows.get_column("_ts")
 
 
-def _entry(store: str, key: bytes, time_ms: int) -> bytes:
-    return _mark(store) + time_bytes(time_ms) + hashlib.blake2b(key, digest_size=_HASH_BYTES).digest()
+def _hash(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_HASH_BYTES).digest()
 
 
 def _time_of(entry: bytes) -> int:
@@ -119,4 +124,4 @@ def _time_of(entry: bytes) -> int:
 
 @cache
 def _mark(store: str) -> bytes:
-    return hashlib.blake2b(store.encode(), digest_size=_MARK_BYTES).digest()
+    return blake2b(store.encode(), digest_size=_MARK_BYTES).digest()

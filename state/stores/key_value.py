@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import compress
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -183,17 +184,22 @@ class _KeyValueRows(Store, Generic[V]):
 
         The deletes are part of the epoch, so its commit brings them to the changelog. To be called once per epoch.
         """
-        oldest_ms = self._oldest_live_ms()
-        due = [] if oldest_ms is None else self._index.between(None, oldest_ms - 1)
-        rows = [
-            (key, value)
-            for key, value in self._held_rows([key for key, _ in due])
-            if oldest_ms is not None and self._time_of(value) < oldest_ms
-        ]
+        rows = self._take_expired()
         expired = self.frame_of(rows)
-        self._index.remove(due)
         self.columns.delete([key for key, _ in rows])
         return expired
+
+    def forget_expired(self) -> None:
+        """Like ``expire``, for callers that do not need the rows."""
+        self.columns.delete([key for key, _ in self._take_expired()])
+
+    def _take_expired(self) -> list[HeldRow]:
+        """The rows that have expired, which are no longer in the index."""
+        if (oldest_ms := self._oldest_live_ms()) is None or not (due := self._index.take(oldest_ms - 1)):
+            return []
+        rows = self._held_rows(due)
+        is_over = self._times(self.columns.rows.decode([value for _, value in rows])) < oldest_ms
+        return list(compress(rows, is_over.to_list()))
 
     def next_expiry_ms(self) -> int | None:
         """When, by the store's clock, the next row expires; None while none can."""

@@ -127,7 +127,9 @@ class SessionStore(Store):
     def write_rows(self, rows: pl.DataFrame) -> None:
         """Put distinct sessions, expired or not, without advancing stream time. Columns as for ``put_rows``."""
         keys = self.columns.encode(rows)
-        self._index.put(zip(keys, rows.get_column("window_end").dt.timestamp("ms").to_list(), strict=True))
+        ends = rows.get_column("window_end").dt.timestamp("ms").to_list()
+        held = self._view.get_many(self.spec.name, keys)  # those that are there are in the index
+        self._index.put((key, end) for key, end, value in zip(keys, ends, held, strict=True) if value is None)
         self.columns.write(keys, rows)
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
