@@ -39,6 +39,17 @@ class Batch:
     """All columns of the store, ``_key`` and ``_seen``: false for windows from the store of unseen ones, which come
     last."""
 
+    def parted(self, keys: pl.Series) -> tuple[Batch, Batch]:
+        """What is of other keys, and what is of ``keys``, given by numbers."""
+        if keys.is_empty():
+            return self, Batch(rows=self.rows.clear(), stream_time=self.stream_time.clear(), found=self.found.clear())
+        is_one, found_is_one = (frame.get_column("_key").is_in(keys.implode()) for frame in (self.rows, self.found))
+        others, ones = (
+            Batch(rows=self.rows.filter(mask), stream_time=self.stream_time.filter(mask), found=self.found.filter(held))
+            for mask, held in ((~is_one, ~found_is_one), (is_one, found_is_one))
+        )
+        return others, ones
+
 
 @dataclass
 class Trace:

@@ -107,22 +107,8 @@ class SessionWindows:
         walked_keys = [keys.filter(~in_time), crowded.get_column("_key").cast(keys.dtype)]
         if fold.is_ordered:
             walked_keys.append(keys_that_join_sessions(rows, batch.found, self.gap_ms))
-        by_record = pl.concat(walked_keys).unique()
-        if by_record.is_empty():
-            put, gone = merged_sessions(rows, batch.found, fold, self.gap_ms)
-            return put, gone, Batch(rows=nothing, stream_time=batch.stream_time.clear(), found=batch.found.clear())
-        walked = keys.is_in(by_record.implode())
-        found_walked = batch.found.get_column("_key").is_in(by_record.implode())
-        put, gone = merged_sessions(rows.filter(~walked), batch.found.filter(~found_walked), fold, self.gap_ms)
-        return (
-            put,
-            gone,
-            Batch(
-                rows=rows.filter(walked),
-                stream_time=batch.stream_time.filter(walked),
-                found=batch.found.filter(found_walked),
-            ),
-        )
+        batch, left = batch.parted(pl.concat(walked_keys).unique())
+        return *merged_sessions(batch.rows, batch.found, fold, self.gap_ms), left
 
     def trace(self, batch: Batch, states: States) -> Trace:
         trace, gap_ms = Trace(), self.gap_ms

@@ -15,7 +15,8 @@ import polars as pl
 
 from weir.pipelines.arguments import not_negative_ms
 from weir.pipelines.operators.data_windows import Batch, Trace
-from weir.pipelines.operators.fold import Fold
+from weir.pipelines.operators.fold import ColumnFold, Fold
+from weir.pipelines.operators.sliding_columns import keys_to_walk, windows_of_rows
 from weir.pipelines.operators.states import States
 from weir.pipelines.operators.windows import window_ms
 
@@ -114,7 +115,15 @@ class SlidingWindows:
         return self.difference_ms, 1
 
     def by_columns(self, batch: Batch, fold: Fold) -> tuple[pl.DataFrame, pl.DataFrame, Batch]:
-        return batch.rows.clear(), batch.rows.clear(), batch
+        """All windows of keys whose records come in the order of their times and are not late."""
+        nothing = batch.rows.clear()
+        if not isinstance(fold, ColumnFold):
+            return nothing, nothing, batch
+        in_time = batch.rows.get_column("_ts") >= batch.stream_time - self.grace_ms
+        batch, left = batch.parted(keys_to_walk(batch.rows, in_time, batch.found, self.difference_ms))
+        if batch.rows.is_empty():
+            return nothing, nothing, left
+        return windows_of_rows(batch.rows, batch.found, fold, self.difference_ms), nothing, left
 
     def trace(self, batch: Batch, states: States) -> Trace:
         walk = _Walk(self.difference_ms, states)

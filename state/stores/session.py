@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from weir.state.engine.contract import StateView
+from weir.state.frames import where
 from weir.state.stores.access import AFTER_TIMES, HeldRow, Key, Row, Scan, Store, StoreTime
 from weir.state.stores.codec import TIME_BYTES, time_bytes
 from weir.state.stores.expiry import ExpiryIndex
@@ -110,14 +111,15 @@ class SessionStore(Store):
         bounds = keys.with_columns_seq(
             window_end=pl.col("earliest_end_ms").clip(self._from(None)), window_start=pl.lit(-(1 << 62))
         )
-        lowers = self.columns.whole_keys(bounds)
         asked, rows = [], []
-        for place, (lower, latest_start_ms) in enumerate(zip(lowers, keys["latest_start_ms"].to_list(), strict=True)):
-            body = lower[: -2 * TIME_BYTES]
-            for row in self._started(self._range(lower, body + AFTER_TIMES), latest_start_ms):
-                asked.append(place)
-                rows.append(row)
-        return self.frame_of(rows).with_columns_seq(pl.Series("_asked", asked, dtype=pl.UInt32))
+        for place, lower in enumerate(self.columns.whole_keys(bounds)):
+            of_key = list(self._range(lower, lower[: -2 * TIME_BYTES] + AFTER_TIMES))
+            asked += [place] * len(of_key)
+            rows += of_key
+        found = self.frame_of(rows).with_columns_seq(pl.Series("_asked", asked, dtype=pl.UInt32))
+        latest_start_ms = keys.get_column("latest_start_ms").gather(found.get_column("_asked"))
+        is_met = found.get_column("window_start").dt.timestamp("ms") <= latest_start_ms
+        return where(found, is_met.fill_null(True))  # without a latest start
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Put sessions in order; the last row of a key and session wins: key columns, value columns, ``_ts``."""

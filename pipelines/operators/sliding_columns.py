@@ -1,0 +1,99 @@
+"""All sliding windows of a batch at once, for keys whose records come in the order of their times, none of them late.
+
+A window then holds exactly the records with times in it: those that the store has already, and some of the batch that
+follow each other. Where records come out of order, ``sliding_windows`` takes them one by one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from weir.pipelines.operators.fold import PLACE, ColumnFold
+from weir.pipelines.serdes.shapes import TIME
+from weir.state.frames import copies, picked, with_series, without
+
+_START, _END = (pl.col(name).dt.timestamp("ms") for name in ("window_start", "window_end"))
+_MOST_PAIRS = 1 << 22
+"""How many records of windows are folded at a time: those of more windows one after another."""
+_GREATEST = 1 << 62
+
+
+def keys_to_walk(rows: pl.DataFrame, in_time: pl.Series, found: pl.DataFrame, difference_ms: int) -> pl.Series:
+    """Each ``_key`` whose windows may hold other records than those in it, or get records in another order.
+
+    ``rows`` and ``found`` are those of a ``data_windows.Batch``, and ``in_time`` says which rows are not late.
+    """
+    keys, times = rows.get_column("_key"), rows.get_column("_ts")
+    spread_ms = int(times.max()) - int(times.min())  # type: ignore[arg-type]
+    if (int(keys.max()) + 2) * (spread_ms + 6 * difference_ms + 8) > _GREATEST:  # type: ignore[arg-type]
+        return keys.unique()  # more than can be numbered
+    is_ascending = (pl.col("_ts") >= pl.col("_ts").shift(1).over("_key")).fill_null(True)
+    is_usual = rows.select_seq(is_ascending & (pl.col("_ts") >= difference_ms)).to_series() & in_time
+    stored = found.group_by("_key").agg(
+        pl.col("_ts").max().alias("_newest"),
+        (pl.col("_seen") & (difference_ms == _END - _START)).all().alias("_is_usual"),
+        ((_START + difference_ms == pl.col("_ts").max()).any()).alias("_has_own"),
+    )
+    met = stored.join(rows.group_by("_key").agg(pl.col("_ts").min()), on="_key").filter(
+        ~pl.col("_is_usual")
+        | (pl.col("_newest") > pl.col("_ts"))
+        | ((pl.col("_newest") >= pl.col("_ts") - difference_ms) & ~pl.col("_has_own"))
+    )
+    return pl.concat([rows.get_column("_key").filter(~is_usual), met.get_column("_key")]).unique()
+
+
+def windows_of_rows(rows: pl.DataFrame, found: pl.DataFrame, fold: ColumnFold, difference_ms: int) -> pl.DataFrame:
+    """The windows that ``rows`` open or change, none of them of ``keys_to_walk``, by key and start.
+
+    Columns: the store's key columns, state columns, ``_ts`` (the greatest timestamp folded in), the place of the
+    window's last record, ``_deleted``.
+    """
+    key_columns = [name for name in found.columns if name not in (*fold.state, "_ts", "_key", "_seen")]
+    rows, found = rows.sort("_key", maintain_order=True), found.sort("_key", "window_start")
+    keys, times = (rows.get_column(name).cast(pl.Int64).to_numpy() for name in ("_key", "_ts"))
+    held_keys = found.get_column("_key").cast(pl.Int64).to_numpy()
+    held_starts, held_newest = (found.select_seq(each).to_series().to_numpy() for each in (_START, pl.col("_ts")))
+    base_ms = int(min(times.min(), held_starts.min(initial=_GREATEST))) - difference_ms
+    length = int(max(times.max(), held_starts.max(initial=0))) + 2 * difference_ms + 4 - base_ms
+    codes, held = keys * length + times - base_ms, held_keys * length + held_starts - base_ms
+    after_held = held_keys * length + held_newest + 1 - base_ms
+    windows = np.unique(np.concatenate([codes - difference_ms, codes + 1, held, after_held]))
+    firsts, ends = np.searchsorted(codes, windows), np.searchsorted(codes, windows + difference_ms, side="right")
+    is_met = ends > firsts
+    windows, firsts, counts = windows[is_met], firsts[is_met], (ends - firsts)[is_met]
+    states = _folded(rows, firsts, counts, fold)
+    merged = fold.merge(states, _stored(found, held, after_held, windows, length, fold), rows)
+    starts = windows % length + base_ms
+    bounds = [
+        pl.Series(name, each).cast(TIME)
+        for name, each in (("window_start", starts), ("window_end", starts + difference_ms))
+    ]
+    named = with_series(without(merged, "_window"), *picked(rows, key_columns[:-2])[firsts].get_columns(), *bounds)
+    return picked(named, [*key_columns, *fold.state, "_ts", *PLACE, "_deleted"])
+
+
+def _folded(rows: pl.DataFrame, firsts: np.ndarray, counts: np.ndarray, fold: ColumnFold) -> pl.DataFrame:
+    """What each window folds: ``counts`` of the rows from ``firsts`` on."""
+    rows = without(rows, "_key", "_deleted")
+    turns = np.flatnonzero(np.diff((np.cumsum(counts) - 1) // _MOST_PAIRS)) + 1
+    parts = []
+    for low, high in zip([0, *turns], [*turns, len(counts)], strict=True):
+        windows, places = copies(counts[low:high])
+        members = with_series(rows[firsts[low:high][windows] + places], pl.Series("_window", windows + low))
+        parts.append(fold.group(members, ["_window"]))
+    return pl.concat(parts).sort("_window")
+
+
+def _stored(
+    found: pl.DataFrame, held: np.ndarray, after_held: np.ndarray, windows: np.ndarray, length: int, fold: ColumnFold
+) -> pl.DataFrame:
+    """The state that each window has from the store, as a store's ``fetch`` gives them: its own, or that of the stored
+    window before it, since it begins behind no stored record that is not in both."""
+    newest = np.full(int(max(windows[-1], held.max(initial=0)) // length) + 1, -1)
+    np.maximum.at(newest, held // length, after_held - 1)
+    places = np.searchsorted(held, windows, side="right") - 1
+    has_any = (windows <= newest[windows // length]) & (places >= 0)
+    columns = [*fold.state, "_ts"]
+    padded = pl.concat([picked(found, columns), picked(found, columns).clear(1)])
+    return padded[np.where(has_any, places, found.height)].hstack([pl.Series("_found", has_any)])
