@@ -7,6 +7,7 @@ Epochs have 50,000 records of 10,000 keys, 20 records per millisecond of stream 
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import polars as pl
 from polars import col
 
 from weir import BatchProcessor, Int64, KeyValueStore, ListStore, Processor, Record, StreamsBuilder, String
+from weir.pipelines.spark.worker import GC_ALLOCATIONS
 from weir.pipelines.tasks.order import Arrivals, Part, with_keys
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.state.engine.task_store import TaskStore
@@ -160,6 +162,8 @@ def _records(first: int, count: int) -> pl.DataFrame:
 
 
 if __name__ == "__main__":
+    gc.freeze()
+    gc.set_threshold(GC_ALLOCATIONS, 50, 50)  # as workers do
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else RECORDS
     found = {
         name: {"record by record": cost_us(each, wanted), "in batches": cost_us(batched, wanted)}

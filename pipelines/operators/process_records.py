@@ -100,6 +100,7 @@ class ProcessRecords(Process):
         times = epoch.advance(self.clock, rows.get_column("_ts"))
         process, clocks, clock = running.processor.process, running.clocks, self.clock
         records = self.given(rows)
+        last = len(records) - 1
         with calls.timed():
             for index, (given, time_ms) in enumerate(zip(records, times.to_list(), strict=True)):
                 clocks[clock] = time_ms
@@ -110,8 +111,10 @@ class ProcessRecords(Process):
                     check_time()
                 except failures() as error:
                     raise self._failed("process", error, Records(rows, self.key.names), index) from error
-                if index + 1 < len(records) and records[index + 1][1:3] == given[1:3]:
-                    continue  # the record that caused it is not through yet
+                if index < last:
+                    following = records[index + 1]
+                    if following.offset == given.offset and following.partition == given.partition:
+                        continue  # the record that caused it is not through yet
                 self._call_due(given, time_ms, running, epoch)
 
     def _called(self, rows: pl.DataFrame, index: int) -> calls.Call | None:

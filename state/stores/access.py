@@ -29,7 +29,7 @@ HeldRow = tuple[bytes, bytes]
 """A key as the store holds it, and its value."""
 E = TypeVar("E")
 _PLAIN = frozenset((str, int, bytes, float, bool))
-"""Types that are certainly no mappings, which takes long to ask of others."""
+"""Types of immutable values that are no mappings, which takes long to ask of others."""
 
 AFTER_TIMES = b"\xff"
 """Sorts after every time in a key, and before the escape of a zero byte."""
@@ -85,6 +85,8 @@ class Store:
         self._keys = codec(SingleKeyCodec, spec.key, spec.kind)
         self._key_names = self._keys.columns.names()
         self._rows = codec(SingleRowCodec, spec.value)
+        self._last_key, self._last_body = object(), b""
+        """Processors often put what they have just got."""
         self._shown = [name for name in spec.value if name not in BOOKKEEPING]
 
     @property
@@ -140,13 +142,18 @@ class Store:
 
     def _body(self, key: Key) -> bytes:
         """The key's bytes, without times; raises ``ValueError`` for a null key."""
+        if key is self._last_key:
+            return self._last_body
         values = self._values_of(key)
         if None in values and all(value is None for value in values):
             raise ValueError(
                 f"store {self.spec.name!r} has no row for a null key; give a value for "
                 + " or ".join(self._keys.columns)
             )
-        return self._keys.body(values)
+        body = self._keys.body(values)
+        if type(key) in _PLAIN:  # which cannot change
+            self._last_key, self._last_body = key, body
+        return body
 
     def _values_of(self, key: Key) -> Sequence[Any]:
         """The key as values in column order."""
