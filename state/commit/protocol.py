@@ -256,9 +256,9 @@ class Committer:
         for table, (files, swaps) in _by_table(record).items():
             named = [*files, *(entry for swap in swaps for entry in swap.files)]
             if table in self._tables:
+                looks.append(partial(self._tables[table].prepare, version, named))
                 if not swaps:
                     looks.append(partial(self._tables[table].stage, version, files))
-                looks.append(partial(self._tables[table].prepare, version, named))
             else:
                 folder = self._app_folder / table
                 looks.append(partial(check_files, self._application, folder, table, version, named))
