@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections import Counter
@@ -218,6 +219,29 @@ def test_what_a_commit_had_ready_that_was_not_made_is_gone_after_the_next(tmp_pa
     assert newest_commit(tmp_path, "app") is None
     driver.commit(wanted)
     assert list((tmp_path / "app").rglob(".*.tmp")) == []
+    assert newest_commit(tmp_path, "app").state_id == wanted.state_id
+    driver.close()
+
+
+def test_a_row_whose_entry_the_disk_has_no_room_for_is_removed_and_the_next_try_commits(tmp_path, monkeypatch):
+    driver = committer(tmp_path, tables=())
+    driver.claim()
+    folder, stage = tmp_path / "app" / COMMITS.name, Local.stage
+    rows = {*folder.glob("*.parquet")}
+
+    def full(place, data):
+        if {*folder.glob("*.parquet")} > rows:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return stage(place, data)
+
+    wanted = CommitRecord(kind="commit", generation=1, epoch=1, at_ms=0, fingerprint="f")
+    with monkeypatch.context() as filled:
+        filled.setattr(Local, "stage", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space"):
+                driver.commit(wanted)
+    assert {*folder.glob("*.parquet")} == rows
+    driver.commit(wanted)
     assert newest_commit(tmp_path, "app").state_id == wanted.state_id
     driver.close()
 
