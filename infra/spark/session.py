@@ -17,8 +17,9 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from py4j.java_gateway import JavaGateway
@@ -29,7 +30,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from weir.infra.jars import jars
-from weir.infra.java import java_executable, shared_classes
+from weir.infra.java import MissingJavaError, java_executable, shared_classes
 from weir.infra.settings import Settings, environment_value, is_secret
 from weir.infra.spark import archives
 from weir.infra.spark.executors import CORES_PER_SLOT
@@ -80,6 +81,10 @@ rootLogger.appenderRef.file.ref = file
 """
 
 
+_ahead: _Ahead | None = None
+"""What ``java_ahead`` has started, until ``slot_context`` takes it."""
+
+
 class SparkStartError(Exception):
     """Spark's Java process has ended before it was ready."""
 
@@ -108,13 +113,22 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
         MissingJavaError: No Java.
         SparkStartError: Java has ended before it was ready.
     """
+    global _ahead
+    ahead, _ahead = _ahead, None
+    if ahead is not None and not java_options:
+        return _context(ahead.conf, ahead.gateway())
+    conf = _slots_conf(settings, application_id, java_options)
+    return _context(conf, _gateway(conf, settings))
+
+
+def _slots_conf(settings: Settings, application_id: str, java_options: Sequence[str] = ()) -> SparkConf:
     cores = len(os.sched_getaffinity(0))
     place = (
         _on_cluster(settings)
         if settings.master
         else {"spark.master": f"local[{settings.slots + max(settings.slots, cores)},{TASK_TRIES}]"}
     )
-    return _context(
+    return _conf(
         settings,
         f"weir-{application_id}",
         {
@@ -130,6 +144,25 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
         java_options=(*_SMALL_JAVA, *java_options),
         python=archives.PYTHON if settings.master and settings.archive else sys.executable,
     )
+
+
+@contextmanager
+def java_ahead(settings: Settings, application_id: str) -> Iterator[None]:
+    """Start the Java process of the ``slot_context`` that the block is to make, while the block loads what else it
+    needs; after the block it is ended if there was none. A cluster's is started when its turn comes, as is that of a
+    process that has a context."""
+    global _ahead
+    if SparkContext._active_spark_context is not None or settings.master:
+        yield
+        return
+    with suppress(MissingJavaError, OSError):  # ``slot_context`` says so
+        _ahead = _Ahead(settings, _slots_conf(settings, application_id))
+    try:
+        yield
+    finally:
+        unused, _ahead = _ahead, None
+        if unused is not None:
+            unused.end()
 
 
 def is_submitted() -> bool:
@@ -185,23 +218,22 @@ def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence
         SparkStartError: Java has ended before it was ready.
     """
     is_on_s3 = str(settings.warehouse).startswith(ON_S3)
-    return SparkSession(
-        _context(
-            settings,
-            f"weir-{name}",
-            {
-                "spark.master": f"local[{settings.slots}]",
-                "spark.jars": ",".join(map(str, [*jars("delta"), *(jars("s3") if is_on_s3 else ())])),
-                **(_s3_properties() if is_on_s3 else {}),
-                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-                "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-                # The default of 50 costs 15 s per query on a laptop.
-                "spark.databricks.delta.snapshotPartitions": "2",
-                "spark.sql.shuffle.partitions": str(settings.slots),
-            },
-            java_options=(*_QUICK_JAVA, *java_options),
-        )
+    conf = _conf(
+        settings,
+        f"weir-{name}",
+        {
+            "spark.master": f"local[{settings.slots}]",
+            "spark.jars": ",".join(map(str, [*jars("delta"), *(jars("s3") if is_on_s3 else ())])),
+            **(_s3_properties() if is_on_s3 else {}),
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            # The default of 50 costs 15 s per query on a laptop.
+            "spark.databricks.delta.snapshotPartitions": "2",
+            "spark.sql.shuffle.partitions": str(settings.slots),
+        },
+        java_options=(*_QUICK_JAVA, *java_options),
     )
+    return SparkSession(_context(conf, _gateway(conf, settings)))
 
 
 def _s3_properties() -> dict[str, str]:
@@ -251,13 +283,14 @@ def _end_java(stop: Callable[[], None] = lambda: None) -> None:
         limit.cancel()
 
 
-def _context(
+def _conf(
     settings: Settings,
     name: str,
     properties: Mapping[str, str],
     java_options: Sequence[str] = (),
     python: str = sys.executable,
-) -> SparkContext:
+) -> SparkConf:
+    """Everything that a context is told; what is of the environment is set there, for Java to inherit."""
     if SparkContext._active_spark_context is not None:
         raise RuntimeError("this process already has a Spark context; stop it before starting another")
     _end_java()
@@ -289,7 +322,7 @@ def _context(
             *shared_classes("spark"),
         )
     )
-    conf = (
+    return (
         SparkConf()
         .setAppName(name)
         .setAll(
@@ -313,7 +346,36 @@ def _context(
             ]
         )
     )
-    gateway = _gateway(_without_secrets(conf), settings.logs / "spark.out")
+
+
+class _Ahead:
+    """A Java process that a thread starts."""
+
+    def __init__(self, settings: Settings, conf: SparkConf) -> None:
+        self.conf = conf
+        self._started = Future[JavaGateway]()
+        threading.Thread(target=self._start, args=(settings,), name="java", daemon=True).start()
+
+    def gateway(self) -> JavaGateway:
+        """Once it is ready."""
+        return self._started.result()
+
+    def end(self) -> None:
+        """End it; first it has to have started."""
+        if self._started.exception() is None and (process := self.gateway().proc) is not None:
+            self.gateway().shutdown()
+            process.stdin.close()
+            process.kill()
+            process.wait()
+
+    def _start(self, settings: Settings) -> None:
+        try:
+            self._started.set_result(_gateway(self.conf, settings))
+        except Exception as error:
+            self._started.set_exception(error)
+
+
+def _context(conf: SparkConf, gateway: JavaGateway) -> SparkContext:
     interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(gateway=gateway, conf=conf)
     if threading.current_thread() is threading.main_thread():
@@ -321,9 +383,10 @@ def _context(
     return context
 
 
-def _gateway(conf: SparkConf, log: Path) -> JavaGateway:
+def _gateway(conf: SparkConf, settings: Settings) -> JavaGateway:
     """Start the Java process, in a session of its own: Ctrl-C in the terminal is for the driver to handle, in its own
     time."""
+    conf, log = _without_secrets(conf), settings.logs / "spark.out"
     with open(log, "ab+") as output:
         begin = output.tell()
         try:

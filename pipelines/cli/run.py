@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ from weir.pipelines.cli.options import (
 from weir.pipelines.cli.render import console, print_table
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.text import counted
+from weir.pipelines.spark.garbage import no_collections
 
 if TYPE_CHECKING:
     from weir.pipelines.spark.progress import RunSummary
@@ -141,8 +143,7 @@ def run(
     On Ctrl-C (or SIGTERM, or `weir stop`) it finishes the epoch, commits and exits. The next run continues from there,
     even after a kill -9.
     """
-    from weir.pipelines.cli.progress import TerminalWarnings, following
-    from weir.pipelines.operations.drive import drive
+    from weir.infra.spark.session import java_ahead
     from weir.pipelines.operations.profile import require_folder
     from weir.pipelines.operations.registry import load_reference
 
@@ -154,11 +155,18 @@ def run(
     if archive is not None:
         overrides["archive"] = archive
     settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers, writes=True)
+    application = load_reference(reference)
     if is_profiled and profile_folder is None:
-        profile_folder = settings.dir / "profile" / load_reference(reference).id
+        profile_folder = settings.dir / "profile" / application.id
     if profile_folder is not None:
         require_folder(profile_folder)
-    with following(reference) as on_progress:
+    with ExitStack() as stack:
+        stack.enter_context(java_ahead(settings, application.id))
+        with no_collections():  # Java starts meanwhile
+            from weir.pipelines.cli.progress import TerminalWarnings, following
+            from weir.pipelines.operations.drive import drive
+
+        on_progress = stack.enter_context(following(reference))
         summary = drive(
             reference,
             settings,

@@ -113,28 +113,39 @@ def test_java_and_workers_end_with_a_driver_that_is_killed_in_mid_job(tmp_path):
 
 
 STARTED_TWICE = textwrap.dedent("""
-    import sys
+    import sys, time
+    import psutil
     from weir.infra.settings import Settings
-    from weir.infra.spark.session import SparkStartError, slot_context, stop_context
+    from weir.infra.spark.session import SparkStartError, java_ahead, slot_context, stop_context
+
+    def its_child():
+        while not (children := psutil.Process().children()):
+            time.sleep(0.01)
+        return children[0]
 
     settings = Settings(dir=sys.argv[1], slots=1)
     try:
         slot_context(settings.model_copy(update=dict(spark={"spark.driver.memory": "1k"})), "small")
     except SparkStartError as error:
         print(error)
-    stop_context(slot_context(settings, "large"))
-    print("started")
+    with java_ahead(settings, "large"):
+        java = its_child()  # before anybody has asked for a context
+        stop_context(slot_context(settings, "large"))
+    print("started", java.is_running())
+    with java_ahead(settings, "refused"):
+        java = its_child()
+    print("ended", java.is_running())
 """)
 
 
-def test_a_java_that_ends_at_once_is_quoted_and_spark_starts_once_the_cause_is_gone(tmp_path):
+def test_a_java_that_ends_at_once_is_quoted_and_one_that_is_started_ahead_serves_or_ends(tmp_path):
     ran = subprocess.run([sys.executable, "-c", STARTED_TWICE, str(tmp_path)], capture_output=True, text=True)
-    refused, started = ran.stdout.splitlines()
+    refused, started, ended = ran.stdout.splitlines()
     assert refused.startswith("Spark did not start: its Java process ended before it was ready (its last words: '")
     assert "heap" in refused
     assert str(tmp_path / "logs" / "spark.out") in refused
     assert "heap" in (tmp_path / "logs" / "spark.out").read_text()
-    assert started == "started"
+    assert (started, ended) == ("started False", "ended False")
 
 
 FROZEN_JAVA = textwrap.dedent("""
@@ -169,7 +180,8 @@ FROZEN_JAVA = textwrap.dedent("""
     session.stop_context(context)
     print(time.monotonic() - began_s)
     print(len(psutil.wait_procs(below, timeout=10)[1]))
-    context = session.slot_context(settings, "another")
+    with session.java_ahead(settings, "another"):
+        context = session.slot_context(settings, "another")
     print(*context.parallelize([20, 22], 1).mapPartitionsWithIndex(answers).collect())
     session.stop_context(context)
 """)
