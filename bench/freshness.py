@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -26,11 +25,12 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from bench import cluster
 from bench.apps import CACHE_BYTES, Event
-from bench.events import PARTITIONS, SMALL_BYTES, event_frame
+from bench.events import PARTITIONS, event_frame
+from bench.live import producing
 from bench.peers.kafka_streams import KafkaStreamsPeer
 from bench.peers.peer import Run
 from bench.processes import ROOT, BenchError
@@ -39,7 +39,6 @@ from weir.infra.process import end_with_parent
 
 COMMIT_INTERVAL = timedelta(milliseconds=100)
 WARM_UP_S = 10.0
-TICK_S = 0.005
 EVENTS = 500_000
 """Events are sent again after so many."""
 LOOK_S = 0.001
@@ -66,14 +65,14 @@ def main(rates: list[int], seconds: float, weir_alone: bool) -> None:
             _topics(client)
             command = [str(Path(sys.executable).with_name("weir")), "run", "bench.freshness:app", "--dir", str(place)]
             command += ["--set", "slots=2", "--set", "snapshot_rows=0"]
-            with _running(command, cluster.variables(client)), _producing(client, rate):
+            with _running(command, cluster.variables(client)), producing(client, IN, rate, EVENTS, event_frame):
                 sides = {"weir": _seen_in_delta(place / "warehouse" / app.id / "totals", seconds)}
             if peer is not None:
                 _topics(client)
                 state = Path(folder, f"kafka-streams-{rate}")
                 state.mkdir()
                 live = Run(job="sum_live", client=client, topic=IN, output=OUT, state=state, closed_by_ms=0)
-                with _running(peer.command(live), {}), _producing(client, rate):
+                with _running(peer.command(live), {}), producing(client, IN, rate, EVENTS, event_frame):
                     sides["kafka_streams"] = _seen_in_topic(client, seconds)
             found[f"{rate}"] = sides
     print(json.dumps(found, indent=2))
@@ -109,36 +108,6 @@ def _running(command: list[str], variables: dict[str, str]) -> Iterator[None]:
             if code is not None:
                 errors.seek(0)
                 raise BenchError(f"{command[0]} ended with code {code}:\n{errors.read()[-2000:]}")
-
-
-@contextmanager
-def _producing(client: Path, rate: int) -> Iterator[None]:
-    producer = multiprocessing.get_context("spawn").Process(target=_produce, args=(client, rate), daemon=True)
-    producer.start()
-    try:
-        yield
-    finally:
-        producer.terminate()
-        producer.join()
-
-
-def _produce(client: Path, rate: int) -> None:
-    producer = Producer({**cluster.properties(client), "linger.ms": 1, "partitioner": "murmur2_random"})
-    events = event_frame(0, EVENTS, SMALL_BYTES).select("key", "value").rows()
-    began, sent = time.monotonic(), 0
-    while True:
-        due = int(rate * (time.monotonic() - began))
-        for number in range(sent, due):
-            key, value = events[number % EVENTS]
-            while True:
-                try:
-                    producer.produce(IN, value, key, timestamp=time.time_ns() // 1_000_000)
-                    break
-                except BufferError:  # the broker is slower than that: events are sent later, with the time of then
-                    producer.poll(TICK_S)
-        sent = due
-        producer.poll(0)
-        time.sleep(TICK_S)
 
 
 def _seen_in_delta(table: Path, seconds: float) -> dict[str, Any]:

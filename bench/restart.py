@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import signal
 import statistics
@@ -27,16 +26,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
 from bench import cluster
 from bench.events import PARTITIONS, SMALL_BYTES, make_events
+from bench.live import producing
 from bench.memory import peak_memory, process_tree
 from bench.peers.kafka_streams import KafkaStreamsPeer
 from bench.peers.peer import Run
@@ -50,7 +50,7 @@ TOPIC = "events_restart"
 SESSION_MS, LEAST_SESSION_MS = 1_000, 6_000
 LIVE_S = 5.0
 """How long an application commits what is sent to it before it is killed."""
-LIMIT_S, LOOK_S, TICK_S = 60.0, 0.002, 0.005
+LIMIT_S, LOOK_S = 60.0, 0.002
 
 PROGRAMS = Path(__file__).parent / "programs"
 APPLICATIONS = {100: "each_100_ms", 1_000: "each_second"}
@@ -111,7 +111,7 @@ class KafkaStreams:
         self._settings = {"commit.interval.ms": str(commit_ms), **settings}
         folder.mkdir()
         self._run = Run(job="sum_live", client=client, topic=TOPIC, output=name, state=folder, closed_by_ms=0)
-        self._admin = AdminClient(cluster.properties(client))
+        self._admin = AdminClient({**cluster.properties(client)})
         cluster.admin(client).create_topic(name, PARTITIONS)
 
     def command(self) -> Sequence[str]:
@@ -205,32 +205,6 @@ def _ends(client: Path) -> Offsets:
     return {partition: end for (_, partition), end in found.items()}
 
 
-@contextmanager
-def _producing(client: Path, rate: int, keys: int) -> Iterator[None]:
-    producer = multiprocessing.get_context("spawn").Process(target=_produce, args=(client, rate, keys), daemon=True)
-    producer.start()
-    try:
-        yield
-    finally:
-        producer.terminate()
-        producer.join()
-
-
-def _produce(client: Path, rate: int, keys: int) -> None:
-    settings = {"linger.ms": 1, "partitioner": "murmur2_random", "queue.buffering.max.messages": 10_000_000}
-    producer = Producer({**cluster.properties(client), **settings})
-    events = with_distinct_keys(keys, 0, keys, SMALL_BYTES).select("key", "value").rows()
-    began_s, sent = time.monotonic(), 0
-    while True:
-        due = int(rate * (time.monotonic() - began_s))
-        for number in range(sent, due):
-            key, value = events[number % keys]
-            producer.produce(TOPIC, value, key)
-        sent = due
-        producer.poll(0)
-        time.sleep(TICK_S)
-
-
 def summary(turns: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
     """By side the medians, how long each turn took, and how many times that Weir takes, if it was there."""
     medians = {
@@ -259,7 +233,7 @@ def main(keys: int, rate: int, commit_ms: int, rounds: int, names: Sequence[str]
             for side in sides:
                 if names and side.name not in names:
                     continue
-                with _producing(client, rate, keys):
+                with producing(client, TOPIC, rate, keys, partial(with_distinct_keys, keys)):
                     turns.setdefault(side.name, []).append(turn(side, client, folder))
                 print(side.name, turns[side.name][-1], os.getloadavg()[0], file=sys.stderr, flush=True)
     print(json.dumps({"keys": keys, "rate": rate, "commit_ms": commit_ms, **summary(turns)}, indent=2))
