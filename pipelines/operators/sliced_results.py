@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
 from weir.pipelines.operators.aggregation import write_states
@@ -18,6 +17,7 @@ from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.final_results import results_of
 from weir.pipelines.operators.fold import PLACE
 from weir.pipelines.operators.idle import NOWHERE
+from weir.pipelines.operators.open_slices import OpenSlices
 from weir.pipelines.operators.slices import SLICE, SLICED, Slices
 from weir.pipelines.operators.windows import WINDOW_COLUMNS
 from weir.state.frames import picked, where
@@ -51,7 +51,7 @@ class SlicedResults:
         groups = None
         if rows.height:  # in the order of the store's keys, by which it is read and written
             groups = slices.fold.group(rows, [*slices.key, SLICE]).sort(SLICE, *slices.key, nulls_last=False)
-        closed = self._closed(store, opened, until, groups)
+        closed = self._closed(store, opened, until, groups, epoch)
         if groups is not None:
             self._keep(store, until, groups, epoch)
         if closed.is_empty():
@@ -81,25 +81,22 @@ class SlicedResults:
         grace_ms = self.slices.windows.grace_ms
         since_ms, now_ms = follow(self.store.name, grace_ms, before_ms, epoch)
         opened, until = self.slices.open_from(since_ms), self.slices.open_from(now_ms)
-        closed = self._closed(TypedStore(self.store, epoch.session), opened, until, None)
+        closed = self._closed(TypedStore(self.store, epoch.session), opened, until, None, epoch)
         if closed.is_empty():
             return None
         return results_of(self.slices.fold, closed, grace_ms, pl.Series([now_ms]), NOWHERE)
 
-    def _closed(self, store: TypedStore, opened: int, until: int, groups: pl.DataFrame | None) -> pl.DataFrame:
+    def _closed(
+        self, store: TypedStore, opened: int, until: int, groups: pl.DataFrame | None, epoch: Epoch
+    ) -> pl.DataFrame:
         """The windows from ``opened`` to before ``until``, of what is stored and of ``groups``; deletes the slices that
         are in no later window."""
         if until <= opened:
             return pl.DataFrame()
         slices, windows = self.slices, self.slices.windows
         kept_from_ms = until * windows.advance_ms
-        keys, states = store.scan(b"", store.window_upper(kept_from_ms - windows.advance_ms + windows.size_ms))
-        parts = []
-        if keys:
-            stored = store.decode(keys)
-            parts.append(stored.hstack(states))
-            starts = stored.get_column("window_start").cast(pl.Int64).to_numpy()
-            store.delete(keys[: int(np.searchsorted(starts, kept_from_ms))])
+        before_ms = kept_from_ms - windows.advance_ms + windows.size_ms
+        parts = [OpenSlices.of(store, epoch).take(store, before_ms, kept_from_ms)]
         if groups is not None:
             numbers, behind = slices.parts(groups)
             is_whole = behind == 0
@@ -107,7 +104,7 @@ class SlicedResults:
             parts.append(slices.slices_of(where(groups, pl.Series(is_meant))))
             if not is_whole.all():
                 parts.append(slices.late_windows(groups.filter(pl.Series(~is_whole)), opened, until))
-        return slices.windows_of(pl.concat(parts), opened, until) if parts else states
+        return slices.windows_of(pl.concat(parts), opened, until)
 
     def _keep(self, store: TypedStore, until: int, groups: pl.DataFrame, epoch: Epoch) -> None:
         """Merge ``groups`` into the stored slices, those that are in windows from ``until`` on."""
@@ -121,7 +118,11 @@ class SlicedResults:
             rows = slices.united(rows)
         epoch.clocks[f"{SLICED}{self.store.name}"] = 0
         keys = store.encode(picked(rows, list(self.store.key)))
-        write_states(store, self.slices.fold, keys, self.slices.fold.merge(rows, store.fetch(keys), rows))
+        stored = store.fetch(keys)
+        merged = slices.fold.merge(rows, stored, rows)
+        open_slices = OpenSlices.of(store, epoch)
+        write_states(store, slices.fold, keys, merged)
+        open_slices.put(store, merged, stored.get_column("_found"))
 
 
 def make_whole(spec: StoreSpec, slices: Slices, epoch: Epoch) -> None:

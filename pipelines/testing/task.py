@@ -71,6 +71,7 @@ class Task:
         as a consumer delivers them. After the rows stream time advances to ``end_time_ms``, and processors are closed
         if the task ``stops``."""
         state = StateId(GENERATION, self._state.epoch + 1 if self._state else 1)
+        instances, self._instances = self._instances, {}  # after an error they have seen what the stores have not
         with self.store.session() as session:
 
             def run(
@@ -90,7 +91,7 @@ class Task:
                     end_time_ms=end_time_ms if is_last else time_ms,
                     moves_clocks=is_last,
                     begins_time=begins_time,
-                    instances=self._instances,
+                    instances=instances,
                     stops=stops and is_last,
                 )
 
@@ -98,7 +99,7 @@ class Task:
                 run=run,
                 handling=self._handling,
                 session=session,
-                instances=self._instances,
+                instances=instances,
                 raws=raws,
                 edges=self.sub_topology.edges_in,
                 partition=0,
@@ -130,5 +131,5 @@ class Task:
         if applied is None:
             raise RuntimeError(f"task {self.store.task_id}: its store is not at {self._state}")
         self.store.settle(generation=GENERATION, expected=state, committed=state)
-        self._state, self.clocks = state, dict(output.clocks)
+        self._state, self.clocks, self._instances = state, dict(output.clocks), instances
         return output, attempts.dead

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
+from polars.testing import assert_frame_equal
 
 from tests.examples import examples
 from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.one_topic import CUTS, FINAL, RECORDS, batches, build, run
-from tests.pipelines.operators.programs import Click, driven
+from tests.pipelines.operators.programs import Click, driven, read_windows
 from weir import (
     ApproxDistinct,
     BottomK,
@@ -30,6 +31,8 @@ from weir import (
     TopK,
     ValueCounts,
 )
+from weir.pipelines.errors import UserFunctionError
+from weir.pipelines.operators import open_slices
 from weir.pipelines.operators import slices as slices_module
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.final_results import FinalResults
@@ -40,6 +43,7 @@ from weir.pipelines.tasks.order import Turns
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology.nodes import AggregateNode
 from weir.state.stores.specs import TIME
+from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreKind, StoreSpec
 
 
@@ -88,13 +92,14 @@ class Side:
 
     def __init__(self) -> None:
         self.session, self.clocks = MemorySession(), dict[str, int]()
+        self.instances = dict[str, object]()
         self.results: list[tuple] = []
         self.late: list[tuple] = []
         self.counts = Counter[str]()
 
     def take(self, operator: FinalResults | SlicedResults, rows: pl.DataFrame, idle_ms: int) -> int | None:
         """Process ``rows``, then let stream time pass on by ``idle_ms``; returns when the next window closes."""
-        epoch = Epoch(session=self.session, clocks=self.clocks, now_ms=0, clocks_before=dict(self.clocks))
+        epoch = self._epoch()
         found = [operator.process(rows, epoch)]
         if "s" in self.clocks and idle_ms:
             before_ms = self.clocks["s"]
@@ -106,7 +111,40 @@ class Side:
         for each in epoch.late.values():
             self.late += each.select(sorted(each.columns)).rows()
         self.counts += epoch.counts
+        self._compare_open_slices()
         return operator.next_close_ms(epoch) if "s" in self.clocks else None
+
+    def fail(self, operator: FinalResults | SlicedResults, rows: pl.DataFrame) -> None:
+        """Process ``rows`` in an epoch that is rolled back, as ``Attempts`` does."""
+        before, clocks = {name: dict(each) for name, each in self.session.rows.items()}, dict(self.clocks)
+        operator.process(rows, self._epoch())
+        self.session.rows, self.clocks = before, clocks
+        self.instances.clear()
+
+    def _epoch(self) -> Epoch:
+        return Epoch(
+            session=self.session,
+            clocks=self.clocks,
+            now_ms=0,
+            clocks_before=dict(self.clocks),
+            instances=self.instances,
+        )
+
+    def _compare_open_slices(self) -> None:
+        """What is kept in memory is what the store has."""
+        store = TypedStore(STORE, self.session)
+        if (kept := self.instances.get("_open:s")) is not None and (rows := kept._settled(store)) is not None:
+            keys, states = store.scan()
+            stored = store.decode(keys).hstack(states)
+            assert_frame_equal(rows, stored, check_row_order=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_rows():
+    """Rows that are written are put beside the others soon."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(open_slices, "FEW_ROWS", 2)
+        yield
 
 
 @pytest.mark.slow
@@ -119,12 +157,15 @@ class Side:
     idle=st.lists(st.sampled_from([0, 0, 0, 1, 7, 90]), min_size=6, max_size=6),
     slices_from=st.sampled_from([0, 0, 1, 2]),
     cells=st.sampled_from([1, 20, 1 << 20]),
+    most_rows=st.sampled_from([0, 6, 1 << 18, 1 << 18]),
+    fails=st.sets(st.integers(0, 5), max_size=2),
 )
 def test_slices_give_what_whole_windows_give_whatever_the_batches(
-    windows, records, others, cuts, idle, slices_from, cells
+    windows, records, others, cuts, idle, slices_from, cells, most_rows, fails
 ):
     """Results in the same order, from the same records, and the same late ones; over a store that another version of
-    Weir has begun with whole windows, too, and however few states are merged at a time."""
+    Weir has begun with whole windows, too, however few states are merged at a time and however few slices are kept in
+    memory, and after epochs that were rolled back."""
     records = [*records, *others]
     parts = [part.with_columns(share=(pl.col("amount") * 7).cast(pl.Decimal(10, 2))) for part in batches(records, cuts)]
     whole = FinalResults(store=STORE, fold=FOLD, windows=windows, late_to="late")
@@ -132,8 +173,11 @@ def test_slices_give_what_whole_windows_give_whatever_the_batches(
     one, other = Side(), Side()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(slices_module, "CELLS", cells)
+        patched.setattr(open_slices, "MOST_ROWS", most_rows)
         for number, part in enumerate(parts):
             due = one.take(whole, part, idle[number])
+            if number in fails and number >= slices_from:
+                other.fail(sliced, parts[-1])
             assert other.take(sliced if number >= slices_from else whole, part, idle[number]) == due
             assert (other.results, other.late, other.counts) == (one.results, one.late, one.counts)
             assert {name: at for name, at in other.clocks.items() if name != "_slices:s"} == one.clocks
@@ -259,3 +303,32 @@ def test_the_store_of_a_node_has_slices_where_its_operator_does():
     (node,) = (node for node in sub_topology.nodes if isinstance(node, AggregateNode))
     assert sub_topology.hops == {"s": node.slices}
     assert sub_topology.identities["s"].grouping.endswith(", in slices")
+
+
+def test_after_an_error_nothing_is_left_of_what_was_not_stored():
+    """The function that fails comes behind the windows, which have taken the record by then."""
+    fails = [False]
+
+    def look(key, value):
+        if fails[0]:
+            raise ValueError("no")
+
+    def program(stream):
+        windows = TimeWindows.of_size_with_no_grace(ms(20)).advance_by(ms(5))
+        totals = stream.group_by_key().windowed_by(windows).agg("s", total=Sum("ms")).suppress(FINAL)
+        totals.to_stream().peek(look).to_delta("out")
+
+    found = []
+    for times in ([20, 26, 31, 47, 90], [20, 26, 31, None, 47, 90]):
+        fails[0] = False
+        with driven(program) as (topic, out, _):
+            for time in times:
+                if time is None:
+                    fails[0] = True
+                    with pytest.raises(UserFunctionError):
+                        topic.pipe_input("a", Click("x", 1_000), timestamp_ms=44)
+                    fails[0] = False
+                else:
+                    topic.pipe_input("a", Click("x", time), timestamp_ms=time)
+            found.append(read_windows(out, "total"))
+    assert found[0] == found[1] != []

@@ -1,0 +1,80 @@
+"""The stored slices of a task as columns, kept in memory from epoch to epoch as long as they are few.
+
+They are read whenever windows close, most of them many times. The store has the same rows, and alone counts: what is
+here is forgotten with the task's processors, whenever the store may have become another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from weir.pipelines.operators.epoch import Epoch
+from weir.state.frames import parted, picked, where
+from weir.state.stores.typed import TypedStore
+
+MOST_ROWS = 1 << 18
+"""If there are more, those that are needed are read from the store."""
+FEW_ROWS = 1 << 12
+
+
+@dataclass
+class OpenSlices:
+    """The rows of one store: key columns, state columns, ``_ts``, in any order; None if they are not kept here."""
+
+    rows: pl.DataFrame | None
+    _newer: list[pl.DataFrame] = field(default_factory=list)
+    """Rows written since, in order; so that an epoch with few records does not copy all others."""
+    _changed_from_ms: int | None = None
+    """The earliest start of those that take the place of others."""
+
+    @staticmethod
+    def of(store: TypedStore, epoch: Epoch) -> OpenSlices:
+        """Those of the task, read if this is the first time."""
+        name = f"_open:{store.spec.name}"
+        if (known := epoch.instances.get(name)) is None:
+            rows = None
+            if store.count() <= MOST_ROWS:
+                keys, states = store.scan()
+                rows = store.decode(keys).hstack(states)
+            known = epoch.instances[name] = OpenSlices(rows)
+        assert isinstance(known, OpenSlices)
+        return known
+
+    def take(self, store: TypedStore, before_ms: int, kept_from_ms: int) -> pl.DataFrame:
+        """The rows that start before ``before_ms``; those that start before ``kept_from_ms`` are deleted."""
+        if (rows := self._settled(store)) is None:
+            keys, states = store.scan(b"", store.window_upper(before_ms))
+            rows = store.decode(keys).hstack(states)
+            store.delete(keys[: int((_starts(rows) < kept_from_ms).sum())])
+            return rows
+        found = where(rows, _starts(rows) < before_ms)
+        self.rows, gone = parted(rows, _starts(rows) >= kept_from_ms)
+        store.delete(store.encode(gone))
+        return found
+
+    def put(self, store: TypedStore, rows: pl.DataFrame, is_known: pl.Series) -> None:
+        """Note ``rows``, which are written to ``store``; ``is_known`` says which of them were there before."""
+        if self.rows is None:
+            return
+        if is_known.any():
+            first_ms = int(_starts(rows).filter(is_known).min())  # type: ignore[arg-type]
+            self._changed_from_ms = min(first_ms, first_ms if self._changed_from_ms is None else self._changed_from_ms)
+        self._newer.append(picked(rows, self.rows.columns))
+        if sum(each.height for each in self._newer) > self.rows.height + FEW_ROWS:
+            self._settled(store)
+
+    def _settled(self, store: TypedStore) -> pl.DataFrame | None:
+        """All rows, each once."""
+        if self.rows is not None and self._newer:
+            rows = pl.concat([self.rows, *self._newer], rechunk=True)
+            if self._changed_from_ms is not None:
+                near, others = parted(rows, _starts(rows) >= self._changed_from_ms)
+                rows = pl.concat([others, near.unique(store.spec.key.names(), keep="last")], rechunk=True)
+            self.rows, self._newer, self._changed_from_ms = rows if rows.height <= MOST_ROWS else None, [], None
+        return self.rows
+
+
+def _starts(rows: pl.DataFrame) -> pl.Series:
+    return rows.get_column("window_start").dt.timestamp("ms")
