@@ -45,6 +45,8 @@ SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "org.apache.flink:flink-json:2.2.1",
             "org.slf4j:slf4j-simple:1.7.36",
         ),
+        # Spark's source and sink for Kafka topics.
+        "spark-kafka": ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",),
     }
 )
 DEFAULT_SETS = ("delta", "kafka")
@@ -54,6 +56,7 @@ _ATTEMPTS = 3
 _EXCLUDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "delta": ('org="org.apache.hadoop"', 'org="org.apache.parquet"', 'org="org.scala-lang"'),
+        "spark-kafka": ('org="org.apache.hadoop"', 'org="org.scala-lang"'),
         "s3": ('org="software.amazon.awssdk" module="bundle"', 'org="software.amazon.awssdk.crt"'),
     }
 )

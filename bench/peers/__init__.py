@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bench.peers.flink import FlinkPeer
 from bench.peers.kafka_streams import KafkaStreamsPeer
+from bench.peers.pathway import PathwayPeer
 from bench.peers.peer import Peer
 from bench.peers.pyflink import PyFlinkPeer
 from bench.peers.python import PythonPeer
+from bench.peers.spark import SparkPeer
 
 __all__ = ["DEFAULT", "PEERS", "QUICK"]
 
@@ -35,6 +37,8 @@ PEERS: tuple[Peer, ...] = (
         settings={"processing_guarantee": "exactly-once", "commit_interval": "1 s", "state": "RocksDB with changelogs"},
     ),
     PyFlinkPeer(),
+    PathwayPeer(),
+    SparkPeer(),
 )
 DEFAULT = ("kafka-streams", "flink-sql-rocksdb", "bytewax", "quix", "pyflink")
 """With all of Flink, a bench takes hours."""

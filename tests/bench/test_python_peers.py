@@ -15,7 +15,8 @@ from bench.peers.peer import NotRunError
 FIRST_AND_WAIT = """
 import pathlib, sys, time
 print(time.monotonic(), flush=True)
-pathlib.Path(sys.argv[-1], sys.argv[1]).touch()
+assert sys.argv[7:] == ["python_sum"]
+pathlib.Path(sys.argv[6], sys.argv[1]).touch()
 time.sleep({})
 """
 
@@ -54,10 +55,11 @@ def test_an_environment_is_made_once_for_the_same_packages(pip):
     assert len(pip.ran) == 4
 
 
-def test_a_peer_whose_packages_cannot_be_installed_is_not_run_until_they_can(pip):
+@pytest.mark.parametrize("name", ["bytewax", "pathway"])
+def test_a_peer_whose_packages_cannot_be_installed_is_not_run_until_they_can(name, pip):
     pip.code = 1
-    peer = next(peer for peer in PEERS if peer.name == "bytewax")
-    with pytest.raises(NotRunError, match=r"bytewax==0.21.1, .* cannot be installed:\nERROR: no matching"):
+    peer = next(peer for peer in PEERS if peer.name == name)
+    with pytest.raises(NotRunError, match=rf"{name}==0.\d+.\d, .* cannot be installed:\nERROR: no matching"):
         peer.install(None)
     pip.code = 0
     peer.install(None)
@@ -83,7 +85,7 @@ def test_a_run_lasts_from_the_first_record_to_the_end(until, waits_s, processes,
     client, program = tmp_path / "client.properties", tmp_path / "program.py"
     client.write_text("bootstrap.servers=localhost:1=2\n")
     program.write_text(FIRST_AND_WAIT.format(waits_s))
-    processes.main(str(program), "2", until, str(client), "events", "totals", str(state))
+    processes.main(str(program), "2", until, str(client), "events", "totals", str(state), "python_sum")
     found = json.loads(capsys.readouterr().out)
     assert found["records"] == 100
     assert 0 < found["seconds"] < 60

@@ -1,9 +1,9 @@
 """Runs a peer's program in several processes of the peer's own environment.
 
-``processes.py PROGRAM COUNT UNTIL CLIENT IN OUT STATE`` starts each as ``PROGRAM INDEX PORTS CLIENT IN OUT STATE``.
-PORTS are free, one for each process, for those that talk to each other. Each process prints the monotonic time of its
-first record. UNTIL is ``exited``, the processes end by themselves, or ``committed``: they end once the consumer group
-OUT has committed all records. Prints one JSON object: records, and seconds from the first record to that end.
+``processes.py PROGRAM COUNT UNTIL CLIENT IN OUT STATE [JOB]`` starts each as ``PROGRAM INDEX PORTS CLIENT IN OUT STATE
+[JOB]``. PORTS are free, one for each process, for those that talk to each other. Each process prints the monotonic time
+of its first record. UNTIL is ``exited``, the processes end by themselves, or ``committed``: they end once the consumer
+group OUT has committed all records. Prints one JSON object: records, and seconds from the first record to that end.
 """
 
 import json
@@ -28,14 +28,14 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def main(program: str, count: str, until: str, client: str, topic: str, output: str, state: str) -> None:
+def main(program: str, count: str, until: str, client: str, topic: str, output: str, *others: str) -> None:
     consumer = Consumer({**properties(client), "group.id": output, "enable.auto.commit": False})
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     ends = [consumer.get_watermark_offsets(each, timeout=30)[1] for each in partitions]
     ports = ",".join(map(str, free_ports(int(count))))
     children = [
         subprocess.Popen(
-            [sys.executable, program, str(index), ports, client, topic, output, state],
+            [sys.executable, program, str(index), ports, client, topic, output, *others],
             stdout=subprocess.PIPE,
             text=True,
         )
