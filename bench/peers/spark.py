@@ -16,7 +16,8 @@ from weir.infra.kafka.files import JAVA_CLIENT
 
 _STATE = "spark.sql.streaming.stateStore"
 BATCH = "200000"
-PYTHON_BATCH = "100000"
+PYTHON_BATCH = "400000"
+"""Larger, since a call for one key of a batch costs more than its records do."""
 
 
 class SparkPeer:
