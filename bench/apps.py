@@ -8,13 +8,15 @@ from datetime import timedelta
 
 from polars import col
 
-from bench.events import LARGE_BYTES, SMALL_BYTES, users_of
+from bench.events import LARGE_BYTES, SMALL_BYTES, beside
 from weir import (
     Application,
     BufferConfig,
     Int64,
+    JoinWindows,
     Json,
     SessionWindows,
+    SlidingWindows,
     StreamsBuilder,
     String,
     StringAgg,
@@ -54,9 +56,27 @@ class Page:
 
 @dataclass(frozen=True)
 class User:
-    """What an event is joined with."""
+    """What an event is joined with by its key."""
 
     factor: int
+
+
+@dataclass(frozen=True)
+class Click:
+    """What an event is joined with by key and time."""
+
+    weight: int
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an event is joined with by its page."""
+
+    price: int
+
+
+def _application(job: str, topic: str, builder: StreamsBuilder) -> Application:
+    return Application(f"{job}_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES)
 
 
 def sum_per_key(topic: str) -> Application:
@@ -68,9 +88,7 @@ def sum_per_key(topic: str) -> Application:
         .agg("sums", total=Sum("amount"))
         .to_delta("totals")
     )
-    return Application(
-        f"sum_per_key_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
-    )
+    return _application("sum_per_key", topic, builder)
 
 
 def sum_to_topic(topic: str) -> Application:
@@ -83,9 +101,7 @@ def sum_to_topic(topic: str) -> Application:
         .agg("sums", total=Sum("amount"))
         .to(os.environ.get(OUTPUT, "totals"), value=Int64("total"), name="totals")
     )
-    return Application(
-        f"sum_to_topic_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
-    )
+    return _application("sum_to_topic", topic, builder)
 
 
 def repartition_sum(topic: str) -> Application:
@@ -97,9 +113,7 @@ def repartition_sum(topic: str) -> Application:
         .agg("sums", total=Sum("amount"))
         .to_delta("totals")
     )
-    return Application(
-        f"repartition_sum_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
-    )
+    return _application("repartition_sum", topic, builder)
 
 
 def add_amount(user: str, event: Event, total: int) -> int:
@@ -116,9 +130,7 @@ def python_sum(topic: str) -> Application:
         .aggregate("sums", lambda: 0, add_amount)
         .to_delta("totals")
     )
-    return Application(
-        f"python_sum_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
-    )
+    return _application("python_sum", topic, builder)
 
 
 def window_final(topic: str) -> Application:
@@ -132,9 +144,7 @@ def window_final(topic: str) -> Application:
         .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
         .to_delta("totals")
     )
-    return Application(
-        f"window_final_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
-    )
+    return _application("window_final", topic, builder)
 
 
 def hopping_final(topic: str) -> Application:
@@ -158,7 +168,7 @@ def _hopping(job: str, topic: str, advance: timedelta) -> Application:
         .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
         .to_delta("totals")
     )
-    return Application(f"{job}_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES)
+    return _application(job, topic, builder)
 
 
 def joined_text(topic: str) -> Application:
@@ -172,9 +182,7 @@ def joined_text(topic: str) -> Application:
         .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
         .to_delta("totals")
     )
-    return Application(
-        f"joined_text_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
-    )
+    return _application("joined_text", topic, builder)
 
 
 def session_sum(topic: str) -> Application:
@@ -187,15 +195,26 @@ def session_sum(topic: str) -> Application:
         .agg("sums", total=Sum("amount"))
         .to_delta("totals")
     )
-    return Application(
-        f"session_sum_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
+    return _application("session_sum", topic, builder)
+
+
+def sliding_sum(topic: str) -> Application:
+    """The sum of ``amount`` per user and sliding window of five seconds, as a table."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(topic, key=String("user"), value=Json(Event))
+        .group_by_key()
+        .windowed_by(SlidingWindows.of_time_difference_and_grace(timedelta(seconds=5), timedelta(seconds=10)))
+        .agg("sums", total=Sum("amount"))
+        .to_delta("totals")
     )
+    return _application("sliding_sum", topic, builder)
 
 
 def table_join_sum(topic: str) -> Application:
     """The sum per user of ``amount`` times the factor in the user's row of a table."""
     builder = StreamsBuilder()
-    users = builder.table(users_of(topic), key=String("user"), value=Json(User), store="users")
+    users = builder.table(beside(topic, "users"), key=String("user"), value=Json(User), store="users")
     (
         builder.stream(topic, key=String("user"), value=Json(Event))
         .join(users)
@@ -204,9 +223,36 @@ def table_join_sum(topic: str) -> Application:
         .agg("sums", total=Sum("weighted"))
         .to_delta("totals")
     )
-    return Application(
-        f"table_join_sum_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
+    return _application("table_join_sum", topic, builder)
+
+
+def stream_join_sum(topic: str) -> Application:
+    """The sum per user of ``amount`` times the weight of each of the user's clicks at most five seconds apart."""
+    builder = StreamsBuilder()
+    clicks = builder.stream(beside(topic, "clicks"), key=String("user"), value=Json(Click))
+    windows = JoinWindows.of_time_difference_and_grace(timedelta(seconds=5), timedelta(seconds=10))
+    (
+        builder.stream(topic, key=String("user"), value=Json(Event))
+        .join(clicks, windows=windows, store="pairs")
+        .map_values(weighted=col("amount") * col("weight"))
+        .group_by_key()
+        .agg("sums", total=Sum("weighted"))
+        .to_delta("totals")
     )
+    return _application("stream_join_sum", topic, builder)
+
+
+def foreign_key_join(topic: str) -> Application:
+    """Of each user's newest event ``amount`` times the price of its page: two tables, joined by foreign key."""
+    builder = StreamsBuilder()
+    prices = builder.table(beside(topic, "pages"), key=String("page"), value=Json(Price), store="prices")
+    (
+        builder.table(topic, key=String("user"), value=Json(PageEvent), store="newest")
+        .join(prices, foreign_key="page", store="placed")
+        .map_values(total=col("amount") * col("price"))
+        .to_delta("totals")
+    )
+    return _application("foreign_key_join", topic, builder)
 
 
 sum_per_key_68 = sum_per_key(f"events_{SMALL_BYTES}")
@@ -222,8 +268,13 @@ hopping_final_few = hopping_final("events_few")
 joined_text_few = joined_text("events_few")
 hopping_60_final_few = hopping_60_final("events_few")
 session_sum_few = session_sum("events_few")
-table_join_sum_few = table_join_sum("events_few")
+sliding_sum_few = sliding_sum("events_few")
+stream_join_sum_few = stream_join_sum("events_few")
+table_join_sum_wide = table_join_sum("events_wide")
+foreign_key_join_orders = foreign_key_join("events_orders")
+distinct_keys_distinct = sum_per_key("events_distinct")
 sum_per_key_restore = sum_per_key("events_restore")
+sum_per_key_many = sum_per_key("events_many")
 sum_per_key_base = sum_per_key("events_base")
 window_final_base = window_final("events_base")
 sum_per_key_tenfold = sum_per_key("events_tenfold")

@@ -20,16 +20,23 @@ from bench.processes import BenchError
 
 START_MS = 1_790_000_000_000
 KEYS = 50_000
+ROWS = 1_000_000
+"""The keys of the table that events are joined with, and of those events."""
 PAGES = 877
 PARTITIONS = 4
 SMALL_BYTES, LARGE_BYTES = 68, 400
 BATCH = 50_000
+_PRIME = 2_654_435_761
+"""Greater than any number of keys, so that its multiples meet every key once."""
+_CLICKS = 1 << 40
+"""Where the lots of clicks begin, far from those of events."""
 AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 
 
-def event_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
-    """Events ``[start, stop)`` as ``key``, ``value`` (JSON of exactly ``event_bytes``) and ``timestamp``."""
-    events = event_fields(start, stop)
+def event_frame(start: int, stop: int, event_bytes: int, keys: int | None = None) -> pl.DataFrame:
+    """Events ``[start, stop)`` as ``key``, ``value`` (JSON of exactly ``event_bytes``, where there are more than a
+    million ``keys`` a byte or two more) and ``timestamp``; ``keys`` are those of ``event_fields``."""
+    events = event_fields(start, stop, keys)
     session = pl.Series(_lots(start, stop)).cast(pl.String).str.zfill(20)
     wide = events.with_columns(
         session=session,
@@ -48,26 +55,35 @@ def event_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
     )
 
 
-def totals_per(field: str, events: int) -> pl.DataFrame:
-    """The exact sums of ``amount`` over the first ``events`` events, as ``key: String, total: Int64``, unordered."""
+def totals_per(field: str, events: int, keys: int | None = None) -> pl.DataFrame:
+    """The exact sums of ``amount`` over the first ``events`` events, as ``key: String, total: Int64``, unordered;
+    ``keys`` are those of ``event_fields``."""
     parts = [
-        event_fields(start, min(start + BATCH, events)).group_by(key=field).agg(total=pl.sum("amount"))
+        event_fields(start, min(start + BATCH, events), keys).group_by(key=field).agg(total=pl.sum("amount"))
         for start in range(0, events, BATCH)
     ]
     return pl.concat(parts).group_by("key").agg(pl.sum("total"))
 
 
-def event_fields(start: int, stop: int) -> pl.DataFrame:
-    """The fields that events of every size have: ``user``, ``amount``, ``page`` and ``ts``."""
+def event_fields(start: int, stop: int, keys: int | None = None) -> pl.DataFrame:
+    """The fields that events of every size have: ``user``, ``amount``, ``page`` and ``ts``.
+
+    Users are drawn by lot from ``KEYS``; with ``keys`` each of that many comes once, in no order, before any comes a
+    second time.
+    """
     at = np.arange(start, stop)
+    users = _lots(start, stop) % KEYS if keys is None else at * _PRIME % keys
     return pl.DataFrame(
-        {
-            "user": pl.Series(_lots(start, stop) % KEYS).cast(pl.String).str.zfill(6),
-            "amount": 10 + at % 90,
-            "page": 100 + at % PAGES,
-            "ts": START_MS + at // 10,
-        }
-    ).with_columns(user="u" + pl.col("user"), page="/item/" + pl.col("page").cast(pl.String))
+        {"user": _users(users), "amount": 10 + at % 90, "page": _pages(at % PAGES), "ts": START_MS + at // 10}
+    )
+
+
+def _users(numbers: npt.NDArray[Any]) -> pl.Series:
+    return "u" + pl.Series(numbers).cast(pl.String).str.zfill(6)
+
+
+def _pages(numbers: npt.NDArray[Any]) -> pl.Series:
+    return "/item/" + pl.Series(100 + numbers).cast(pl.String)
 
 
 def _lots(start: int, stop: int) -> npt.NDArray[np.uint64]:
@@ -76,24 +92,48 @@ def _lots(start: int, stop: int) -> npt.NDArray[np.uint64]:
     return lots ^ (lots >> np.uint64(32))
 
 
-def users_of(topic: str) -> str:
-    """The topic, with one record per key, that the events of ``topic`` are joined with."""
-    return f"{topic}_users"
+def beside(topic: str, name: str) -> str:
+    """The topic that the events of ``topic`` are joined with: its ``users``, ``clicks`` or ``pages``."""
+    return f"{topic}_{name}"
 
 
 def user_factors(start: int, stop: int) -> pl.DataFrame:
     """The users ``[start, stop)`` as ``key``, each with its ``factor``."""
     at = np.arange(start, stop)
-    return pl.DataFrame({"key": "u" + pl.Series(at).cast(pl.String).str.zfill(6), "factor": 1 + at % 7})
+    return pl.DataFrame({"key": _users(at), "factor": 1 + at % 7})
 
 
 def user_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
     """Users ``[start, stop)`` in the form of ``event_frame``; they are older than any event."""
-    return user_factors(start, stop).select(
-        "key",
-        value=pl.struct("factor").struct.json_encode(),
-        timestamp=pl.lit(START_MS - 1),
-    )
+    return _rows(user_factors(start, stop), "factor")
+
+
+def page_prices(start: int, stop: int) -> pl.DataFrame:
+    """The pages ``[start, stop)`` of ``PAGES`` as ``key``, each with its ``price``."""
+    at = np.arange(start, stop)
+    return pl.DataFrame({"key": _pages(at), "price": 1 + at % 13})
+
+
+def page_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
+    """Pages ``[start, stop)`` in the form of ``event_frame``; they are older than any event."""
+    return _rows(page_prices(start, stop), "price")
+
+
+def click_fields(start: int, stop: int) -> pl.DataFrame:
+    """The clicks ``[start, stop)``: ``user``, by lot from ``KEYS``, ``weight`` and ``ts``. There is one in the time of
+    two events."""
+    at = np.arange(start, stop)
+    users = _lots(_CLICKS + start, _CLICKS + stop) % KEYS
+    return pl.DataFrame({"user": _users(users), "weight": 1 + at % 7, "ts": START_MS + at // 5})
+
+
+def click_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
+    """Clicks ``[start, stop)`` in the form of ``event_frame``."""
+    return click_fields(start, stop).select(key="user", value=pl.struct("weight").struct.json_encode(), timestamp="ts")
+
+
+def _rows(fields: pl.DataFrame, value: str) -> pl.DataFrame:
+    return fields.select("key", value=pl.struct(value).struct.json_encode(), timestamp=pl.lit(START_MS - 1))
 
 
 def make_events(

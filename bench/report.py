@@ -21,6 +21,7 @@ from rich.table import Table
 from bench import cluster
 from bench.chart import chart
 from bench.events import KEYS, PARTITIONS
+from bench.jobs import JOBS, OTHER_JOBS
 from bench.kept import CHART, Kept
 from bench.peers import DEFAULT, PEERS, QUICK
 from bench.peers.kafka_streams import KafkaStreamsPeer
@@ -28,9 +29,11 @@ from bench.peers.peer import NotRunError, Peer
 from bench.processes import ROOT, BenchError
 from bench.restore import measure_restores
 from bench.workload import RAW, WEIR, Workload
-from bench.workloads import JOBS, OTHER_JOBS, Bench, MemoryGrowth
+from bench.workloads import Bench, MemoryGrowth
 
 EVENTS, QUICK_EVENTS = 3_000_000, 600_000
+DISTINCT, QUICK_DISTINCT = 5_000_000, 500_000
+"""The keys of ``distinct_keys``, which come once each."""
 RUNS, QUICK_RUNS = 3, 1
 MEMORY_EVENTS, QUICK_MEMORY_EVENTS = 2_000_000, 500_000
 ALL = "all"
@@ -70,6 +73,7 @@ def main(
         raise BenchError(f"there is no job {sorted(unknown)[0]}; the jobs are {', '.join((*JOBS, *OTHER_JOBS))}")
     chosen = _chosen(() if weir_alone else peers or (QUICK if quick else DEFAULT))
     count = events or (QUICK_EVENTS if quick else EVENTS)
+    distinct = events or (QUICK_DISTINCT if quick else DISTINCT)
     runs, memory_events = (QUICK_RUNS, QUICK_MEMORY_EVENTS) if quick else (RUNS, MEMORY_EVENTS)
     progress = Console(stderr=True, highlight=False)
     home = Path(dir or ".weir").absolute()
@@ -83,6 +87,7 @@ def main(
 
     setup = {
         "events": count,
+        "distinct_keys": distinct,
         "runs": runs,
         "keys": KEYS,
         "partitions": PARTITIONS,
@@ -97,7 +102,7 @@ def main(
         installed, others["not_run"] = _install(chosen, classes, say)
         with cluster.embedded(folder / "kafka") as client:
             bench = Bench(folder, client, say)
-            workloads = list(bench.workloads(jobs or (*JOBS, *OTHER_JOBS), count, runs, installed, kept))
+            workloads = list(bench.workloads(jobs or (*JOBS, *OTHER_JOBS), count, distinct, runs, installed, kept))
             if not jobs:
                 memory = list(bench.memory_growth(memory_events))
                 idle_epoch_ms, small_epoch_ms = bench.small_epochs_ms()
@@ -134,7 +139,7 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     for work in workloads:
         console.print(_speed_table(work))
     console.print(
-        f"{KEYS:,} keys, {PARTITIONS} partitions, a commit each second. Ratios are medians of those of runs side by "
+        f"{PARTITIONS} partitions, a commit each second. Ratios are medians of those of runs side by "
         "side, beside reading alone Weir's share of it; processor time is that of all processes of a run, with their "
         "start; memory the peak of their RssAnon.",
         soft_wrap=True,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from bench.events import KEYS, START_MS, event_fields, totals_per, user_factors
+from bench.events import PAGES, ROWS, START_MS, click_fields, event_fields, page_prices, totals_per, user_factors
 
 GRACE_MS, SIZE_MS, GAP_MS = 10_000, 60_000, 3_000
+APART_MS = 5_000
+"""The time difference of sliding windows, and how far apart an event and a click are at most that are joined."""
 TEXTS_MS = 15_000
 """The size of the windows of joined texts."""
 ADVANCES_MS = {"window_final": SIZE_MS, "hopping_final": 15_000, "hopping_60_final": 1_000}
@@ -31,7 +33,9 @@ def truth(job: str, events: int) -> pl.DataFrame:
     """The result of ``job`` over the first ``events`` events, and all users where it joins them."""
     if job in SUMMED_BY:
         return totals_per(SUMMED_BY[job], events)
-    fields = event_fields(0, events)
+    if job == "distinct_keys":
+        return totals_per("user", events, keys=events)
+    fields = event_fields(0, events, ROWS if job in ("table_join_sum", "foreign_key_join") else None)
     every = fields.select("user", "amount", "ts")
     match job:
         case "window_final" | "hopping_final" | "hopping_60_final":
@@ -41,11 +45,18 @@ def truth(job: str, events: int) -> pl.DataFrame:
         case "session_sum":
             return _sessions(every)
         case "table_join_sum":
-            factors = user_factors(0, KEYS)
-            joined = every.join(factors, left_on="user", right_on="key").select(
-                key="user", total=pl.col("amount") * pl.col("factor")
-            )
-            return joined.group_by("key").agg(pl.sum("total"))
+            joined = every.join(user_factors(0, ROWS), left_on="user", right_on="key")
+            return joined.group_by(key="user").agg(total=(pl.col("amount") * pl.col("factor")).sum())
+        case "sliding_sum":
+            return _sliding(every)
+        case "stream_join_sum":
+            pairs = every.join(click_fields(0, events // 2), on="user")
+            near = pairs.filter((pl.col("ts") - pl.col("ts_right")).abs() <= APART_MS)
+            return near.group_by(key="user").agg(total=(pl.col("amount") * pl.col("weight")).sum())
+        case "foreign_key_join":
+            newest = fields.unique("user", keep="last", maintain_order=True)
+            placed = newest.join(page_prices(0, PAGES), left_on="page", right_on="key")
+            return placed.select(key="user", total=pl.col("amount") * pl.col("price"))
     raise ValueError(f"there is no job {job}")
 
 
@@ -74,3 +85,15 @@ def _sessions(every: pl.DataFrame) -> pl.DataFrame:
         start=pl.min("ts"), end=pl.max("ts"), total=pl.sum("amount")
     )
     return sums.select(key=pl.concat_str("user", pl.lit("@"), "start", pl.lit("@"), "end"), total="total")
+
+
+def _sliding(every: pl.DataFrame) -> pl.DataFrame:
+    """The windows that end with an event, and those that begin right after one and hold another."""
+    times = every.select("user", "ts").unique().sort("user", "ts")
+    following = pl.col("ts").shift(-1).over("user")
+    ending = times.select("user", start=pl.col("ts") - APART_MS)
+    beginning = times.filter(following - pl.col("ts") <= APART_MS + 1).select("user", start=pl.col("ts") + 1)
+    pairs = pl.concat([ending, beginning]).unique().join(every, on="user")
+    within = pairs.filter(pl.col("ts").is_between("start", pl.col("start") + APART_MS))
+    sums = within.group_by("user", "start").agg(total=pl.sum("amount"))
+    return sums.select(key=pl.concat_str("user", pl.lit("@"), "start"), total="total")

@@ -11,13 +11,15 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 
 from bench import cluster
 from bench.apps import OUTPUT
-from bench.events import KEYS, LARGE_BYTES, PARTITIONS, SMALL_BYTES, make_events, user_frame, users_of
+from bench.events import PARTITIONS, SMALL_BYTES, beside, event_frame, make_events
+from bench.jobs import BESIDE, OF_PEERS, SLIDING_JOB, TEXT_JOB, TOPIC_JOB, Planned, planned
 from bench.kept import Kept
 from bench.peers.peer import Peer
 from bench.peers.runs import read_output, run_peer
@@ -27,18 +29,7 @@ from bench.workload import RAW, WEIR, Workload
 from weir.infra.spark.session import WORKER_VARIABLES
 from weir.state.commit.tables import read_table
 
-TOPIC_JOB = "sum_to_topic"
-"""Peers always write a topic: there it is ``sum_per_key``."""
-JOBS = ("sum_per_key", "window_final", "repartition_sum", TOPIC_JOB)
-TEXT_JOB = "joined_text"
-OTHER_JOBS = ("hopping_final", "hopping_60_final", "session_sum", "table_join_sum", "python_sum", TEXT_JOB)
-"""Measured with an eighth of the events, ``FEWEST`` at least, at the smaller size."""
-FEWEST = 250_000
-"""So many that the first hopping windows are closed."""
 MEMORY_JOBS = ("sum_per_key", "window_final")
-JOIN_JOB = "table_join_sum"
-FEW = "events_few"
-SIZES = (SMALL_BYTES, LARGE_BYTES)
 Say = Callable[[str], None]
 
 
@@ -58,30 +49,24 @@ class Bench:
         self._folder, self._client, self._say = folder, client, say
 
     def workloads(
-        self, jobs: Collection[str], events: int, runs: int, peers: Sequence[Peer], kept: Kept
+        self, jobs: Collection[str], events: int, distinct: int, runs: int, peers: Sequence[Peer], kept: Kept
     ) -> Iterator[Workload]:
-        """Run ``jobs`` (``JOBS`` at all event sizes) ``runs`` times on each side, Weir, reading alone and ``peers`` in
-        turn, except those that are ``kept`` from a bench that was ended.
+        """Run ``jobs``, as ``bench.jobs.planned`` says, ``runs`` times on each side, Weir, reading alone and ``peers``
+        in turn, except those that are ``kept`` from a bench that was ended.
 
         A peer that fails, or whose result is wrong, is left out of that job and size.
 
         Raises:
             BenchError: A run of Weir failed, or its result is wrong.
         """
-        planned = [(job, size, f"events_{size}", events) for size in SIZES for job in JOBS if job in jobs]
-        planned += [(job, SMALL_BYTES, FEW, max(events // 8, FEWEST)) for job in OTHER_JOBS if job in jobs]
         made = set[str]()
-        for job, event_bytes, topic, count in planned:
-            workload = kept.find(job, event_bytes)
+        for work in planned(jobs, events, distinct):
+            workload = kept.find(work.job, work.event_bytes)
             if workload is not None:
-                self._say(f"{job}, {event_bytes} bytes: measured before")
+                self._say(f"{work.job}, {work.event_bytes} bytes: measured before")
             else:
-                if topic not in made:
-                    self._make_events(topic, count, event_bytes)
-                    if topic == FEW:
-                        make_events(self._client, users_of(FEW), KEYS, 0, user_frame)
-                    made.add(topic)
-                workload = self._workload(job, event_bytes, topic, count, runs, peers)
+                self._make_topics(work, made)
+                workload = self._workload(work, 1 if work.is_once else runs, peers)
                 kept.keep(workload)
             yield workload
 
@@ -109,19 +94,27 @@ class Bench:
         with tempfile.TemporaryDirectory(dir=self._folder, prefix="run-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
-    def _make_events(self, topic: str, events: int, event_bytes: int) -> None:
+    def _make_events(self, topic: str, events: int, event_bytes: int, keys: int | None = None) -> None:
         self._say(f"making {events:,} events of {event_bytes} bytes")
-        make_events(self._client, topic, events, event_bytes)
+        make_events(self._client, topic, events, event_bytes, partial(event_frame, keys=keys))
 
-    def _workload(
-        self, job: str, event_bytes: int, topic: str, events: int, runs: int, peers: Sequence[Peer]
-    ) -> Workload:
-        of_peers = "sum_per_key" if job == TOPIC_JOB else job
+    def _make_topics(self, work: Planned, made: set[str]) -> None:
+        """Make the topics of a job that are not ``made``, and add them."""
+        if work.topic not in made:
+            self._make_events(work.topic, work.events, work.event_bytes, work.keys)
+        made.add(work.topic)
+        if work.job in BESIDE:
+            other = BESIDE[work.job]
+            make_events(self._client, beside(work.topic, other.name), other.records(work.events), 0, other.frame)
+
+    def _workload(self, work: Planned, runs: int, peers: Sequence[Peer]) -> Workload:
+        job, event_bytes, topic, events = work.job, work.event_bytes, work.topic, work.events
+        of_peers = OF_PEERS.get(job, job)
         sides = {peer.name: peer for peer in peers if of_peers in peer.jobs}
         left_out = dict[str, str]()
         found: dict[str, list[Measured]] = {side: [] for side in (WEIR, RAW, *sides)}
         exact = truth(job, events)
-        records = events + (KEYS if job == JOIN_JOB else 0)
+        records = events + (BESIDE[job].records(events) if job in BESIDE else 0)
         over = topic.removeprefix("events_")
         for run in range(1, runs + 1):
             self._say(f"{job}, {event_bytes} bytes, run {run} of {runs}")
@@ -193,7 +186,7 @@ def require_equal(result: pl.DataFrame, exact: pl.DataFrame, name: str) -> None:
 def _keyed(result: pl.DataFrame, job: str) -> pl.DataFrame:
     """A table of Weir in the form of a peer's output: ``key`` and ``total``."""
     key = pl.col(SUMMED_BY.get(job, "user"))
-    if job in (*ADVANCES_MS, TEXT_JOB):
+    if job in (*ADVANCES_MS, SLIDING_JOB, TEXT_JOB):
         key = pl.concat_str("user", pl.lit("@"), pl.col("window_start").dt.epoch("ms"))
     if job == "session_sum":
         bounds = (pl.col(name).dt.epoch("ms") for name in ("window_start", "window_end"))

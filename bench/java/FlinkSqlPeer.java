@@ -7,6 +7,9 @@ import org.apache.flink.table.functions.ScalarFunction;
 
 /** The benchmark's jobs in Flink SQL; sums are updates by key, windows and sessions are final results. */
 public final class FlinkSqlPeer {
+  private static final String BOUNDED = "'scan.bounded.mode' = 'latest-offset', 'key.format' = 'raw', "
+      + "'value.format' = 'json', 'value.fields-include' = 'EXCEPT_KEY')";
+
   /** Counts records as they are read. */
   public static final class Count extends ScalarFunction {
     public long eval(long amount) {
@@ -32,12 +35,9 @@ public final class FlinkSqlPeer {
     tables.getConfig().setLocalTimeZone(ZoneOffset.UTC);
     tables.createTemporarySystemFunction("counted", Count.class);
     tables.createTemporarySystemFunction("millis", Millis.class);
-    String source = with("kafka", run.in, FlinkRun.consumer(run.client))
-        + ", 'scan.startup.mode' = 'earliest-offset', 'scan.bounded.mode' = 'latest-offset', 'key.format' = 'raw', "
-        + "'value.format' = 'json', 'value.fields-include' = 'EXCEPT_KEY', 'key.fields' = 'user')";
     tables.executeSql("CREATE TABLE events (`user` STRING, page STRING, amount BIGINT NOT NULL, "
         + "ts TIMESTAMP_LTZ(3) METADATA FROM 'timestamp' VIRTUAL, "
-        + "WATERMARK FOR ts AS ts - INTERVAL '10' SECOND) " + source);
+        + "WATERMARK FOR ts AS ts - INTERVAL '10' SECOND) " + stream(run, run.in));
     boolean isAppended = run.job.endsWith("_final") || run.job.equals("session_sum");
     tables.executeSql("CREATE TABLE totals (`key` STRING, total BIGINT"
         + (isAppended ? ") " : ", PRIMARY KEY (`key`) NOT ENFORCED) ")
@@ -45,13 +45,20 @@ public final class FlinkSqlPeer {
         + ", 'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = '" + run.out + "', "
         + (isAppended ? "'key.fields' = 'key', " : "")
         + "'key.format' = 'raw', 'value.format' = 'raw', 'value.fields-include' = 'EXCEPT_KEY')");
-    if (run.job.equals("table_join_sum")) {
-      tables.executeSql("CREATE TABLE users (`user` STRING, factor BIGINT NOT NULL, weight AS counted(factor), "
-          + "since TIMESTAMP_LTZ(3) METADATA FROM 'timestamp' VIRTUAL, WATERMARK FOR since AS since, "
-          + "PRIMARY KEY (`user`) NOT ENFORCED) "
-          + with("upsert-kafka", run.in + "_users", FlinkRun.consumer(run.client))
-          + ", 'scan.bounded.mode' = 'latest-offset', 'key.format' = 'raw', 'value.format' = 'json', "
-          + "'value.fields-include' = 'EXCEPT_KEY')");
+    switch (run.job) {
+      case "table_join_sum" -> tables.executeSql("CREATE TABLE users (`user` STRING, factor BIGINT NOT NULL, "
+          + "weight AS counted(factor), since TIMESTAMP_LTZ(3) METADATA FROM 'timestamp' VIRTUAL, "
+          + "WATERMARK FOR since AS since, PRIMARY KEY (`user`) NOT ENFORCED) " + table(run, run.in + "_users"));
+      case "stream_join_sum" -> tables.executeSql("CREATE TABLE clicks (`user` STRING, weight BIGINT NOT NULL, "
+          + "ts TIMESTAMP_LTZ(3) METADATA FROM 'timestamp' VIRTUAL, "
+          + "WATERMARK FOR ts AS ts - INTERVAL '10' SECOND) " + stream(run, run.in + "_clicks"));
+      case "foreign_key_join" -> {
+        tables.executeSql("CREATE TABLE newest (`user` STRING, page STRING, amount BIGINT NOT NULL, "
+            + "PRIMARY KEY (`user`) NOT ENFORCED) " + table(run, run.in));
+        tables.executeSql("CREATE TABLE pages (page STRING, price BIGINT NOT NULL, "
+            + "PRIMARY KEY (page) NOT ENFORCED) " + table(run, run.in + "_pages"));
+      }
+      default -> {}
     }
     tables.executeSql("CREATE TEMPORARY VIEW seen AS SELECT `user`, page, counted(amount) AS amount, ts FROM events");
     tables.executeSql("INSERT INTO totals " + query(run)).await();
@@ -73,6 +80,12 @@ public final class FlinkSqlPeer {
               + "GAP => INTERVAL '3' SECOND)") + ")";  // the others' sessions end with their last event
       case "table_join_sum" -> "SELECT seen.`user`, SUM(amount * weight) FROM seen "
           + "JOIN users FOR SYSTEM_TIME AS OF seen.ts ON seen.`user` = users.`user` GROUP BY seen.`user`";
+      case "stream_join_sum" -> "SELECT seen.`user`, SUM(amount * weight) FROM seen JOIN "
+          + "(SELECT `user`, counted(weight) AS weight, ts FROM clicks) AS clicked ON seen.`user` = clicked.`user` AND "
+          + "clicked.ts BETWEEN seen.ts - INTERVAL '5' SECOND AND seen.ts + INTERVAL '5' SECOND GROUP BY seen.`user`";
+      case "foreign_key_join" -> "SELECT placed.`user`, amount * price FROM "
+          + "(SELECT `user`, page, counted(amount) AS amount FROM newest) AS placed JOIN "
+          + "(SELECT page, counted(price) AS price FROM pages) AS priced ON placed.page = priced.page";
       default -> throw new IllegalArgumentException("there is no job " + run.job);
     };
   }
@@ -81,6 +94,15 @@ public final class FlinkSqlPeer {
     return "SELECT CONCAT(`user`, '@', CAST(millis(window_start) AS STRING)) AS `key`, total, window_end FROM ("
         + "SELECT `user`, window_start, window_end, SUM(amount) AS total FROM TABLE(" + of + ") "
         + "GROUP BY `user`, window_start, window_end)";
+  }
+
+  private static String stream(FlinkRun run, String topic) {
+    return with("kafka", topic, FlinkRun.consumer(run.client)) + ", 'scan.startup.mode' = 'earliest-offset', "
+        + "'key.fields' = 'user', " + BOUNDED;
+  }
+
+  private static String table(FlinkRun run, String topic) {
+    return with("upsert-kafka", topic, FlinkRun.consumer(run.client)) + ", " + BOUNDED;
   }
 
   private static String with(String connector, String topic, Properties properties) {

@@ -4,11 +4,14 @@ import com.fasterxml.jackson.databind.ObjectReader;
 import java.io.IOException;
 import java.io.Reader;
 import java.io.UncheckedIOException;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.TreeSet;
@@ -29,6 +32,7 @@ import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.JoinWindows;
 import org.apache.kafka.streams.kstream.Joined;
 import org.apache.kafka.streams.kstream.KGroupedStream;
 import org.apache.kafka.streams.kstream.KStream;
@@ -36,7 +40,10 @@ import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.SessionWindows;
+import org.apache.kafka.streams.kstream.SlidingWindows;
+import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.Suppressed;
+import org.apache.kafka.streams.kstream.TableJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.processor.StateRestoreListener;
 import org.apache.kafka.streams.state.KeyValueStore;
@@ -52,6 +59,17 @@ import org.apache.kafka.streams.state.WindowStore;
  * records are rows restored, seconds are from the start of the first restore to the end of the last one.
  */
 public final class KafkaStreamsPeer {
+  private static final String FOREIGN_KEY_JOIN = "placed";
+  /** By job, what follows the name of the topic in that of the one which its events are joined with. */
+  private static final Map<String, String> BESIDE =
+      Map.of("table_join_sum", "_users", "stream_join_sum", "_clicks", "foreign_key_join", "_pages");
+  /** By job, what follows the application's id in the names of topics between its tasks, in the order of the flow. */
+  private static final Map<String, List<String>> WITHIN = Map.of(
+      "repartition_sum", List.of("-amounts-repartition"),
+      "foreign_key_join", List.of(
+          "-" + FOREIGN_KEY_JOIN + "-subscription-registration-topic",
+          "-" + FOREIGN_KEY_JOIN + "-subscription-response-topic"));
+
   @JsonIgnoreProperties(ignoreUnknown = true)
   public record Event(long amount) {}
 
@@ -60,6 +78,12 @@ public final class KafkaStreamsPeer {
 
   @JsonIgnoreProperties(ignoreUnknown = true)
   public record User(long factor) {}
+
+  @JsonIgnoreProperties(ignoreUnknown = true)
+  public record Click(long weight) {}
+
+  @JsonIgnoreProperties(ignoreUnknown = true)
+  public record Price(long price) {}
 
   public static void main(String[] args) throws Exception {
     if (args.length < 8) {
@@ -102,8 +126,48 @@ public final class KafkaStreamsPeer {
       }
       seen.increment();
     };
-    boolean isRepartitioned = job.equals("repartition_sum");
-    KStream<String, Long> values = isRepartitioned
+    if (job.equals("foreign_key_join")) {
+      joinByForeignKey(builder, in, out, count);
+    } else {
+      addJob(builder, job, in, out, count);
+    }
+    try (Admin admin = Admin.create(client);
+        KafkaStreams streams = new KafkaStreams(builder.build(settings), settings)) {
+      Map<TopicPartition, Long> ends = endOffsets(admin, in);
+      if (BESIDE.containsKey(job)) {
+        ends.putAll(endOffsets(admin, in + BESIDE.get(job)));
+      }
+      streams.setUncaughtExceptionHandler(error -> {
+        error.printStackTrace();
+        Runtime.getRuntime().halt(1);
+        return null;
+      });
+      Restores restores = new Restores();
+      streams.setGlobalStateRestoreListener(restores);
+      streams.start();
+      if (job.equals("restore")) {
+        while (restores.ended.sum() < ends.size()) {
+          Thread.sleep(5);
+        }
+        double seconds = (restores.lastNanos.get() - restores.firstNanos.get()) / 1e9;
+        System.out.printf("{\"records\": %d, \"seconds\": %.3f}%n", restores.rows.sum(), seconds);
+        return;
+      }
+      if (isLive) {
+        Thread.currentThread().join();
+      }
+      awaitCommit(admin, id, ends);
+      for (String topic : WITHIN.getOrDefault(job, List.of())) {  // each is complete once those before are committed
+        awaitCommit(admin, id, endOffsets(admin, id + topic));
+      }
+      double seconds = (System.nanoTime() - firstNanos.get()) / 1e9;
+      System.out.printf("{\"records\": %d, \"seconds\": %.3f}%n", seen.sum(), seconds);
+    }
+  }
+
+  /** The jobs over a stream of amounts. */
+  private static void addJob(StreamsBuilder builder, String job, String in, String out, Runnable count) {
+    KStream<String, Long> values = job.equals("repartition_sum")
         ? builder.stream(in, Consumed.with(Serdes.String(), json(PageEvent.class)))
             .map((user, event) -> {
               count.run();
@@ -143,6 +207,28 @@ public final class KafkaStreamsPeer {
           .map((key, sum) -> KeyValue.pair(
               key.key() + "@" + key.window().start() + "@" + key.window().end(), sum))
           .to(out, Produced.with(Serdes.String(), Serdes.Long()));
+      case "sliding_sum" -> amounts
+          .windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(Duration.ofSeconds(5), Duration.ofSeconds(10)))
+          .reduce(Long::sum, Materialized.<String, Long, WindowStore<Bytes, byte[]>>as("sums"))
+          .toStream()
+          .map((key, sum) -> KeyValue.pair(key.key() + "@" + key.window().start(), sum))
+          .to(out, Produced.with(Serdes.String(), Serdes.Long()));
+      case "stream_join_sum" -> {
+        KStream<String, Long> weights = builder
+            .stream(in + "_clicks", Consumed.with(Serdes.String(), json(Click.class)))
+            .mapValues(click -> {
+              count.run();
+              return click.weight();
+            });
+        values
+            .join(weights, (amount, weight) -> amount * weight,
+                JoinWindows.ofTimeDifferenceAndGrace(Duration.ofSeconds(5), Duration.ofSeconds(10)),
+                StreamJoined.with(Serdes.String(), Serdes.Long(), Serdes.Long()).withStoreName("pairs"))
+            .groupByKey(Grouped.with(Serdes.String(), Serdes.Long()))
+            .reduce(Long::sum, Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("sums"))
+            .toStream()
+            .to(out, Produced.with(Serdes.String(), Serdes.Long()));
+      }
       case "table_join_sum" -> {
         KTable<String, Long> factors = builder
             .stream(in + "_users", Consumed.with(Serdes.String(), json(User.class)))
@@ -150,8 +236,7 @@ public final class KafkaStreamsPeer {
               count.run();
               return user.factor();
             })
-            .toTable(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("users")
-                .withKeySerde(Serdes.String()).withValueSerde(Serdes.Long()));
+            .toTable(KafkaStreamsPeer.<Long>stored("users", Serdes.Long()));
         values
             .join(factors, (amount, factor) -> amount * factor,
                 Joined.with(Serdes.String(), Serdes.Long(), Serdes.Long()))
@@ -162,36 +247,41 @@ public final class KafkaStreamsPeer {
       }
       default -> throw new IllegalArgumentException("there is no job " + job);
     }
+  }
 
-    try (Admin admin = Admin.create(client);
-        KafkaStreams streams = new KafkaStreams(builder.build(settings), settings)) {
-      Map<TopicPartition, Long> ends = endOffsets(admin, in);
-      streams.setUncaughtExceptionHandler(error -> {
-        error.printStackTrace();
-        Runtime.getRuntime().halt(1);
-        return null;
-      });
-      Restores restores = new Restores();
-      streams.setGlobalStateRestoreListener(restores);
-      streams.start();
-      if (job.equals("restore")) {
-        while (restores.ended.sum() < ends.size()) {
-          Thread.sleep(5);
-        }
-        double seconds = (restores.lastNanos.get() - restores.firstNanos.get()) / 1e9;
-        System.out.printf("{\"records\": %d, \"seconds\": %.3f}%n", restores.rows.sum(), seconds);
-        return;
-      }
-      if (isLive) {
-        Thread.currentThread().join();
-      }
-      awaitCommit(admin, id, ends);
-      if (isRepartitioned) {  // complete, now that the input is committed
-        awaitCommit(admin, id, endOffsets(admin, id + "-amounts-repartition"));
-      }
-      double seconds = (System.nanoTime() - firstNanos.get()) / 1e9;
-      System.out.printf("{\"records\": %d, \"seconds\": %.3f}%n", seen.sum(), seconds);
-    }
+  /** Of each user's newest event the amount times the price of its page. */
+  private static void joinByForeignKey(StreamsBuilder builder, String in, String out, Runnable count) {
+    KTable<String, Long> prices = builder
+        .stream(in + "_pages", Consumed.with(Serdes.String(), json(Price.class)))
+        .mapValues(page -> {
+          count.run();
+          return page.price();
+        })
+        .toTable(stored("prices", Serdes.Long()));
+    builder
+        .stream(in, Consumed.with(Serdes.String(), json(PageEvent.class)))
+        .peek((user, event) -> count.run())
+        .toTable(stored("newest", Serdes.serdeFrom(KafkaStreamsPeer::bytes, KafkaStreamsPeer::pageEvent)))
+        .join(prices, PageEvent::page, (event, price) -> event.amount() * price, TableJoined.as(FOREIGN_KEY_JOIN))
+        .toStream()
+        .to(out, Produced.with(Serdes.String(), Serdes.Long()));
+  }
+
+  private static <T> Materialized<String, T, KeyValueStore<Bytes, byte[]>> stored(String name, Serde<T> value) {
+    return Materialized.<String, T, KeyValueStore<Bytes, byte[]>>as(name)
+        .withKeySerde(Serdes.String())
+        .withValueSerde(value);
+  }
+
+  /** The amount and the page, shorter than JSON. */
+  private static byte[] bytes(String topic, PageEvent event) {
+    byte[] page = event.page().getBytes(StandardCharsets.UTF_8);
+    return ByteBuffer.allocate(Long.BYTES + page.length).putLong(event.amount()).put(page).array();
+  }
+
+  private static PageEvent pageEvent(String topic, byte[] bytes) {
+    String page = new String(bytes, Long.BYTES, bytes.length - Long.BYTES, StandardCharsets.UTF_8);
+    return new PageEvent(page, ByteBuffer.wrap(bytes).getLong());
   }
 
   private static final class Restores implements StateRestoreListener {
@@ -227,7 +317,7 @@ public final class KafkaStreamsPeer {
   }
 
   private static Map<TopicPartition, Long> endOffsets(Admin admin, String topic) throws Exception {
-    var partitions = admin.describeTopics(new TreeSet<>(java.util.List.of(topic))).allTopicNames().get()
+    var partitions = admin.describeTopics(new TreeSet<>(List.of(topic))).allTopicNames().get()
         .get(topic).partitions();
     Map<TopicPartition, OffsetSpec> latest = partitions.stream()
         .collect(Collectors.toMap(p -> new TopicPartition(topic, p.partition()), p -> OffsetSpec.latest()));

@@ -41,8 +41,9 @@ _SQL = {
 _OPENED = ("lang", "lang.reflect", "io", "net", "nio", "text", "time", "util", "util.concurrent", "math")
 _OPTIONS = tuple(f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in _OPENED)
 _WINDOWS = ("window_final", "hopping_final", "session_sum")
-_OF_SQL = ("hopping_60_final", "table_join_sum")
-"""The jobs that only SQL runs: it merges windows from slices, where the others take minutes to fold into each."""
+_OF_SQL = ("hopping_60_final", "table_join_sum", "stream_join_sum", "foreign_key_join")
+"""The jobs that only SQL runs. It merges windows from slices, where the others take minutes to fold into each, and it
+has these joins."""
 
 
 class FlinkPeer:

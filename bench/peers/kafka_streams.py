@@ -20,7 +20,17 @@ class KafkaStreamsPeer:
     title = "Kafka Streams"
     guarantee: Guarantee = "exactly once"
     jobs = frozenset(
-        ("sum_per_key", "window_final", "repartition_sum", "hopping_final", "session_sum", "table_join_sum")
+        (
+            "sum_per_key",
+            "window_final",
+            "repartition_sum",
+            "hopping_final",
+            "session_sum",
+            "sliding_sum",
+            "stream_join_sum",
+            "table_join_sum",
+            "foreign_key_join",
+        )
     )
     settings: Mapping[str, str] = MappingProxyType(
         {"num.stream.threads": "2", "statestore.cache.max.bytes": str(CACHE_BYTES)}

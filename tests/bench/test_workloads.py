@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from bench import report, workloads
+from bench import apps, report, workloads
 from bench.chart import chart
+from bench.jobs import BESIDE, DISTINCT_JOB, FEWEST, JOBS, OF_PEERS, OTHER_JOBS, planned
 from bench.kept import CHART, RESULTS, UNFINISHED, Kept
 from bench.peers import DEFAULT, PEERS, QUICK, java
 from bench.peers.peer import Run
@@ -19,11 +20,13 @@ from bench.processes import BenchError, Measured
 from bench.raw_read import read_all
 from bench.truth import truth
 from bench.workload import RAW, WEIR, Workload
-from bench.workloads import FEWEST, JOBS, OTHER_JOBS, TOPIC_JOB, Bench, require_equal
+from bench.workloads import Bench, require_equal
 from tests.pipelines.spark.log_consumer import log_reader
+from weir import Application
 from weir.infra.java import MissingJavaError
 
 EVENTS = 1_000
+ALL_JOBS = (*JOBS, *OTHER_JOBS)
 STREAMS, FLINK = PEERS[:2]
 PYTHON = {"bytewax", "quix", "pyflink"}
 
@@ -49,7 +52,7 @@ def sides(monkeypatch):
             self.asked.append((side, job))
             if self.ended_by == (side, job):
                 raise KeyboardInterrupt
-            events = FEWEST if job in OTHER_JOBS else EVENTS
+            events = FEWEST if job in OTHER_JOBS and job != DISTINCT_JOB else EVENTS
             total = pl.col("total") + (pl.col("key") == pl.col("key").max()).cast(pl.Int64) * (side in self.wrong)
             return truth(job, events).with_columns(total)
 
@@ -65,7 +68,7 @@ def sides(monkeypatch):
         return runs(0.5)[0]
 
     def peer(peer, job, client, topic, output, folder, closed_by_ms):
-        found.output = found.result(peer.name, job)
+        found.output = found.result(peer.name, DISTINCT_JOB if output.startswith(DISTINCT_JOB) else job)
         return runs(4)[0]
 
     monkeypatch.setattr(Bench, "_make_events", lambda *given: None)
@@ -189,6 +192,48 @@ def test_the_fewest_events_of_a_bench_close_windows_of_all_kinds():
     assert truth("window_final", report.QUICK_EVENTS).height > 0
 
 
+def test_distinct_keys_are_summed_once_however_many_runs_there_are(sides, bench):
+    bench(quick=False, jobs=[DISTINCT_JOB])
+    assert sides.asked == [
+        (WEIR, DISTINCT_JOB),
+        (RAW, "events_distinct"),
+        (STREAMS.name, DISTINCT_JOB),
+        (FLINK.name, DISTINCT_JOB),
+    ]
+
+
+def test_a_topic_has_the_same_events_for_all_jobs_that_read_it():
+    """It is made once."""
+    events = {
+        (work.topic, work.events, work.event_bytes, work.keys) for work in planned(ALL_JOBS, 3_000_000, 5_000_000)
+    }
+    assert len({topic for topic, *_ in events}) == len(events)
+
+
+def test_each_job_has_its_events_and_what_they_are_joined_with(monkeypatch):
+    made = []
+    monkeypatch.setattr(workloads, "make_events", lambda client, *given: made.append(given[:2]))
+    bench = Bench(Path("folder"), Path("client.properties"), lambda text: None)
+    names = set()
+    for work in planned(["sum_per_key", *BESIDE, "session_sum"], 600_000, 500_000):
+        bench._make_topics(work, names)
+    assert made == [
+        ("events_68", 600_000),
+        ("events_400", 600_000),
+        ("events_few", 250_000),
+        ("events_few_clicks", 125_000),
+        ("events_wide", 250_000),
+        ("events_wide_users", 1_000_000),
+        ("events_orders", 250_000),
+        ("events_orders_pages", 877),
+    ]
+
+
+def test_every_job_that_is_planned_has_its_program():
+    for work in planned(ALL_JOBS, EVENTS, EVENTS):
+        assert isinstance(getattr(apps, f"{work.job}_{work.topic.removeprefix('events_')}"), Application)
+
+
 def test_unknown_names_are_refused_with_those_that_are_known(bench):
     with pytest.raises(BenchError, match="there is no peer storm; the peers are kafka-streams, flink-sql-rocksdb"):
         bench(peers=["storm"])
@@ -256,7 +301,7 @@ def test_reading_alone_says_which_partition_gives_nothing():
 def test_peers_have_names_of_their_own_and_jobs_that_there_are():
     assert len({peer.name for peer in PEERS}) == len(PEERS)
     for peer in PEERS:
-        assert peer.jobs <= {*JOBS, *OTHER_JOBS} - {TOPIC_JOB}
+        assert peer.jobs <= {*JOBS, *OTHER_JOBS} - OF_PEERS.keys()
     assert {*DEFAULT, *QUICK} <= {peer.name for peer in PEERS}
 
 

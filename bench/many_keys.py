@@ -1,0 +1,81 @@
+"""A sum per key over tens of millions of keys, whose state is on disk: ``python -m bench.many_keys [--keys N]``.
+
+Each key comes once, in no order; Weir alone, two slots, commits each second, no snapshots. For every
+``--step`` keys that are committed it prints the time, the rate since the step before, and of all processes (RssAnon) the
+peak of that step: memory is bounded if it does not grow. The topic takes about 50 bytes a key on disk, Weir's folder
+150, which is printed at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from bench import cluster
+from bench.events import SMALL_BYTES, event_frame, make_events
+from bench.memory import tree_memory
+from bench.processes import ROOT, BenchError
+from weir.infra.process import end_with_parent
+from weir.state.commit.log import newest_commit
+from weir.state.storage.places import folder_at
+
+TOPIC, APPLICATION = "events_many", "sum_per_key_events_many"
+LOOK_S = 0.2
+
+
+def main(keys: int, step: int, home: Path) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home, prefix="many-keys-") as name:
+        folder = Path(name)
+        with cluster.embedded(folder / "kafka") as client:
+            print(f"making {keys:,} events", file=sys.stderr, flush=True)
+            make_events(client, TOPIC, keys, SMALL_BYTES, partial(event_frame, keys=keys))
+            for each in _steps(client, folder / "weir", keys, step):
+                print(json.dumps(each), flush=True)
+            on_disk = sum(file.stat().st_blocks * 512 for file in (folder / "weir").rglob("*") if file.is_file())
+            print(json.dumps({"keys": keys, "disk_mb": on_disk >> 20}))
+
+
+def _steps(client: Path, folder: Path, keys: int, step: int) -> Iterator[dict[str, float]]:
+    """Run the application; yields what each step took.
+
+    Raises:
+        BenchError: It ended before it had all keys.
+    """
+    warehouse = folder_at(folder / "warehouse")
+    command = [sys.executable, "-m", "bench.weir_side", "bench.apps:sum_per_key_many", str(folder), str(client)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT, preexec_fn=end_with_parent()) as process:
+        began_s, before_s, before, peak = time.monotonic(), 0.0, 0, 0
+        while before < keys:
+            is_over = process.poll() is not None
+            peak = max(peak, tree_memory(process.pid))
+            commit = newest_commit(warehouse, APPLICATION)
+            read = int(commit.totals.get("records_in", 0)) if commit else 0
+            if read >= min(keys, before + step):
+                now_s = time.monotonic() - began_s
+                yield {
+                    "keys": read,
+                    "seconds": round(now_s, 1),
+                    "keys_a_second": round((read - before) / (now_s - before_s)),
+                    "peak_mb": peak >> 20,
+                }
+                before_s, before, peak = now_s, read, 0
+            elif is_over:
+                raise BenchError(f"Weir ended with code {process.returncode} after {read:,} of {keys:,} keys")
+            time.sleep(LOOK_S)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keys", type=int, default=50_000_000)
+    parser.add_argument("--step", type=int, default=5_000_000, help="how many keys a line stands for")
+    parser.add_argument("--dir", type=Path, default=Path(".weir"), help="the folder for its files while it runs")
+    given = parser.parse_args()
+    main(given.keys, given.step, given.dir.absolute())
