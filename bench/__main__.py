@@ -7,7 +7,9 @@ from bench import main
 from bench.peers import DEFAULT, PEERS
 
 parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Weir beside its peers.")
-parser.add_argument("--quick", action="store_true", help="one run of each on 600,000 events, beside Kafka Streams")
+parser.add_argument(
+    "--quick", action="store_true", help="one run of each job that Kafka Streams has, on 600,000 events"
+)
 parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 parser.add_argument("--job", action="append", default=[], help="run only this job; may be repeated")
 parser.add_argument(

@@ -17,7 +17,9 @@ TEXT_JOB = "joined_text"
 SLIDING_JOB = "sliding_sum"
 DISTINCT_JOB = "distinct_keys"
 JOBS = ("sum_per_key", "window_final", "repartition_sum", TOPIC_JOB)
-"""Measured with all events, at both sizes."""
+"""Measured with all events."""
+LARGE_JOBS = ("sum_per_key", "window_final")
+"""Those of ``JOBS`` that are also measured with large events."""
 OTHER_JOBS = (
     "hopping_final",
     "hopping_60_final",
@@ -30,9 +32,9 @@ OTHER_JOBS = (
     TEXT_JOB,
     DISTINCT_JOB,
 )
-"""Measured at the smaller size."""
-FEWEST = 250_000
-"""So many that the first hopping windows are closed."""
+"""Measured with a part of the events."""
+FEWEST, FEWEST_CLOSING = 150_000, 250_000
+"""The latter are so many that the first hopping windows are closed."""
 OF_PEERS: Mapping[str, str] = {TOPIC_JOB: "sum_per_key", DISTINCT_JOB: "sum_per_key"}
 """The jobs that peers have under another name: they always write a topic, over any keys."""
 
@@ -70,25 +72,27 @@ BESIDE: Mapping[str, Beside] = {
 }
 
 
-def planned(jobs: Collection[str], events: int, distinct: int) -> list[Planned]:
-    """What is measured of ``jobs``: ``JOBS`` over ``events`` events, ``distinct_keys`` over as many as it has keys,
-    ``distinct``, others over a part of ``events``."""
+def planned(jobs: Collection[str], events: int, distinct: int, sizes: Collection[int]) -> list[Planned]:
+    """What is measured of ``jobs``: ``JOBS`` over ``events`` events, of each of ``sizes`` that they are measured with,
+    ``distinct_keys`` over as many as it has keys, ``distinct``, others over a part of ``events``."""
+    sized = [(job, SMALL_BYTES) for job in JOBS] + [(job, LARGE_BYTES) for job in LARGE_JOBS]
     work = [
         Planned(job=job, topic=f"events_{size}", events=events, event_bytes=size)
-        for size in (SMALL_BYTES, LARGE_BYTES)
-        for job in JOBS
-        if job in jobs
+        for job, size in sized
+        if job in jobs and size in sizes
     ]
     return work + [_other(job, events, distinct) for job in OTHER_JOBS if job in jobs]
 
 
 def _other(job: str, events: int, distinct: int) -> Planned:
-    few = max(events // 8, FEWEST)
+    part = max(events // 8, FEWEST)
     match job:
+        case "hopping_final" | "hopping_60_final" | "joined_text":
+            return Planned(job=job, topic="events_few", events=max(part, FEWEST_CLOSING))
         case "distinct_keys":
             return Planned(job=job, topic="events_distinct", events=distinct, keys=distinct, is_once=True)
         case "table_join_sum":
             return Planned(job=job, topic="events_wide", events=max(events // 3, FEWEST), keys=ROWS)
         case "foreign_key_join":
-            return Planned(job=job, topic="events_orders", events=few, keys=ROWS)
-    return Planned(job=job, topic="events_few", events=few)
+            return Planned(job=job, topic="events_orders", events=part, keys=ROWS)
+    return Planned(job=job, topic="events_part", events=part)

@@ -1,9 +1,8 @@
 """A sum per key over tens of millions of keys, whose state is on disk: ``python -m bench.many_keys [--keys N]``.
 
-Each key comes once, in no order; Weir alone, two slots, commits each second, no snapshots. For every
-``--step`` keys that are committed it prints the time, the rate since the step before, and of all processes (RssAnon) the
-peak of that step: memory is bounded if it does not grow. The topic takes about 50 bytes a key on disk, Weir's folder
-150, which is printed at the end.
+Each key comes once, in no order; Weir alone, two slots, commits each second, no snapshots. Each line stands for
+``--step`` keys that are committed: seconds since the start, the rate since the line before, and the peak since then of
+the memory of all processes (RssAnon), which is bounded if it does not grow. The last has the size of Weir's folder.
 """
 
 from __future__ import annotations
@@ -51,8 +50,9 @@ def _steps(client: Path, folder: Path, keys: int, step: int) -> Iterator[dict[st
     """
     warehouse = folder_at(folder / "warehouse")
     command = [sys.executable, "-m", "bench.weir_side", "bench.apps:sum_per_key_many", str(folder), str(client)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT, preexec_fn=end_with_parent()) as process:
-        began_s, before_s, before, peak = time.monotonic(), 0.0, 0, 0
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT, preexec_fn=end_with_parent())
+    began_s, before_s, before, peak = time.monotonic(), 0.0, 0, 0
+    try:
         while before < keys:
             is_over = process.poll() is not None
             peak = max(peak, tree_memory(process.pid))
@@ -70,6 +70,9 @@ def _steps(client: Path, folder: Path, keys: int, step: int) -> Iterator[dict[st
             elif is_over:
                 raise BenchError(f"Weir ended with code {process.returncode} after {read:,} of {keys:,} keys")
             time.sleep(LOOK_S)
+    finally:
+        process.terminate()
+        process.wait()
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from rich.table import Table
 
 from bench import cluster
 from bench.chart import chart
-from bench.events import KEYS, PARTITIONS
-from bench.jobs import JOBS, OTHER_JOBS
+from bench.events import KEYS, LARGE_BYTES, PARTITIONS, SMALL_BYTES
+from bench.jobs import JOBS, OF_PEERS, OTHER_JOBS, planned
 from bench.kept import CHART, Kept
 from bench.peers import DEFAULT, PEERS, QUICK
 from bench.peers.kafka_streams import KafkaStreamsPeer
@@ -31,11 +31,11 @@ from bench.restore import measure_restores
 from bench.workload import RAW, WEIR, Workload
 from bench.workloads import Bench, MemoryGrowth
 
-EVENTS, QUICK_EVENTS = 3_000_000, 600_000
+EVENTS, QUICK_EVENTS = 2_000_000, 600_000
 DISTINCT, QUICK_DISTINCT = 5_000_000, 500_000
 """The keys of ``distinct_keys``, which come once each."""
 RUNS, QUICK_RUNS = 3, 1
-MEMORY_EVENTS, QUICK_MEMORY_EVENTS = 2_000_000, 500_000
+MEMORY_EVENTS = 1_000_000
 ALL = "all"
 TITLES: Mapping[str, str] = {WEIR: "Weir", RAW: "reading alone", **{peer.name: peer.title for peer in PEERS}}
 GUARANTEES: Mapping[str, str] = {peer.name: peer.guarantee for peer in PEERS if peer.guarantee != "exactly once"}
@@ -57,9 +57,10 @@ def main(
     with the next job. Leaves nothing else behind.
 
     Args:
-        quick: One run of each on 600,000 events beside ``QUICK``, instead of three on three million.
+        quick: One run, on 600,000 small events beside ``QUICK``, of each job that the peers have, instead of three of
+            all on two million of both sizes, memory, idle epochs and restores.
         as_json: Print the results' file instead of tables.
-        jobs: Run only these, without memory, idle epochs and restores; everything by default.
+        jobs: Run only these, without memory, idle epochs and restores.
         peers: The names of the peers, or ``all``; ``DEFAULT`` by default.
         weir_alone: No peers, for example to compare two versions of Weir.
         events: How many instead.
@@ -74,7 +75,10 @@ def main(
     chosen = _chosen(() if weir_alone else peers or (QUICK if quick else DEFAULT))
     count = events or (QUICK_EVENTS if quick else EVENTS)
     distinct = events or (QUICK_DISTINCT if quick else DISTINCT)
-    runs, memory_events = (QUICK_RUNS, QUICK_MEMORY_EVENTS) if quick else (RUNS, MEMORY_EVENTS)
+    runs = QUICK_RUNS if quick else RUNS
+    wanted = jobs or _jobs(chosen if quick else ())
+    plan = planned(wanted, count, distinct, (SMALL_BYTES,) if quick else (SMALL_BYTES, LARGE_BYTES))
+    is_whole = not (quick or jobs)
     progress = Console(stderr=True, highlight=False)
     home = Path(dir or ".weir").absolute()
     folder, results = home / "bench", home / "bench-results"
@@ -102,12 +106,12 @@ def main(
         installed, others["not_run"] = _install(chosen, classes, say)
         with cluster.embedded(folder / "kafka") as client:
             bench = Bench(folder, client, say)
-            workloads = list(bench.workloads(jobs or (*JOBS, *OTHER_JOBS), count, distinct, runs, installed, kept))
-            if not jobs:
-                memory = list(bench.memory_growth(memory_events))
+            workloads = list(bench.workloads(plan, runs, installed, kept))
+            if is_whole:
+                memory = list(bench.memory_growth(MEMORY_EVENTS))
                 idle_epoch_ms, small_epoch_ms = bench.small_epochs_ms()
                 peer = next((each for each in installed if isinstance(each, KafkaStreamsPeer)), None)
-                restores = measure_restores(folder, client, peer, quick=quick, say=say)
+                restores = measure_restores(folder, client, peer, quick=False, say=say)
                 others |= {
                     "memory": [_growth_as_json(growth) for growth in memory],
                     "idle_epoch_ms": idle_epoch_ms,
@@ -123,8 +127,8 @@ def main(
         return
     console = Console(highlight=False)
     show(json.loads(written.read_text(encoding="utf-8")), console)
-    if not jobs:
-        console.print(_memory_table(memory, memory_events))
+    if is_whole:
+        console.print(_memory_table(memory, MEMORY_EVENTS))
         console.print(
             f"An epoch with due punctuations and no input: {idle_epoch_ms:.1f} ms (median); one with 1,000 "
             f"records: {small_epoch_ms:.1f} ms."
@@ -150,6 +154,12 @@ def show(found: Mapping[str, Any], console: Console) -> None:
         for name, reason in work.not_run.items():
             console.print(f"not run: {TITLES[name]}, {work.name}: {reason}", markup=False, soft_wrap=True)
     console.print(found["setup"]["machine"])
+
+
+def _jobs(peers: Sequence[Peer]) -> list[str]:
+    """The jobs that one of ``peers`` has, all without peers."""
+    of_peers = {job for peer in peers for job in peer.jobs}
+    return [job for job in (*JOBS, *OTHER_JOBS) if not peers or OF_PEERS.get(job, job) in of_peers]
 
 
 def _chosen(names: Collection[str]) -> list[Peer]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ import polars as pl
 from bench import cluster
 from bench.apps import OUTPUT
 from bench.events import PARTITIONS, SMALL_BYTES, beside, event_frame, make_events
-from bench.jobs import BESIDE, OF_PEERS, SLIDING_JOB, TEXT_JOB, TOPIC_JOB, Planned, planned
+from bench.jobs import BESIDE, OF_PEERS, SLIDING_JOB, TEXT_JOB, TOPIC_JOB, Planned
 from bench.kept import Kept
 from bench.peers.peer import Peer
 from bench.peers.runs import read_output, run_peer
@@ -48,11 +48,9 @@ class Bench:
     def __init__(self, folder: Path, client: Path, say: Say) -> None:
         self._folder, self._client, self._say = folder, client, say
 
-    def workloads(
-        self, jobs: Collection[str], events: int, distinct: int, runs: int, peers: Sequence[Peer], kept: Kept
-    ) -> Iterator[Workload]:
-        """Run ``jobs``, as ``bench.jobs.planned`` says, ``runs`` times on each side, Weir, reading alone and ``peers``
-        in turn, except those that are ``kept`` from a bench that was ended.
+    def workloads(self, plan: Sequence[Planned], runs: int, peers: Sequence[Peer], kept: Kept) -> Iterator[Workload]:
+        """Run what is planned ``runs`` times on each side, Weir, reading alone and ``peers`` in turn, except what is
+        ``kept`` from a bench that was ended.
 
         A peer that fails, or whose result is wrong, is left out of that job and size.
 
@@ -60,7 +58,7 @@ class Bench:
             BenchError: A run of Weir failed, or its result is wrong.
         """
         made = set[str]()
-        for work in planned(jobs, events, distinct):
+        for work in plan:
             workload = kept.find(work.job, work.event_bytes)
             if workload is not None:
                 self._say(f"{work.job}, {work.event_bytes} bytes: measured before")

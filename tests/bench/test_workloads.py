@@ -12,7 +12,8 @@ from rich.console import Console
 
 from bench import apps, report, workloads
 from bench.chart import chart
-from bench.jobs import BESIDE, DISTINCT_JOB, FEWEST, JOBS, OF_PEERS, OTHER_JOBS, planned
+from bench.events import LARGE_BYTES, SMALL_BYTES
+from bench.jobs import BESIDE, DISTINCT_JOB, FEWEST_CLOSING, JOBS, OF_PEERS, OTHER_JOBS, planned
 from bench.kept import CHART, RESULTS, UNFINISHED, Kept
 from bench.peers import DEFAULT, PEERS, QUICK, java
 from bench.peers.peer import Run
@@ -26,7 +27,7 @@ from weir import Application
 from weir.infra.java import MissingJavaError
 
 EVENTS = 1_000
-ALL_JOBS = (*JOBS, *OTHER_JOBS)
+ALL_JOBS, SIZES = (*JOBS, *OTHER_JOBS), (SMALL_BYTES, LARGE_BYTES)
 STREAMS, FLINK = PEERS[:2]
 PYTHON = {"bytewax", "quix", "pyflink"}
 
@@ -52,7 +53,7 @@ def sides(monkeypatch):
             self.asked.append((side, job))
             if self.ended_by == (side, job):
                 raise KeyboardInterrupt
-            events = FEWEST if job in OTHER_JOBS and job != DISTINCT_JOB else EVENTS
+            events = next(work.events for work in planned([job], EVENTS, EVENTS, [SMALL_BYTES]))
             total = pl.col("total") + (pl.col("key") == pl.col("key").max()).cast(pl.Int64) * (side in self.wrong)
             return truth(job, events).with_columns(total)
 
@@ -114,29 +115,25 @@ def test_a_result_with_a_wrong_row_is_refused(wrong):
 
 
 def test_all_sides_take_turns(sides, bench):
-    bench(quick=False, jobs=["repartition_sum"])
-    assert sides.asked == turn("repartition_sum", 68) * 3 + turn("repartition_sum", 400) * 3
+    bench(quick=False, jobs=["sum_per_key"])
+    assert sides.asked == turn("sum_per_key", 68) * 3 + turn("sum_per_key", 400) * 3
 
 
 def test_a_bench_that_was_ended_goes_on_with_the_next_job(sides, bench, tmp_path):
+    jobs = ["sum_per_key", "repartition_sum", "sum_to_topic"]
     sides.ended_by = (FLINK.name, "repartition_sum")
     with pytest.raises(KeyboardInterrupt):
-        bench()
+        bench(jobs=jobs)
     assert (tmp_path / "bench-results" / UNFINISHED).exists()
     sides.asked.clear()
     sides.ended_by = None
-    found = bench()
-    left = [("repartition_sum", 68), ("sum_per_key", 400), ("repartition_sum", 400)]  # the first was there
-    assert sides.asked == [each for work in left for each in turn(*work)]
-    assert [(each["name"], each["event_bytes"]) for each in found["workloads"]] == [
-        ("sum_per_key", 68),
-        ("repartition_sum", 68),
-        ("sum_per_key", 400),
-        ("repartition_sum", 400),
-    ]
+    found = bench(jobs=jobs)
+    assert [job for side, job in sides.asked if side == WEIR] == jobs[1:]  # the first was there
+    assert sides.asked[:4] == turn("repartition_sum", 68)
+    assert [each["name"] for each in found["workloads"]] == jobs
     sides.asked.clear()
-    bench()  # the results are complete, so this is a new bench
-    assert len(sides.asked) == 16
+    bench(jobs=jobs)  # the results are complete, so this is a new bench
+    assert len(sides.asked) == 12
 
 
 @pytest.mark.parametrize("options", [{"fresh": True}, {"peers": [STREAMS.name]}, {"events": EVENTS, "quick": False}])
@@ -188,7 +185,8 @@ def test_the_peers_are_those_that_were_chosen(options, peers, sides, bench):
 
 def test_the_fewest_events_of_a_bench_close_windows_of_all_kinds():
     jobs = ("hopping_final", "hopping_60_final", "joined_text")
-    assert all(truth(job, FEWEST).height > 0 for job in jobs)
+    assert all(truth(job, FEWEST_CLOSING).height > 0 for job in jobs)
+    assert {work.events for work in planned(jobs, 1, 1, [SMALL_BYTES])} == {FEWEST_CLOSING}
     assert truth("window_final", report.QUICK_EVENTS).height > 0
 
 
@@ -205,7 +203,8 @@ def test_distinct_keys_are_summed_once_however_many_runs_there_are(sides, bench)
 def test_a_topic_has_the_same_events_for_all_jobs_that_read_it():
     """It is made once."""
     events = {
-        (work.topic, work.events, work.event_bytes, work.keys) for work in planned(ALL_JOBS, 3_000_000, 5_000_000)
+        (work.topic, work.events, work.event_bytes, work.keys)
+        for work in planned(ALL_JOBS, 2_000_000, 5_000_000, SIZES)
     }
     assert len({topic for topic, *_ in events}) == len(events)
 
@@ -215,23 +214,32 @@ def test_each_job_has_its_events_and_what_they_are_joined_with(monkeypatch):
     monkeypatch.setattr(workloads, "make_events", lambda client, *given: made.append(given[:2]))
     bench = Bench(Path("folder"), Path("client.properties"), lambda text: None)
     names = set()
-    for work in planned(["sum_per_key", *BESIDE, "session_sum"], 600_000, 500_000):
+    for work in planned(["sum_per_key", *BESIDE, "session_sum"], 600_000, 500_000, SIZES):
         bench._make_topics(work, names)
     assert made == [
         ("events_68", 600_000),
         ("events_400", 600_000),
-        ("events_few", 250_000),
-        ("events_few_clicks", 125_000),
-        ("events_wide", 250_000),
+        ("events_part", 150_000),
+        ("events_part_clicks", 75_000),
+        ("events_wide", 200_000),
         ("events_wide_users", 1_000_000),
-        ("events_orders", 250_000),
+        ("events_orders", 150_000),
         ("events_orders_pages", 877),
     ]
 
 
 def test_every_job_that_is_planned_has_its_program():
-    for work in planned(ALL_JOBS, EVENTS, EVENTS):
+    for work in planned(ALL_JOBS, EVENTS, EVENTS, SIZES):
         assert isinstance(getattr(apps, f"{work.job}_{work.topic.removeprefix('events_')}"), Application)
+
+
+def test_a_quick_bench_has_the_jobs_of_its_peers_over_small_events(sides, bench, monkeypatch):
+    assert set(ALL_JOBS) - set(report._jobs([STREAMS])) == {"hopping_60_final", "python_sum", "joined_text"}
+    assert report._jobs([]) == list(ALL_JOBS)
+    monkeypatch.setattr(report, "_jobs", lambda peers: ["sum_per_key"] if peers else [])
+    found = bench(jobs=(), peers=())
+    assert [(each["name"], each["event_bytes"]) for each in found["workloads"]] == [("sum_per_key", SMALL_BYTES)]
+    assert "memory" not in found
 
 
 def test_unknown_names_are_refused_with_those_that_are_known(bench):
