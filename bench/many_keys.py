@@ -57,7 +57,7 @@ def _steps(client: Path, folder: Path, keys: int, step: int) -> Iterator[dict[st
             is_over = process.poll() is not None
             peak = max(peak, tree_memory(process.pid))
             commit = newest_commit(warehouse, APPLICATION)
-            read = int(commit.totals.get("records_in", 0)) if commit else 0
+            read = sum(task.totals.get("records_in", 0) for task in commit.tasks.values()) if commit else 0
             if read >= min(keys, before + step):
                 now_s = time.monotonic() - began_s
                 yield {
