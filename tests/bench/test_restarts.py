@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from contextlib import closing
 
 import polars as pl
 import psutil
@@ -12,11 +13,12 @@ import pytest
 from bench import growth, restart, restore
 from bench.apps import sum_per_key_restore as app
 from weir.pipelines.tasks.tables import application_tables
+from weir.state.changelog.restore import restore_task
 from weir.state.commit.log import newest_commit
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.storage.places import folder_at
-from weir.state.types import StateId
+from weir.state.types import IsolationLevel, StateId
 
 ROWS = 2_500
 CHILD = "import time; print('ready', flush=True); time.sleep(600)"
@@ -42,6 +44,19 @@ def test_rows_are_committed_once_each_and_every_task_says_so(tmp_path, monkeypat
     newest = newest_commit(folder_at(tmp_path), app.id)
     assert newest.epoch == 4  # 1,200 rows each
     assert {task.state for task in newest.tasks.values()} == {StateId(generation + 1, 4)}
+    for name, task in newest.tasks.items():
+        store = restore_task(
+            folder_at(tmp_path) / app.id,
+            tmp_path / "restored" / name,
+            name,
+            topology.sub_topologies[0].stores,
+            task,
+            newest.state_id,
+            generation=newest.generation,
+            task_rows=[],
+        )
+        with closing(store), store.reader(IsolationLevel.READ_COMMITTED) as view:
+            assert view.count("sums") == ROWS // 4
 
 
 def test_records_of_a_changelog_are_those_of_kafka_streams():
