@@ -15,9 +15,7 @@ from weir.infra.java import MissingJavaError
 from weir.infra.kafka.files import JAVA_CLIENT
 
 _STATE = "spark.sql.streaming.stateStore"
-BATCH = "200000"
-PYTHON_BATCH = "400000"
-"""Larger, since a call for one key of a batch costs more than its records do."""
+_BATCH = "200000"
 
 
 class SparkPeer:
@@ -32,10 +30,8 @@ class SparkPeer:
             "repartition_sum",
             "window_final",
             "hopping_final",
-            "hopping_60_final",
             "session_sum",
             "table_join_sum",
-            "python_sum",
         )
     )
     settings: Mapping[str, str] = MappingProxyType(
@@ -71,6 +67,5 @@ class SparkPeer:
             "spark.local.dir": str(run.state),
         }
         settings = [f"{key}={value}" for key, value in {**self.settings, **own}.items()]
-        places = [login, run.topic, run.output, str(run.state), PYTHON_BATCH if run.job == "python_sum" else BATCH]
-        python = ["env", f"PYSPARK_PYTHON={sys.executable}", sys.executable]
-        return [*python, str(SCRIPTS / "spark_jobs.py"), run.job, *places, *settings]
+        places = [login, run.topic, run.output, str(run.state), _BATCH]
+        return [sys.executable, str(SCRIPTS / "spark_jobs.py"), run.job, *places, *settings]

@@ -1,13 +1,11 @@
-"""Spark's peer without Spark: its command line, its function, and how long its batches took."""
+"""Spark's peer without Spark: its command line, and how long its batches took."""
 
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 from bench.peers import python, spark
@@ -24,16 +22,15 @@ def jobs(monkeypatch):
     return importlib.import_module("spark_jobs")
 
 
-@pytest.mark.parametrize(("job", "batch"), [("sum_per_key", spark.BATCH), ("python_sum", spark.PYTHON_BATCH)])
-def test_the_command_line_has_the_settings_and_the_jars_and_functions_run_in_the_same_python(job, batch, monkeypatch):
+def test_the_command_line_has_the_settings_and_the_jars(monkeypatch):
     monkeypatch.setattr(spark, "fetch", lambda name: [Path(f"/jars/{name}-{number}.jar") for number in (1, 2)])
     PEER.install(Path("/classes"))
-    run = Run(job=job, client=Path("/b/client"), topic="events", output="out", state=Path("/state"), closed_by_ms=5)
+    run = Run(
+        job="sum_per_key", client=Path("/b/client"), topic="events", output="out", state=Path("/state"), closed_by_ms=5
+    )
     command = PEER.command(run)
-    assert command[:3] == ["env", f"PYSPARK_PYTHON={sys.executable}", sys.executable]
-    assert command[4:9] == [job, "/b/client-java.properties", "events", "out", "/state"]
-    assert command[9] == batch
-    assert {f"{key}={value}" for key, value in PEER.settings.items()} <= set(command[10:])
+    assert command[2:7] == ["sum_per_key", "/b/client-java.properties", "events", "out", "/state"]
+    assert {f"{key}={value}" for key, value in PEER.settings.items()} <= set(command[8:])
     assert "spark.driver.extraClassPath=/jars/spark-kafka-1.jar:/jars/spark-kafka-2.jar" in command
 
 
@@ -44,15 +41,6 @@ def test_without_its_jars_it_is_not_run(monkeypatch):
     monkeypatch.setattr(spark, "fetch", fetch)
     with pytest.raises(NotRunError, match="Java jars 'spark-kafka': no network"):
         PEER.install(Path("/classes"))
-
-
-def test_its_function_goes_on_from_the_state_of_the_key(jobs):
-    state = SimpleNamespace(getOption=None, update=lambda value: setattr(state, "getOption", value))
-    for amounts, total in (([[1, 2], [3]], 6), ([[4]], 10)):
-        frames = (pd.DataFrame({"amount": each}) for each in amounts)
-        (row,) = pd.concat(jobs.add_amounts(("u1",), frames, state)).itertuples(index=False)
-        assert tuple(row) == ("u1", total)
-        assert state.getOption == (total,)
 
 
 def test_a_run_lasts_from_the_work_of_the_first_batch_to_the_end_of_the_last(jobs):

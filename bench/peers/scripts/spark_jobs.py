@@ -8,35 +8,20 @@ seconds from the beginning of the first batch's work to the end of the last.
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from login import properties
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 CONSUMER = {"max.poll.records": "5000", "fetch.max.bytes": "50000000", "max.partition.fetch.bytes": "4000000"}
 PRODUCER = {"linger.ms": "50", "batch.size": "262144", "compression.type": "lz4"}
-ADVANCES = {"window_final": "1 minute", "hopping_final": "15 seconds", "hopping_60_final": "1 second"}
+ADVANCES = {"window_final": "1 minute", "hopping_final": "15 seconds"}
 FIELDS = {"repartition_sum": "page STRING, amount LONG"}
 END = '{"ts": "2100-01-01T00:00:00Z"}'
-
-
-def add_amount(total: int, amount: int) -> int:
-    return total + amount
-
-
-def add_amounts(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    (total,) = state.getOption or (0,)
-    for frame in frames:
-        for amount in frame["amount"].tolist():
-            total = add_amount(total, amount)
-    state.update((total,))
-    yield pd.DataFrame({"key": key, "total": [total]})
 
 
 class Job:
@@ -68,11 +53,6 @@ class Job:
                 return events.groupBy(user).agg(total)
             case "repartition_sum":
                 return events.groupBy(sf.col("page").alias("key")).agg(total)
-            case "python_sum":
-                columns = "key STRING, total LONG", "total LONG"
-                return events.groupBy("user").applyInPandasWithState(
-                    add_amounts, *columns, "update", GroupStateTimeout.NoTimeout
-                )
             case "table_join_sum":
                 weighted = sf.col("amount") * sf.col("factor")
                 return (
