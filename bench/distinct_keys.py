@@ -50,7 +50,8 @@ class Run:
         topology = builder.build()
         self.sub_topology = topology.sub_topologies[0]
         self.processor, self.clocks, self.epoch = TaskProcessor(self.sub_topology), dict[str, int](), 0
-        self.warehouse, self.committed = folder_at(str(folder / "warehouse")), None
+        self.warehouse = folder_at(str(folder / "warehouse"))
+        self.committed: StateId | None = None
         (self.spec,) = self.sub_topology.stores
         self.changelog, self.table = changelog_spec(self.spec), table_spec(self.sub_topology.sinks[0])
         self.store = TaskStore.create(folder / "store", "0_0", [self.spec.name])

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import lmdb
 
@@ -568,7 +569,7 @@ def _write_rows(txn: lmdb.Transaction[bytes], database: lmdb._Database, written:
     gone = [key for key, value in written.items() if value is None]
     puts = [(key, value) for key, value in written.items() if value is not None] if gone else written.items()
     with txn.cursor(database) as cursor:
-        cursor.putmulti(puts)
+        cursor.putmulti(cast(Iterable[tuple[bytes, bytes]], puts))
     for key in gone:
         txn.delete(key, db=database)
     return sum(map(len, written)) + sum(map(len, filter(None, written.values())))
