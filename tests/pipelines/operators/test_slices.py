@@ -206,14 +206,16 @@ def test_every_time_is_in_the_slice_whose_windows_it_is_in(size, advance):
 @settings(max_examples=examples(60))
 @given(records=RECORDS, cuts=CUTS, turn=st.integers(0, 3), grace=st.sampled_from([0, 8, 60]))
 def test_a_program_that_keeps_whole_windows_goes_on_with_slices(records, cuts, turn, grace):
-    """Its first epoch makes windows of them, whether or not it has records."""
+    """Its first epoch makes windows of them, whether or not it has records. Without the sketch, whose bytes, unlike its
+    estimates, depend on the order in which values come."""
+    aggregates = {name: each for name, each in OF_EVENTS.items() if name != "distinct"}
     windows = TimeWindows.of_size_and_grace(ms(10), ms(grace)).advance_by(ms(4))
 
     def program(retention: timedelta | None):
         return lambda s: (
             s.group_by_key()
             .windowed_by(windows, retention=retention)
-            .agg("s", **OF_EVENTS)
+            .agg("s", **aggregates)
             .suppress(FINAL)
             .to_delta("out")
         )
