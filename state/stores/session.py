@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import polars as pl
 
 from weir.state.engine.contract import StateView
@@ -111,15 +112,19 @@ class SessionStore(Store):
         bounds = keys.with_columns_seq(
             window_end=pl.col("earliest_end_ms").clip(self._from(None)), window_start=pl.lit(-(1 << 62))
         )
-        asked, rows = [], []
-        for place, lower in enumerate(self.columns.whole_keys(bounds)):
-            of_key = list(self._range(lower, lower[: -2 * TIME_BYTES] + AFTER_TIMES))
-            asked += [place] * len(of_key)
-            rows += of_key
-        found = self.frame_of(rows).with_columns_seq(pl.Series("_asked", asked, dtype=pl.UInt32))
-        latest_start_ms = keys.get_column("latest_start_ms").gather(found.get_column("_asked"))
-        is_met = found.get_column("window_start").dt.timestamp("ms") <= latest_start_ms
-        return where(found, is_met.fill_null(True))  # without a latest start
+        of_keys = [
+            list(self._range(lower, lower[: -2 * TIME_BYTES] + AFTER_TIMES))
+            for lower in self.columns.whole_keys(bounds)
+        ]
+        asked = np.repeat(
+            np.arange(len(of_keys), dtype=np.uint32), np.fromiter(map(len, of_keys), np.int64, len(of_keys))
+        )
+        found = self.frame_of([row for of_key in of_keys for row in of_key]).hstack([pl.Series("_asked", asked)])
+        latest_start_ms = keys.get_column("latest_start_ms")
+        if latest_start_ms.null_count():
+            latest_start_ms = latest_start_ms.fill_null(1 << 62)
+        starts_ms = found.get_column("window_start").cast(pl.Int64).to_numpy()
+        return where(found, pl.Series(starts_ms <= latest_start_ms.to_numpy()[asked]))
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Put sessions in order; the last row of a key and session wins: key columns, value columns, ``_ts``."""
