@@ -1,4 +1,4 @@
-"""How soon a commit is seen: ``python -m bench.visible_commits [--commits N] [--folder FOLDER]`` prints one line of JSON.
+"""How soon a commit is seen: ``python -m bench.visible_commits [--commits N] [--folder FOLDER]`` prints a JSON object.
 
 Commits of eight files of two tables, without Spark and without a broker: milliseconds from the call to the last entry
 that a reader of a table sees, and processor time. What takes most of it is waiting for the disk, so FOLDER, or else the
