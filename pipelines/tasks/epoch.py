@@ -260,9 +260,16 @@ class EpochRunner:
                 return stored
             base = store.base
             settlement = self._settled(
-                plan.task, store, generation=plan.state.generation, expected=plan.expected, committed=plan.committed
+                plan.task,
+                store,
+                generation=plan.state.generation,
+                expected=plan.expected,
+                committed=plan.committed,
+                epoch=plan.state.epoch,
             )
             if settlement is Settlement.NEEDS_RESTORE:
+                if (stored := _stored_receipt(plan.plan_hash, store)) is not None:  # another worker has just stored it
+                    return stored
                 return _refusal(
                     plan,
                     ReceiptStatus.NEEDS_RESTORE,
@@ -316,7 +323,9 @@ class EpochRunner:
         """
         try:
             store = self._store(task, instance)
-            settled = self._settled(task, store, generation=generation, expected=committed, committed=committed)
+            settled = self._settled(
+                task, store, generation=generation, expected=committed, committed=committed, epoch=0
+            )
             if close:
                 store.close(clean=True)
                 TaskStoreCache.discard(store.folder)
@@ -383,7 +392,14 @@ class EpochRunner:
         return TaskStoreCache.get(folder, self._topology.task_name(task), names, suppliers)
 
     def _settled(
-        self, task: TaskId, store: TaskStore, *, generation: int, expected: StateId | None, committed: StateId | None
+        self,
+        task: TaskId,
+        store: TaskStore,
+        *,
+        generation: int,
+        expected: StateId | None,
+        committed: StateId | None,
+        epoch: int,
     ) -> Settlement:
         """Settle, once users' stores that lack committed rows have them from their changelogs (PROTOCOL 32).
 
@@ -392,7 +408,7 @@ class EpochRunner:
         """
         while True:
             try:
-                return store.settle(generation=generation, expected=expected, committed=committed)
+                return store.settle(generation=generation, expected=expected, committed=committed, epoch=epoch)
             except OwnStoreBehindError as error:
                 for spec in self._sub_topology(task).stores:
                     if spec.name in error.above:

@@ -12,7 +12,7 @@ from weir.state.engine.meta import Uncommitted
 from weir.state.engine.ordered import OrderedRows
 from weir.state.engine.ranges import Row
 from weir.state.engine.session import EpochSession
-from weir.state.engine.task_store import RESERVED_STORES
+from weir.state.engine.task_store import RESERVED_STORES, is_ahead
 from weir.state.errors import FencedStoreError, UnknownStoreError
 from weir.state.own_stores import KeyValueBytesStore
 from weir.state.types import IsolationLevel, StateId
@@ -42,7 +42,9 @@ class MemoryStore:
     def stored_receipt(self, plan_hash: str) -> bytes | None:
         return self._receipt[1] if plan_hash and self._receipt[0] == plan_hash else None
 
-    def settle(self, *, generation: int, expected: StateId | None, committed: StateId | None) -> Settlement:
+    def settle(
+        self, *, generation: int, expected: StateId | None, committed: StateId | None, epoch: int | None = None
+    ) -> Settlement:
         if self.generation > generation:
             raise FencedStoreError(self.task_id, generation, self.generation)
         self.generation = generation
@@ -52,7 +54,7 @@ class MemoryStore:
                     self._hand_over(committed)
                 self.base, self.uncommitted, self._undo = committed, Uncommitted(), {}
             return Settlement.READY
-        if expected != committed or self.base != committed:
+        if expected != committed or self.base != committed or is_ahead(self.current, generation, epoch):
             return Settlement.NEEDS_RESTORE
         self._rows = self._committed_rows()
         self.current, self._receipt, self.uncommitted, self._undo = committed, ("", b""), Uncommitted(), {}

@@ -199,11 +199,15 @@ class TaskStore:
         meta = self._databases.meta()
         return meta.receipt if meta.plan_hash == plan_hash and plan_hash else None
 
-    def settle(self, *, generation: int, expected: StateId | None, committed: StateId | None) -> Settlement:
+    def settle(
+        self, *, generation: int, expected: StateId | None, committed: StateId | None, epoch: int | None = None
+    ) -> Settlement:
         """Bring the store to ``expected``, or report that this needs a restore (PROTOCOL 5).
 
         A store that holds ``expected`` is ready; if that is the committed state, its undo log is dropped. A store with
-        uncommitted epochs rolls back if the committed state is expected. In all other cases its rows stay as they are.
+        uncommitted epochs rolls back if the committed state is expected, but not if ``epoch``, which is to follow, or a
+        later one of the generation is among them: another worker has got that far. In all other cases its rows stay as
+        they are.
         The generation is written first, so that older ones are refused from now on. Newly committed rows of users'
         stores are handed over to them (PROTOCOL 32).
 
@@ -223,7 +227,7 @@ class TaskStore:
             try:
                 with self._databases.changing() as txn:
                     meta = self._databases.read_meta(txn)
-                    outcome = self._settle(txn, meta, generation, expected, committed, handed_s)
+                    outcome = self._settle(txn, meta, generation, expected, committed, epoch, handed_s)
                 self._settled_by = generation
                 if outcome is Settlement.READY and expected == committed != meta.base:
                     took_s = time.perf_counter() - began_s
@@ -425,6 +429,7 @@ class TaskStore:
         generation: int,
         expected: StateId | None,
         committed: StateId | None,
+        epoch: int | None,
         handed_s: dict[str, float],
     ) -> Settlement:
         """``settle`` within a transaction; ``handed_s`` gets how long each of the users' stores took."""
@@ -439,7 +444,7 @@ class TaskStore:
             self._require_filled(meta)
             if expected == committed:
                 settled = self._committed(txn, settled, committed, handed_s)
-        elif expected == committed and meta.base == committed:
+        elif expected == committed and meta.base == committed and not is_ahead(meta.current, generation, epoch):
             outcome = Settlement.ROLLED_BACK
             self._require_filled(meta)
             images = txn.stat(self._databases.undo)["overflow_pages"] * PAGE_BYTES
@@ -562,6 +567,11 @@ class TaskStore:
                     committed_rows=counts,
                 ),
             )
+
+
+def is_ahead(current: StateId | None, generation: int, epoch: int | None) -> bool:
+    """Whether a store has got to ``epoch`` of the generation already."""
+    return current is not None and epoch is not None and current.generation == generation and current.epoch >= epoch
 
 
 def _write_rows(txn: lmdb.Transaction[bytes], database: lmdb._Database, written: Mapping[bytes, bytes | None]) -> int:

@@ -11,7 +11,7 @@ DONE = ": done"
 FIRST_ENTRY = f"{0:020}.json"
 """The entry that makes a table."""
 READS = ("get", "find", "list", "folders", "download")
-WRITES = ("make", "put", "put_if_absent", "add", "upload", "sync", "sync_content")
+WRITES = ("make", "put", "stage", "put_if_absent", "add", "upload", "sync", "sync_content")
 DELETIONS = ("delete", "delete_folder", "remove_empty", "remove_leftovers")
 
 

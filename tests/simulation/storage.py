@@ -72,6 +72,10 @@ class SimulatedFolder(Local):
         with self.calls("put", name):
             super().put(name, data)
 
+    def stage(self, data: bytes) -> Staged:
+        with self.calls("stage", ""):
+            return super().stage(data)
+
     def put_staged_if_absent(self, name: str, staged: Staged) -> bool:
         with self.calls("put_if_absent", name):
             return super().put_staged_if_absent(name, staged)

@@ -117,8 +117,8 @@ def test_every_call_of_a_folder_may_fail(tmp_path):
         folder.remove_empty("gone")
         folder.remove_leftovers()
     without_answer = {"name", "parent", "path", "uri", "options", "at_once", "begun", "get_range"}
-    of_put_if_absent = {"stage", "put_staged_if_absent", "drop"}
-    assert kinds >= {name for name in vars(Folder) if not name.startswith("_")} - without_answer - of_put_if_absent
+    of_what_is_staged = {"put_staged_if_absent", "drop"}
+    assert kinds >= {name for name in vars(Folder) if not name.startswith("_")} - without_answer - of_what_is_staged
     assert all(error_at(f"{kind} a", Random(0)) for kind in kinds)
 
 

@@ -53,6 +53,46 @@ def test_a_task_whose_cancelled_twin_was_quicker_answers_with_the_twins_receipt(
     assert answer == receipts[0]
 
 
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_worker_that_slept_takes_back_nothing_that_its_successor_has_done_since(place, monkeypatch, ahead):
+    """PROTOCOL 5: Spark had given it up between its look at the receipt and settling."""
+    plans = [
+        structs.replace(
+            PLAN,
+            state=StateId(1, number + 1),
+            expected=StateId(1, number) if number else None,
+            ranges=(OffsetRange(topic="sales", partition=0, start=5 * number, end=5 * number + 5),),
+        )
+        for number in range(3)
+    ]
+    receipts, stored_receipt = [], module._stored_receipt
+
+    def sleeping(plan_hash, store):
+        found = stored_receipt(plan_hash, store)
+        monkeypatch.setattr(module, "_stored_receipt", stored_receipt)
+        receipts.extend(map(runner(place).run, plans[:ahead]))
+        return found
+
+    monkeypatch.setattr(module, "_stored_receipt", sleeping)
+    answer = runner(place).run(plans[0])
+    assert [each.status for each in receipts] == [ReceiptStatus.DONE] * ahead
+    if ahead == 1:
+        assert answer == receipts[0]
+    else:
+        assert answer.status is ReceiptStatus.NEEDS_RESTORE
+    assert runner(place).run(plans[ahead]).status is ReceiptStatus.DONE
+
+
+def test_a_worker_that_slept_before_it_settles_without_a_plan_takes_back_nothing(place):
+    """PROTOCOL 5: it was to drop the undo log of what is committed; its successor has, and has had a plan since."""
+    first = runner(place).run(PLAN)
+    following = structs.replace(PLAN, state=StateId(1, 2), expected=first.state, committed=first.state, ranges=())
+    assert runner(place).run(following).status is ReceiptStatus.DONE
+    assert not runner(place).settle(PLAN.task, PLAN.instance, generation=1, committed=first.state, close=False)
+    third = structs.replace(following, state=StateId(1, 3), expected=following.state)
+    assert runner(place).run(third).status is ReceiptStatus.DONE
+
+
 def test_a_plan_that_comes_again_is_answered_with_its_receipt_and_another_undoes_it_first(place):
     """PROTOCOL 7: the driver repeats the plans of a lost Spark job; after its death a new one makes other plans."""
     first = runner(place).run(PLAN)
