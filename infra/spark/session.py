@@ -100,7 +100,7 @@ class SparkStartError(Exception):
         )
 
 
-def slot_context(settings: Settings, application_id: str, *, java_options: Sequence[str] = ()) -> SparkContext:
+def slot_context(settings: Settings, application_id: str) -> SparkContext:
     """The context that runs an application's epochs: one thread per slot; each task is tried four times.
 
     As many threads again are for restores and snapshots, which run beside the epochs in separate FAIR pools and never
@@ -115,13 +115,13 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
     """
     global _ahead
     ahead, _ahead = _ahead, None
-    if ahead is not None and not java_options:
+    if ahead is not None:
         return _context(ahead.conf, ahead.gateway())
-    conf = _slots_conf(settings, application_id, java_options)
+    conf = _slots_conf(settings, application_id)
     return _context(conf, _gateway(conf, settings))
 
 
-def _slots_conf(settings: Settings, application_id: str, java_options: Sequence[str] = ()) -> SparkConf:
+def _slots_conf(settings: Settings, application_id: str) -> SparkConf:
     cores = len(os.sched_getaffinity(0))
     place = (
         _on_cluster(settings)
@@ -141,16 +141,16 @@ def _slots_conf(settings: Settings, application_id: str, java_options: Sequence[
             "spark.python.task.killTimeout": "0",
             "spark.python.worker.reuse": "true",
         },
-        java_options=(*_SMALL_JAVA, *java_options),
+        java_options=_SMALL_JAVA,
         python=archives.PYTHON if settings.master and settings.archive else sys.executable,
     )
 
 
 @contextmanager
 def java_ahead(settings: Settings, application_id: str) -> Iterator[None]:
-    """Start the Java process of the ``slot_context`` that the block is to make, while the block loads what else it
-    needs; after the block it is ended if there was none. A cluster's is started when its turn comes, as is that of a
-    process that has a context."""
+    """Start the Java process of the ``slot_context`` that the block will ask for, with the same arguments, while the
+    block loads what else it needs. If the block asks for none, the process is ended after it. Starts nothing for a
+    cluster, or in a process that has a context."""
     global _ahead
     if SparkContext._active_spark_context is not None or settings.master:
         yield
@@ -290,7 +290,7 @@ def _conf(
     java_options: Sequence[str] = (),
     python: str = sys.executable,
 ) -> SparkConf:
-    """Everything that a context is told; what is of the environment is set there, for Java to inherit."""
+    """The configuration of a context; also sets the environment variables that Java is to inherit."""
     if SparkContext._active_spark_context is not None:
         raise RuntimeError("this process already has a Spark context; stop it before starting another")
     _end_java()
@@ -361,7 +361,7 @@ class _Ahead:
         return self._started.result()
 
     def end(self) -> None:
-        """End it; first it has to have started."""
+        """Wait until it has started, then end it."""
         if self._started.exception() is None and (process := self.gateway().proc) is not None:
             self.gateway().shutdown()
             process.stdin.close()
