@@ -85,20 +85,21 @@ class DeltaLog:
         self._was_there = True
 
     def stage(self, transaction: int, files: Sequence[FileEntry]) -> None:
-        """Stage the entry of an ``append`` that removes nothing, which then need not wait until its content is durable.
-        Nobody sees it before."""
+        """Write the entry of an ``append`` that removes nothing, so that this later waits for the entry's name alone.
+        Nobody sees it before; it takes the place of what was staged until now."""
         self._stage(transaction, files, None)
 
-    def _stage(self, transaction: int, files: Sequence[FileEntry], removed: pl.DataFrame | None) -> Staged:
-        self._drop_staged()
-        entry = self._log.stage(_encoded(_append_actions(self._application, transaction, files, removed)))
-        self._staged = (transaction, list(files)), entry
-        return entry
-
-    def _drop_staged(self) -> None:
+    def drop_staged(self) -> None:
+        """Forget what was staged, if it was not appended."""
         if self._staged is not None:
             self._log.drop(self._staged[1])
             self._staged = None
+
+    def _stage(self, transaction: int, files: Sequence[FileEntry], removed: pl.DataFrame | None) -> Staged:
+        self.drop_staged()
+        entry = self._log.stage(_encoded(_append_actions(self._application, transaction, files, removed)))
+        self._staged = (transaction, list(files)), entry
+        return entry
 
     def append(self, transaction: int, files: Sequence[FileEntry], removed: pl.DataFrame | None = None) -> bool:
         """Add files under the application's transaction; False, with nothing written, if that has moved meanwhile.
@@ -135,7 +136,7 @@ class DeltaLog:
                     return False
             return False
         finally:
-            self._drop_staged()
+            self.drop_staged()
 
     @property
     def is_append_only(self) -> bool:

@@ -244,9 +244,11 @@ class Committer:
             raise FencedError(self._application, version_text(self._last), version_text(log.version))
 
     def close(self) -> None:
-        """Wait for checkpoints and roll-ups in progress."""
+        """Wait for checkpoints and roll-ups in progress, and remove the entries of a commit that was not made."""
         self._appends.shutdown()
         self._upkeep.shutdown()
+        for table in (*self._tables.values(), *([self._log] if self._log else ())):
+            table.close()
 
     def _prepare(self, record: CommitRecord) -> FileEntry:
         """Write the file of the commit's row, and look for all that the pivot and the appends need: together, since on

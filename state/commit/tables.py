@@ -130,9 +130,12 @@ class AppendTable:
         self._prepared = version
 
     def stage(self, version: int, files: Sequence[FileEntry]) -> None:
-        """Write the entry of an append at ``version`` that has no swaps, under a name that nobody knows: the append
-        then need not wait for the disk."""
+        """Write the entry of an append at ``version`` that has no swaps: ``DeltaLog.stage``."""
         self._log.stage(version, files)
+
+    def close(self) -> None:
+        """Remove what was staged for an append that was not made."""
+        self._log.drop_staged()
 
     def append(self, version: int, files: Sequence[FileEntry], swaps: Sequence[TableSwap] = ()) -> None:
         """Add a commit's files and carry out its swaps, unless the table already has that commit.

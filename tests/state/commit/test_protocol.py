@@ -223,6 +223,15 @@ def test_what_a_commit_had_ready_that_was_not_made_is_gone_after_the_next(tmp_pa
     driver.close()
 
 
+def test_what_a_driver_had_ready_for_a_commit_that_it_did_not_make_is_gone_once_it_is_closed(tmp_path):
+    driver = committer(tmp_path)
+    driver.claim()
+    with pytest.raises(ConnectionError):
+        driver.commit(record(tmp_path, 1, 1), confirm=unconfirmed)
+    driver.close()
+    assert list((tmp_path / "app").rglob(".*.tmp")) == []
+
+
 def test_a_row_whose_entry_the_disk_has_no_room_for_is_removed_and_the_next_try_commits(tmp_path, monkeypatch):
     driver = committer(tmp_path, tables=())
     driver.claim()
