@@ -1,7 +1,7 @@
 """The stored slices of a task as columns, kept in memory from epoch to epoch as long as they are few.
 
-They are read whenever windows close, most of them many times. The store has the same rows, and alone counts: what is
-here is forgotten with the task's processors, whenever the store may have become another one.
+They are read whenever windows close, most of them many times. The store has the same rows, and it alone counts: what is
+here is forgotten with the task's processors, whenever the store may differ from what they have seen.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from weir.state.stores.typed import TypedStore
 MOST_ROWS = 1 << 18
 """If there are more, those that are needed are read from the store."""
 FEW_ROWS = 1 << 12
+"""So many newer rows are kept apart at least before they are put beside the others."""
+MOST_PARTS = 64
+"""Frames of newer rows become one once there are so many: one for each epoch would take more memory than their rows."""
 
 
 @dataclass
@@ -25,7 +28,7 @@ class OpenSlices:
 
     rows: pl.DataFrame | None
     _newer: list[pl.DataFrame] = field(default_factory=list)
-    """Rows written since, in order; so that an epoch with few records does not copy all others."""
+    """Rows written since, oldest first: apart, so that an epoch with few records does not copy all others."""
     _changed_from_ms: int | None = None
     """The earliest start of those that take the place of others."""
 
@@ -55,13 +58,16 @@ class OpenSlices:
         return found
 
     def put(self, store: TypedStore, rows: pl.DataFrame, is_known: pl.Series) -> None:
-        """Note ``rows``, which are written to ``store``; ``is_known`` says which of them were there before."""
+        """Keep ``rows``, which are written to ``store``, too; ``is_known`` says which of them replace others."""
         if self.rows is None:
             return
         if is_known.any():
             first_ms = int(_starts(rows).filter(is_known).min())  # type: ignore[arg-type]
-            self._changed_from_ms = min(first_ms, first_ms if self._changed_from_ms is None else self._changed_from_ms)
+            if self._changed_from_ms is None or first_ms < self._changed_from_ms:
+                self._changed_from_ms = first_ms
         self._newer.append(picked(rows, self.rows.columns))
+        if len(self._newer) == MOST_PARTS:
+            self._newer = [pl.concat(self._newer, rechunk=True)]
         if sum(each.height for each in self._newer) > self.rows.height + FEW_ROWS:
             self._settled(store)
 

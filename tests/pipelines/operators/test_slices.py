@@ -307,6 +307,20 @@ def test_the_store_of_a_node_has_slices_where_its_operator_does():
     assert sub_topology.identities["s"].grouping.endswith(", in slices")
 
 
+def test_many_epochs_of_few_records_leave_few_frames_in_memory(monkeypatch):
+    monkeypatch.setattr(open_slices, "FEW_ROWS", 1 << 12)
+    monkeypatch.setattr(open_slices, "MOST_PARTS", 4)
+    windows = TimeWindows.of_size_with_no_grace(ms(60_000)).advance_by(ms(1_000))
+    operator = SlicedResults(store=STORE, slices=Slices(windows=windows, fold=FOLD, key=("user",)))
+    side = Side()
+    for number in range(20):  # every third record is in the slice of the one before
+        record = ("a", 1_000 * (number - (number % 3 == 2)), (number, "x"))
+        (rows,) = batches([record], set())
+        operator.process(rows.with_columns(share=pl.lit(0).cast(pl.Decimal(10, 2))), side._epoch())
+        assert len(side.instances["_open:s"]._newer) < 4
+    side._compare_open_slices()
+
+
 def test_after_an_error_nothing_is_left_of_what_was_not_stored():
     """The function that fails comes behind the windows, which have taken the record by then."""
     fails = [False]
