@@ -29,7 +29,7 @@ def records_of(
     is ``key<TAB>value``, where an empty value is null and deletes a table's row; without a tab it is a value.
 
     Raises:
-        OperationError: A line is not a JSON object or lacks a field, or a time is none.
+        OperationError: A line is not a JSON object or lacks a field, or its time is not one.
     """
     for number, line in enumerate(lines, start=1):
         if not (text := line.rstrip("\r\n")).strip():
@@ -43,26 +43,31 @@ def records_of(
             else:
                 yield key.encode(), value.encode() or None, None
             continue
-        key_at, time_ms = None, None
+        fields = _object(text, number, "--time-field" if key_field is None else "--key-field")
+        field_key, time_ms = None, None
         if key_field is not None:
-            key_at = _key(_field(text, key_field, number, "--key-field"))
+            field_key = _key(_field(fields, key_field, number, "--key-field"))
         if time_field is not None:
-            time_ms = _time_ms(_field(text, time_field, number, "--time-field"), time_field, number)
-        yield key_at, text.encode(), time_ms
+            time_ms = _time_ms(_field(fields, time_field, number, "--time-field"), time_field, number)
+        yield field_key, text.encode(), time_ms
 
 
-def _field(text: str, name: str, number: int, option: str) -> Any:
+def _object(text: str, number: int, option: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
         raise OperationError(f"line {number} is not JSON ({error}); {option} takes one JSON object per line") from None
     if not isinstance(found, dict):
         raise OperationError(f"line {number} is not a JSON object; {option} takes one JSON object per line")
-    if name not in found:
+    return found
+
+
+def _field(fields: dict[str, Any], name: str, number: int, option: str) -> Any:
+    if name not in fields:
         raise OperationError(
-            f"line {number} has no field {name!r}; it has {', '.join(found) or 'none'}: correct {option} or the line"
+            f"line {number} has no field {name!r}; it has {', '.join(fields) or 'none'}: correct {option} or the line"
         )
-    return found[name]
+    return fields[name]
 
 
 def _key(found: Any) -> bytes | None:
@@ -72,13 +77,13 @@ def _key(found: Any) -> bytes | None:
 
 
 def _time_ms(found: Any, name: str, number: int) -> int:
-    if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
-        return found
-    if isinstance(found, str):
-        return time_ms_of(found, f"line {number}: the time {name}")
+    what = f"line {number}: the time {name}"
+    time_ms = time_ms_of(found, what) if isinstance(found, str) else found
+    if type(time_ms) is int and 0 < time_ms < 1 << 63:  # librdkafka takes 0 for the present
+        return time_ms
     raise OperationError(
-        f"line {number}: the time {name} cannot be {json.dumps(found)}; write a time such as 2024-01-31T12:00:00Z, or "
-        "milliseconds since 1970"
+        f"{what} cannot be {json.dumps(found)}; write a time such as 2024-01-31T12:00:00Z, or milliseconds since 1970, "
+        "at least 1"
     )
 
 
