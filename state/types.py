@@ -51,7 +51,7 @@ class TaskId(msgspec.Struct, frozen=True, order=True, cache_hash=True, gc=False)
 class StateId(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """The identity of one epoch's state, printed ``generation.epoch`` (PROTOCOL 1).
 
-    Ids are compared for equality only; their order says which state is newer within a generation alone.
+    Ids are compared for equality only; their order says which state is newer only within a generation.
     """
 
     generation: int

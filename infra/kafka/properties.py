@@ -39,7 +39,7 @@ def broker_properties(data: Path, port: int, controller_port: int, password: str
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
-        # Consumers may ask to be missed sooner than after 6 s.
+        # Consumers may set a session timeout below 6 s, the default of this limit.
         "group.min.session.timeout.ms": "1000",
         "num.network.threads": "2",
         "num.io.threads": "4",

@@ -162,7 +162,7 @@ def run(
         require_folder(profile_folder)
     with ExitStack() as stack:
         stack.enter_context(java_ahead(settings, application.id))
-        with no_collections():  # Java starts meanwhile
+        with no_collections():
             from weir.pipelines.cli.progress import TerminalWarnings, following
             from weir.pipelines.operations.drive import drive
 

@@ -40,7 +40,7 @@ class Batch:
     last."""
 
     def parted(self, keys: pl.Series) -> tuple[Batch, Batch]:
-        """What is of other keys, and what is of ``keys``, given by numbers."""
+        """The parts of all other keys and of ``keys``, which are numbers as in ``_key``."""
         if keys.is_empty():
             return self, Batch(rows=self.rows.clear(), stream_time=self.stream_time.clear(), found=self.found.clear())
         is_one, found_is_one = (frame.get_column("_key").is_in(keys.implode()) for frame in (self.rows, self.found))

@@ -1,7 +1,7 @@
 """All sliding windows of a batch at once, for keys whose records come in the order of their times, none of them late.
 
-A window then holds exactly the records with times in it: those that the store has already, and some of the batch that
-follow each other. Where records come out of order, ``sliding_windows`` takes them one by one.
+A window then holds exactly the records with times in it: those that the store has already, and consecutive ones of the
+batch. Where records come out of order, ``sliding_windows`` takes them one by one.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from weir.state.frames import copies, picked, with_series, without
 
 _START, _END = (pl.col(name).dt.timestamp("ms") for name in ("window_start", "window_end"))
 _MOST_PAIRS = 1 << 22
-"""How many records of windows are folded at a time: those of more windows one after another."""
+"""How many records, counted once for each window that they are in, are folded at a time."""
 _GREATEST = 1 << 62
 
 
 def keys_to_walk(rows: pl.DataFrame, in_time: pl.Series, found: pl.DataFrame, difference_ms: int) -> pl.Series:
-    """Each ``_key`` whose windows may hold other records than those in it, or get records in another order.
+    """Each ``_key`` that has to be taken record by record: it has records that are late, out of order or in windows
+    that would start before 1970, or stored windows that do not tell what a new window holds.
 
     ``rows`` and ``found`` are those of a ``data_windows.Batch``, and ``in_time`` says which rows are not late.
     """
@@ -88,8 +89,8 @@ def _folded(rows: pl.DataFrame, firsts: np.ndarray, counts: np.ndarray, fold: Co
 def _stored(
     found: pl.DataFrame, held: np.ndarray, after_held: np.ndarray, windows: np.ndarray, length: int, fold: ColumnFold
 ) -> pl.DataFrame:
-    """The state that each window has from the store, as a store's ``fetch`` gives them: its own, or that of the stored
-    window before it, since it begins behind no stored record that is not in both."""
+    """The state that each window has from the store, in the form of a store's ``fetch``: its own, or that of the last
+    stored window that starts before it, since each stored record is in both or in neither."""
     newest = np.full(int(max(windows[-1], held.max(initial=0)) // length) + 1, -1)
     np.maximum.at(newest, held // length, after_held - 1)
     places = np.searchsorted(held, windows, side="right") - 1

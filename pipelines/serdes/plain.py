@@ -59,7 +59,8 @@ class PlainRows:
 
 
 def _exact(shape: Any) -> Any:
-    """The type whose instances, numbers of 64 bits, fit ``shape`` and are their own plain form; no type if none is."""
+    """The type whose instances fit ``shape`` as they are, integers if they have 64 bits; None if there is no such
+    type."""
     kind = shape.kind if isinstance(shape, Scalar) else None
     return kind if kind in (bool, bytes, float, int, str) else None
 

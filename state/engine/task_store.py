@@ -205,11 +205,10 @@ class TaskStore:
         """Bring the store to ``expected``, or report that this needs a restore (PROTOCOL 5).
 
         A store that holds ``expected`` is ready; if that is the committed state, its undo log is dropped. A store with
-        uncommitted epochs rolls back if the committed state is expected, but not if ``epoch``, which is to follow, or a
-        later one of the generation is among them: another worker has got that far. In all other cases its rows stay as
-        they are.
-        The generation is written first, so that older ones are refused from now on. Newly committed rows of users'
-        stores are handed over to them (PROTOCOL 32).
+        uncommitted epochs rolls back if the committed state is expected, unless it already holds ``epoch``, the one to
+        be run, or a later one of this generation: then another worker was quicker. In all other cases its rows stay as
+        they are. The generation is written first, so that older ones are refused from now on. Newly committed rows of
+        users' stores are handed over to them (PROTOCOL 32).
 
         Raises:
             OwnStoreBehindError: Users' stores lack rows of earlier commits; call ``fill`` and settle again.
@@ -570,7 +569,7 @@ class TaskStore:
 
 
 def is_ahead(current: StateId | None, generation: int, epoch: int | None) -> bool:
-    """Whether a store has got to ``epoch`` of the generation already."""
+    """Whether a store whose state is ``current`` already has ``epoch`` of the generation."""
     return current is not None and epoch is not None and current.generation == generation and current.epoch >= epoch
 
 

@@ -124,15 +124,15 @@ class Folder(Protocol):
         """
 
     def stage(self, data: bytes) -> Staged:
-        """A file that nobody sees before ``put_staged_if_absent``. Where a disk has to be waited for until its content
-        is durable, that begins now. What is staged has to be dropped in the end; what a killed process has staged is a
-        leftover."""
+        """A file that nobody sees before ``put_staged_if_absent``. If making its content durable means waiting for a
+        disk, that begins now. Whoever stages it has to ``drop`` it in the end, put or not; what a killed process has
+        staged is a leftover."""
 
     def put_staged_if_absent(self, name: str, staged: Staged) -> bool:
         """``put_if_absent`` of what was staged here; it may be called again, with another name."""
 
     def drop(self, staged: Staged) -> None:
-        """What was staged here is not going to be put, or put again."""
+        """Forget what was staged here, which is not going to be put any more."""
 
     def add(
         self, name: str, write: Callable[[Target], object], *, what: str, needed: int, is_durable: bool = True

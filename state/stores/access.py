@@ -29,7 +29,7 @@ HeldRow = tuple[bytes, bytes]
 """A key as the store holds it, and its value."""
 E = TypeVar("E")
 _PLAIN = frozenset((str, int, bytes, float, bool))
-"""Types of immutable values that are no mappings, which takes long to ask of others."""
+"""Types of values that cannot change and are not mappings; ``isinstance`` takes long to find that out."""
 
 AFTER_TIMES = b"\xff"
 """Sorts after every time in a key, and before the escape of a zero byte."""
@@ -86,7 +86,7 @@ class Store:
         self._key_names = self._keys.columns.names()
         self._rows = codec(SingleRowCodec, spec.value)
         self._last_key, self._last_body = object(), b""
-        """Processors often put what they have just got."""
+        """Processors often put the key that they have just got."""
         self._shown = [name for name in spec.value if name not in BOOKKEEPING]
 
     @property
@@ -181,7 +181,7 @@ class Store:
         return (values[0] if len(values) == 1 else dict(zip(self._keys.columns, values, strict=True))), times
 
     def _pack(self, row: Row, timestamp_ms: int | None, **bookkeeping: Any) -> bytes:
-        if not isinstance(row, dict | Mapping):
+        if not isinstance(row, (dict, Mapping)):
             if len(self._shown) != 1:
                 raise TypeError(
                     f"a row of store {self.spec.name!r} is a dictionary of {', '.join(self._shown)}, but got {row!r}"

@@ -135,7 +135,7 @@ class SessionStore(Store):
         """Put distinct sessions, expired or not, without advancing stream time. Columns as for ``put_rows``."""
         keys = self.columns.encode(rows)
         ends = rows.get_column("window_end").dt.timestamp("ms").to_list()
-        held = self._view.get_many(self.spec.name, keys)  # those that are there are in the index
+        held = self._view.get_many(self.spec.name, keys)  # sessions in the store are in the index already
         self._index.put((key, end) for key, end, value in zip(keys, ends, held, strict=True) if value is None)
         self.columns.write(keys, rows)
 
