@@ -77,7 +77,8 @@ class Weir:
 
     def __init__(self, folder: Path, commit_ms: int) -> None:
         self._folder, self._commit_ms = folder, commit_ms
-        self._seen = 0
+        self._seen = ""
+        """The newest entry of the log that was read."""
         self._offsets: Offsets = {}
 
     def command(self) -> Sequence[str]:
@@ -88,10 +89,11 @@ class Weir:
     def committed(self) -> Offsets:
         warehouse, application = self._folder / "warehouse", f"live_sums_{self._commit_ms}"
         log = warehouse / application / COMMITS.name / "_delta_log"
-        changed = log.stat().st_mtime_ns if log.exists() else 0
-        if changed != self._seen:
+        entries = os.listdir(log) if log.exists() else []
+        entry = max((name for name in entries if name.endswith(".json")), default="")
+        if entry != self._seen:
             newest = newest_commit(folder_at(warehouse), application)
-            self._seen = changed
+            self._seen = entry
             if newest is not None:
                 self._offsets = {
                     partition: offset
