@@ -10,7 +10,7 @@ from pathlib import Path
 from weir.state.storage.contract import Folder
 
 _THREADS = 4
-"""What waits for a disk at the same time: a journal makes it durable together."""
+"""How many syncs wait for the disk at the same time: its journal makes them durable together."""
 
 
 class Syncs:
