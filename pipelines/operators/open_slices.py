@@ -33,16 +33,21 @@ class OpenSlices:
     """The earliest start of those that take the place of others."""
 
     @staticmethod
+    def known(store: TypedStore, epoch: Epoch) -> OpenSlices | None:
+        """Those of the task, if they have been read."""
+        known = epoch.instances.get(_name(store))
+        assert known is None or isinstance(known, OpenSlices)
+        return known
+
+    @staticmethod
     def of(store: TypedStore, epoch: Epoch) -> OpenSlices:
         """Those of the task, read if this is the first time."""
-        name = f"_open:{store.spec.name}"
-        if (known := epoch.instances.get(name)) is None:
+        if (known := OpenSlices.known(store, epoch)) is None:
             rows = None
             if store.count() <= MOST_ROWS:
                 keys, states = store.scan()
                 rows = store.decode(keys).hstack(states)
-            known = epoch.instances[name] = OpenSlices(rows)
-        assert isinstance(known, OpenSlices)
+            known = epoch.instances[_name(store)] = OpenSlices(rows)
         return known
 
     def take(self, store: TypedStore, before_ms: int, kept_from_ms: int) -> pl.DataFrame:
@@ -80,6 +85,10 @@ class OpenSlices:
                 rows = pl.concat([others, near.unique(store.spec.key.names(), keep="last")], rechunk=True)
             self.rows, self._newer, self._changed_from_ms = rows if rows.height <= MOST_ROWS else None, [], None
         return self.rows
+
+
+def _name(store: TypedStore) -> str:
+    return f"_open:{store.spec.name}"
 
 
 def _starts(rows: pl.DataFrame) -> pl.Series:

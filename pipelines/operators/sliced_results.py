@@ -120,9 +120,9 @@ class SlicedResults:
         keys = store.encode(picked(rows, list(self.store.key)))
         stored = store.fetch(keys)
         merged = slices.fold.merge(rows, stored, rows)
-        open_slices = OpenSlices.of(store, epoch)
         write_states(store, slices.fold, keys, merged)
-        open_slices.put(store, merged, stored.get_column("_found"))
+        if (open_slices := OpenSlices.known(store, epoch)) is not None:
+            open_slices.put(store, merged, stored.get_column("_found"))
 
 
 def make_whole(spec: StoreSpec, slices: Slices, epoch: Epoch) -> None:

@@ -37,6 +37,7 @@ from weir.pipelines.operators import slices as slices_module
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.final_results import FinalResults
 from weir.pipelines.operators.fold import ColumnFold
+from weir.pipelines.operators.open_slices import OpenSlices
 from weir.pipelines.operators.sliced_results import SlicedResults
 from weir.pipelines.operators.slices import Slices, slices_of
 from weir.pipelines.tasks.order import Turns
@@ -313,12 +314,23 @@ def test_many_epochs_of_few_records_leave_few_frames_in_memory(monkeypatch):
     windows = TimeWindows.of_size_with_no_grace(ms(60_000)).advance_by(ms(1_000))
     operator = SlicedResults(store=STORE, slices=Slices(windows=windows, fold=FOLD, key=("user",)))
     side = Side()
+    OpenSlices.of(TypedStore(STORE, side.session), side._epoch())
     for number in range(20):  # every third record is in the slice of the one before
         record = ("a", 1_000 * (number - (number % 3 == 2)), (number, "x"))
         (rows,) = batches([record], set())
         operator.process(rows.with_columns(share=pl.lit(0).cast(pl.Decimal(10, 2))), side._epoch())
         assert len(side.instances["_open:s"]._newer) < 4
     side._compare_open_slices()
+
+
+def test_slices_are_read_once_windows_close():
+    """Else each attempt at an epoch with a bad record, none of which closes a window, would read all of them."""
+    windows = TimeWindows.of_size_with_no_grace(ms(60)).advance_by(ms(20))
+    operator, side = SlicedResults(store=STORE, slices=Slices(windows=windows, fold=FOLD, key=("user",))), Side()
+    for time, is_read in ((10, False), (50, False), (70, True), (75, True)):
+        (rows,) = batches([("a", time, (1, "x"))], set())
+        operator.process(rows.with_columns(share=pl.lit(0).cast(pl.Decimal(10, 2))), side._epoch())
+        assert ("_open:s" in side.instances) == is_read
 
 
 def test_after_an_error_nothing_is_left_of_what_was_not_stored():
