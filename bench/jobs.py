@@ -88,7 +88,8 @@ def _other(job: str, events: int, distinct: int) -> Planned:
     part = max(events // 8, FEWEST)
     match job:
         case "hopping_final" | "hopping_60_final" | "joined_text":
-            return Planned(job=job, topic="events_few", events=max(part, FEWEST_CLOSING))
+            is_once = job == "hopping_60_final"
+            return Planned(job=job, topic="events_few", events=max(part, FEWEST_CLOSING), is_once=is_once)
         case "distinct_keys":
             return Planned(job=job, topic="events_distinct", events=distinct, keys=distinct, is_once=True)
         case "table_join_sum":

@@ -19,6 +19,7 @@ from pyflink.datastream.state import ValueStateDescriptor
 from pyflink.table import StreamTableEnvironment
 
 CONSUMER = {"max.poll.records": "5000", "fetch.max.bytes": "50000000", "max.partition.fetch.bytes": "4000000"}
+CLOSED_WITHIN_S = 10.0
 PRODUCER = {"transaction.timeout.ms": "600000", "linger.ms": "50", "batch.size": "262144", "compression.type": "lz4"}
 
 
@@ -27,12 +28,13 @@ def add_amount(total: int, amount: int) -> int:
 
 
 class Sum(KeyedProcessFunction):  # type: ignore[misc]
-    """The running sum of a key; notes in the folder ``seen`` when it began, and how many records there were."""
+    """The running sum of a key; notes in the folder ``seen`` when its first record came, and how many there were."""
 
     def __init__(self, seen: str) -> None:
         self._seen, self._first, self._count, self._total = seen, 0.0, 0, None
 
     def open(self, runtime_context: RuntimeContext) -> None:
+        self._note().touch()
         self._total = runtime_context.get_state(ValueStateDescriptor("total", Types.LONG()))
 
     def process_element(self, value: Row, ctx: Any) -> Iterator[Row]:
@@ -45,8 +47,10 @@ class Sum(KeyedProcessFunction):  # type: ignore[misc]
         yield Row(value[0], total)
 
     def close(self) -> None:
-        if self._count:
-            Path(self._seen, f"{os.getpid()}-{id(self)}").write_text(f"{self._first} {self._count}")
+        self._note().write_text(f"{self._first} {self._count}")
+
+    def _note(self) -> Path:
+        return Path(self._seen, f"{os.getpid()}-{id(self)}")
 
 
 def with_options(client: dict[str, str], topic: str, others: dict[str, str]) -> str:
@@ -59,6 +63,14 @@ def with_options(client: dict[str, str], topic: str, others: dict[str, str]) -> 
         **others,
     }
     return ", ".join("'{}' = '{}'".format(name, value.replace("'", "''")) for name, value in options.items())
+
+
+def noted(seen: Path) -> list[tuple[float, int]]:
+    """What each function has noted; those that are closed behind the job are waited for."""
+    until = time.monotonic() + CLOSED_WITHIN_S
+    while not all(notes := [file.read_text().split() for file in seen.iterdir()]) and time.monotonic() < until:
+        time.sleep(0.05)
+    return [(float(note[0]), int(note[1])) for note in notes if note]
 
 
 def main(client: str, topic: str, output: str, state: str, jars: str, *settings: str) -> None:
@@ -99,8 +111,8 @@ def main(client: str, topic: str, output: str, state: str, jars: str, *settings:
     )
     tables.from_data_stream(totals).execute_insert("totals").wait()
     ended = time.monotonic()
-    found = [file.read_text().split() for file in seen.iterdir()]
-    first, count = min(float(each[0]) for each in found), sum(int(each[1]) for each in found)
+    found = noted(seen)
+    first, count = min(first for first, count in found if count), sum(count for _, count in found)
     print(json.dumps({"records": count, "seconds": ended - first}))
 
 
