@@ -235,6 +235,8 @@ def produce(
     if timestamp is not None and time_field is not None:
         raise OperationError("--timestamp is the time of all records; leave it out, or leave out --time-field")
     timestamp_ms = None if timestamp is None else time_ms_of(timestamp, "--timestamp")
+    if timestamp_ms is not None and timestamp_ms <= 0:  # a producer takes 0 for the present
+        raise OperationError(f"--timestamp cannot be {timestamp!r}; write a time after 1970-01-01T00:00:00Z")
     pairs = parse_assignments(headers or [], option="--header", example="source=shop")
     left_out: list[int] = []
     try:

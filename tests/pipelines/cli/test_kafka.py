@@ -264,6 +264,20 @@ def test_a_line_that_does_not_fit_says_so_after_those_before_it_were_sent(weir, 
     assert [each["key"] for each in records(weir, name)] == ["1"]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--timestamp", "1970-01-01"], "--timestamp cannot be '1970-01-01'; write a time after 1970-01-01T00:00:00Z"),
+        (["--timestamp", "2024-01-31", "--time-field", "at"], "leave it out, or leave out --time-field"),
+    ],
+)
+def test_a_time_that_no_record_can_have_and_two_times_are_refused(tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(app, ["kafka", "produce", "t", *options], input="a\n")
+    assert refused.exit_code == 1
+    assert message in flat(refused.stderr)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["list"], ["produce", "t"], ["consume", "t"], ["delete", "t", "--yes"]])
 def test_brokers_that_are_away_are_one_sentence(tmp_path, monkeypatch, arguments):
