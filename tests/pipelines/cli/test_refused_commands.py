@@ -203,9 +203,10 @@ def test_the_log_says_why_a_driver_ended_before_it_answered(there, capsys):
     there.topics.rows["clicks", 0] += clicks(40, 5)
     program = there.has("app", holding(fail))
     with there.typing_beside("commit clicks", once=begun) as codes:
-        refused(there.run(program), "no such page")
+        run = refused(there.run(program), "no such page")
     assert codes == [1]
-    found = Answer(1, capsys.readouterr().err.replace(f" --dir {there.folder}", ""))
+    # Whatever is printed while the run has not ended is in its answer.
+    found = Answer(1, run.text + capsys.readouterr().err.replace(f" --dir {there.folder}", ""))
     refused(found, "ended before it could commit")
     assert "ValueError: no such page" in succeeded(there.take("logs clicks", found)).text
 

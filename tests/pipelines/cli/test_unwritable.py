@@ -87,7 +87,7 @@ def test_a_folder_without_permission_is_refused(tmp_path):
     (tmp_path / "mine").mkdir(mode=0o500)
     code = (
         "import os\n"
-        "from weir.pipelines.cli import main\n"
+        "from weir.pipelines.cli import app, main\n"
         "from weir.pipelines.operations import reset\n"  # another user may not be able to read the installation
         "if os.geteuid() == 0:\n"
         "    os.seteuid(65534)\n"
