@@ -7,9 +7,7 @@ from bench import main
 from bench.peers import DEFAULT, PEERS
 
 parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Weir beside its peers.")
-parser.add_argument(
-    "--quick", action="store_true", help="one run of each job that Kafka Streams has, on 600,000 events"
-)
+parser.add_argument("--quick", action="store_true", help="one run of each job that Kafka Streams has, on fewer events")
 parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 parser.add_argument("--job", action="append", default=[], help="run only this job; may be repeated")
 parser.add_argument(
@@ -19,8 +17,10 @@ parser.add_argument(
     help=f"of {', '.join(peer.name for peer in PEERS)}, or all; {','.join(DEFAULT)} by default",
 )
 parser.add_argument("--weir-alone", action="store_true", help="leave all peers out")
-parser.add_argument("--events", type=int, help="how many instead")
-parser.add_argument("--fresh", action="store_true", help="do not go on with a bench that was ended")
+parser.add_argument("--events", type=int, help="so many events instead of the usual number")
+parser.add_argument(
+    "--fresh", action="store_true", help="begin anew instead of going on with a bench that was interrupted"
+)
 parser.add_argument("--dir", type=Path, help="the folder for the bench's files; .weir by default")
 arguments = parser.parse_args()
 main(

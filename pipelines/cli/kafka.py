@@ -226,11 +226,11 @@ def produce(
 
     A line of JSON is a value without a key. Any other line is a key, a tab and a value; without a tab it is a value,
     and without a value it deletes a table's row. With --key-field, a field of the JSON is the key, and with
-    --time-field, one is the time: an ISO time or milliseconds since 1970. Blank lines are left out. Keys are placed as
-    Java's producers place them.
+    --time-field, one is the time: an ISO time, of UTC if it names no zone, or milliseconds since 1970. Blank lines are
+    left out. Keys are placed as Java's producers place them.
     """
     from weir.infra.kafka.records import send
-    from weir.pipelines.operations.records import records_of, time_ms_of
+    from weir.pipelines.operations.records import Sent, records_of, time_ms_of
 
     if timestamp is not None and time_field is not None:
         raise OperationError("--timestamp is the time of all records; leave it out, or leave out --time-field")
@@ -246,15 +246,31 @@ def produce(
     with source as lines, _cluster(directory, bootstrap_servers, assignments) as (admin, settings):
         if file is None and sys.stdin.isatty():
             notices.print("one record per line; end with Ctrl-D")
-        sent = send(
-            admin,
-            settings.kafka,
-            topic,
-            records_of(lines, key_field=key_field, time_field=time_field, left_out=left_out),
-            partition=partition,
-            timestamp_ms=timestamp_ms,
-            headers=[(name, value.encode()) for name, value in pairs.items()],
-        )
+        queued = 0
+
+        def records() -> Iterator[Sent]:
+            nonlocal queued
+            for record in records_of(lines, key_field=key_field, time_field=time_field, left_out=left_out):
+                yield record
+                queued += 1
+
+        try:
+            sent = send(
+                admin,
+                settings.kafka,
+                topic,
+                records(),
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+                headers=[(name, value.encode()) for name, value in pairs.items()],
+            )
+        except OperationError as error:
+            if not queued:
+                raise
+            before, them = ("was", "it") if queued == 1 else ("were", "them")
+            raise OperationError(
+                f"{error}; {counted(queued, 'record')} before it {before} sent: leave {them} out when you try again"
+            ) from None
     blank = f"; {counted(len(left_out), 'blank line')} left out" if left_out else ""
     console.print(
         f"{counted(sent, 'record')} sent to the topic {topic!r} at {admin.bootstrap_servers}{blank}",

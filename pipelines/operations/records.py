@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.serdes.shapes import LAST_TIME_MS
 from weir.state.printable import is_printable
 
 Sent = tuple[bytes | None, bytes | None, int | None]
@@ -77,13 +78,13 @@ def _key(found: Any) -> bytes | None:
 
 
 def _time_ms(found: Any, name: str, number: int) -> int:
-    what = f"line {number}: the time {name}"
+    what = f"line {number}: the time in {name!r}"
     time_ms = time_ms_of(found, what) if isinstance(found, str) else found
-    if type(time_ms) is int and 0 < time_ms < 1 << 63:  # librdkafka takes 0 for the present
+    if type(time_ms) is int and 0 < time_ms <= LAST_TIME_MS:  # librdkafka takes 0 for the present
         return time_ms
     raise OperationError(
-        f"{what} cannot be {json.dumps(found)}; write a time such as 2024-01-31T12:00:00Z, or milliseconds since 1970, "
-        "at least 1"
+        f"{what} cannot be {json.dumps(found)}; write a time such as 2024-01-31T12:00:00Z, or milliseconds since 1970 "
+        "as a number, from 1 to the year 9999"
     )
 
 

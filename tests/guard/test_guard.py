@@ -60,7 +60,9 @@ def test_a_count_that_differs_is_named_and_recorded_by_the_command_that_is_print
     code, said = guard("sum_per_key", "--counts", str(path))
     assert code == 1
     assert f"sum_per_key, epoch: syncs was {syncs - 1} and is {syncs}, which is more\n" in said
-    assert re.search(rf"sum_per_key, epoch: polars_calls was {2 * calls:,} and is [\d,]+, which is better: record", said)
+    assert re.search(
+        rf"sum_per_key, epoch: polars_calls was {2 * calls:,} and is [\d,]+, which is better: record", said
+    )
     _, _, _, *arguments = shlex.split(re.search("`(python -m tests.guard .*?)`", said)[1])
     code, said = guard(*arguments, "sum_per_key", "--counts", str(path))
     assert code == 0, said

@@ -261,7 +261,10 @@ def test_a_line_that_does_not_fit_says_so_after_those_before_it_were_sent(weir, 
     refused = weir("produce", name, "--key-field", "k", input='{"k": 1}\n{"other": 2}\n')
     assert refused.exit_code == 1
     assert "line 2 has no field 'k'; it has other" in flat(refused.stderr)
+    assert "1 record before it was sent: leave it out when you try again" in flat(refused.stderr)
     assert [each["key"] for each in records(weir, name)] == ["1"]
+    assert weir("produce", name, "--key-field", "k", input='{"k": 2}\n').exit_code == 0
+    assert [each["key"] for each in records(weir, name)] == ["1", "2"]
 
 
 @pytest.mark.parametrize(

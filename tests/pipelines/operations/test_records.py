@@ -75,7 +75,9 @@ def test_a_field_is_the_time_of_its_record(time, time_ms):
     "time", ["null", "true", "-1", "0", "1.5", "[]", '"noon"', '"1970-01-01"', "9223372036854775808"]
 )
 def test_a_field_that_is_no_time_is_named_with_its_line(time):
-    with pytest.raises(OperationError, match=r"line 2: the time at cannot be .*; write a time such as 2024-01-31T12"):
+    with pytest.raises(
+        OperationError, match=r"line 2: the time in 'at' cannot be .*; write a time such as 2024-01-31T12"
+    ):
         list(records_of(['{"at": 1}', f'{{"at": {time}}}'], time_field="at"))
 
 
