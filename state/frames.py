@@ -60,6 +60,13 @@ def in_order(frame: pl.DataFrame, places: np.ndarray) -> pl.DataFrame:
     return frame if np.array_equal(places, np.arange(frame.height)) else frame[places]
 
 
+def inverse(places: np.ndarray) -> np.ndarray:
+    """Where each of ``places``, a permutation, has gone: rows brought in order by it are back by its inverse."""
+    back = np.empty_like(places)
+    back[places] = np.arange(len(places))
+    return back
+
+
 def count_below(ascending: pl.Series, limit: int) -> int:
     """How many of these numbers, each greater than the one before, are less than ``limit``; if all are, without a
     query."""

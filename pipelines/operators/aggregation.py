@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
 from weir.pipelines.operators.closing import advance, follow, note, now
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import Fold
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
-from weir.state.frames import in_order, picked
+from weir.state.frames import in_order, inverse, picked
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
@@ -113,9 +112,7 @@ def fold_into(store: TypedStore, fold: Fold, rows: pl.DataFrame, every_update: b
     by = list(store.spec.key)
     groups = fold.group(rows, by)
     keys, order = store.encode_sorted(picked(groups, by))
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    stored = in_order(store.fetch(keys), place)
+    stored = in_order(store.fetch(keys), inverse(order))
     if every_update:
         updates, states = fold.running(groups, stored, rows, by)
     else:

@@ -6,15 +6,15 @@ Who calls functions sets ``running`` before each call; noting more would cost mo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from weir.pipelines.errors import UserFunctionError
 
-running: tuple[Callable[[Any, Any], Call | None], Any, Any] | None = None
-"""What describes the call that runs, with its arguments; None if none does."""
+running: Sequence[Any] | None = None
+"""What describes the call that runs, a ``Callable[..., Call | None]``, then its arguments; None if none does."""
 
 placed: Callable[[UserFunctionError], UserFunctionError] | None = None
 """What gives the record of an error its topic and offset, while an epoch runs."""
@@ -77,5 +77,6 @@ def running_call() -> Call | None:
     with suppress(Exception):  # the other thread goes on meanwhile
         if running is not None:
             describe, *arguments = running
-            return describe(*arguments)
+            called: Call | None = describe(*arguments)
+            return called
     return None

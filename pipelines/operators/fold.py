@@ -10,19 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import islice
+from time import monotonic
 from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
 
 from weir.pipelines.errors import UserFunctionError
-from weir.pipelines.operators import calls
+from weir.pipelines.operators import calls, time_limit
 from weir.pipelines.operators.aggregates import STORED, Accumulator
-from weir.pipelines.operators.functions import KeyType, Records, UserFunction
+from weir.pipelines.operators.functions import KeyType, Places, Records, UserFunction
 from weir.pipelines.operators.states import ColumnStates, FunctionStates, States
-from weir.pipelines.operators.time_limit import check_time
+from weir.pipelines.operators.time_limit import OutOfTimeError, check_time
 from weir.pipelines.serdes.row_type import RowType
-from weir.state.frames import picked, renamed, repeated, with_series, without
+from weir.state.frames import in_order, inverse, picked, renamed, repeated, with_series, without
 from weir.state.own_code import failures
 
 PLACE = ("_partition", "_offset")
@@ -208,7 +210,7 @@ class FunctionFold:
         """The function that errors name."""
         return UserFunction(self.step, self.node, self.function)
 
-    def _records(self, rows: pl.DataFrame, order: Sequence[int] | None = None) -> Records:
+    def _records(self, rows: pl.DataFrame, order: Places | None = None) -> Records:
         return Records(rows, self.key.names, order)
 
     def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -221,9 +223,11 @@ class FunctionFold:
     def running(
         self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        updates: list[tuple[Any, int]] = [(None, 0)] * rows.height
-        states = self._fold(groups, stored, rows, updates)
-        after = self._frame(rows, [state for state, _ in updates], [time for _, time in updates], range(rows.height))
+        made: list[tuple[Any, int]] = []
+        states = self._fold(groups, stored, rows, made)
+        order = groups.get_column("_rows").explode().to_numpy()
+        after = self._frame(rows, [state for state, _ in made], [time for _, time in made], order)
+        after = in_order(after, inverse(order))
         return pl.concat([rows.select_seq(*by), after, rows.select_seq(PLACE)], how="horizontal"), states
 
     def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
@@ -246,37 +250,45 @@ class FunctionFold:
         groups: pl.DataFrame,
         stored: pl.DataFrame,
         rows: pl.DataFrame,
-        updates: list[tuple[Any, int]] | None = None,
+        made: list[tuple[Any, int]] | None = None,
     ) -> pl.DataFrame:
-        """The states by group; ``updates`` gets the state and the timestamp after each record."""
-        keys = self.key.to_objects(groups)
-        values = self.value.to_objects(rows, rows.get_column("_deleted"))
-        times = rows.get_column("_ts").to_list()
+        """The states by group; ``made`` gets the state and the timestamp after each record, group by group.
+
+        The records are brought into that order first: what is read one after another then lies so in memory.
+        """
+        members = groups.get_column("_rows")
+        order, sizes = members.explode().to_numpy(), members.list.len().to_numpy()
+        records = in_order(without(rows, *set(self.key.names).difference(self.value.columns)), order)
         states = self.state_type.to_objects(stored, ~stored.get_column("_found"))
         state_times = stored.get_column("_ts").to_list()
-        members = groups.get_column("_rows").to_list()
-        begins = rows.get_column(BEGINS).to_list() if BEGINS in rows.columns else None
-        step, called, index = self.step, self._called, 0
+        begins = records.get_column(BEGINS).to_list() if BEGINS in records.columns else [False] * len(order)
+        values = self.value.to_objects(records, records.get_column("_deleted"))
+        members_left = zip(order.tolist(), values, records.get_column("_ts").to_list(), begins, strict=True)
+        step, until_s, row = self.step, time_limit.until_s(), 0
+        running = calls.running = [self._called, rows, row]
         try:
             with calls.timed():
-                for group, key in enumerate(keys):
+                for group, (key, size) in enumerate(zip(self.key.to_objects(groups), sizes.tolist(), strict=True)):
                     state, time, goes_on = states[group], state_times[group], False
-                    for index in members[group]:
-                        if (state is None and not goes_on) or times[index] > time:
-                            time = times[index]
-                        calls.running = called, rows, index
-                        check_time()
-                        state = step(key, values[index], state)
-                        if begins is not None:
-                            goes_on = begins[index]
-                        if updates is not None:
-                            updates[index] = state, time
+                    for row, value, came, begun in islice(members_left, size):
+                        if (state is None and not goes_on) or came > time:
+                            time = came
+                        running[2] = row
+                        if monotonic() > until_s:
+                            raise OutOfTimeError
+                        state, goes_on = step(key, value, state), begun
+                        if made is not None:
+                            made.append((state, time))
                     states[group], state_times[group] = state, time
         except failures() as error:
-            raise self._failed(error, rows, index) from error
-        last = [indices[-1] for indices in members]
+            raise self._failed(error, rows, row) from error
+        last = order[sizes.cumsum() - 1]
         return pl.concat(
-            [groups.drop("_rows"), self._frame(rows, states, state_times, last), rows.select_seq(PLACE)[last]],
+            [
+                groups.drop("_rows"),
+                self._frame(rows, states, state_times, last),
+                in_order(rows.select_seq(PLACE), last),
+            ],
             how="horizontal",
         )
 
@@ -297,7 +309,7 @@ class FunctionFold:
     def _called(self, rows: pl.DataFrame, index: int) -> calls.Call | None:
         return calls.of_record(self._named.failed("", self._records(rows), index))
 
-    def _frame(self, rows: pl.DataFrame, states: list[Any], times: list[int], made_by: Sequence[int]) -> pl.DataFrame:
+    def _frame(self, rows: pl.DataFrame, states: list[Any], times: list[int], made_by: Places) -> pl.DataFrame:
         """States that records of ``rows`` produced, each record given by its index."""
         columns = self._named.columns(self.state_type, states, self._records(rows, made_by))
         return pl.DataFrame(

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from time import monotonic
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from weir.pipelines.errors import RecordPlace, UserFunctionError
-from weir.pipelines.operators import calls
-from weir.pipelines.operators.time_limit import check_time
+from weir.pipelines.operators import calls, time_limit
+from weir.pipelines.operators.time_limit import OutOfTimeError
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.values import as_datetimes
 from weir.state.own_code import failures
+
+Places = Sequence[int] | np.ndarray
+"""The numbers of rows."""
 
 
 @dataclass(frozen=True, order=True)
@@ -72,11 +77,11 @@ class Records:
     rows: pl.DataFrame
     key: Iterable[str]
     """The key columns."""
-    order: Sequence[int] | None = None
+    order: Places | None = None
     """The row of each call, if calls are not in the order of the rows."""
 
     def at(self, index: int) -> RecordPlace:
-        rows = self.rows.slice(index if self.order is None else self.order[index], 1)
+        rows = self.rows.slice(index if self.order is None else int(self.order[index]), 1)
         return RecordPlace(
             partition=rows["_partition"].item(),
             offset=rows["_offset"].item(),
@@ -100,13 +105,14 @@ class UserFunction:
 
     def over(self, arguments: Iterable[tuple[Any, ...]], records: Records) -> list[Any]:
         """The result of each call, one per record, in order; raises ``UserFunctionError`` if one raises."""
-        call, results = self.call, list[Any]()
+        call, results, until_s = self.call, list[Any](), time_limit.until_s()
         calls.running = self._called, records, results
         try:
             with calls.timed():
                 for each in arguments:
                     results.append(call(*each))
-                    check_time()
+                    if monotonic() > until_s:
+                        raise OutOfTimeError
         except failures() as error:
             raise self.failed(f"{type(error).__name__}: {error}", records, len(results)) from error
         return results

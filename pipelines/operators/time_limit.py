@@ -26,6 +26,12 @@ def time_limit(until_s: float) -> Iterator[None]:
         _until = before
 
 
+def until_s() -> float:
+    """The limit, for a loop that looks at the monotonic clock itself, after each call: a call of ``check_time`` takes
+    as long as a short function."""
+    return _until
+
+
 def check_time() -> None:
     """Call it after each call of a function of the program.
 

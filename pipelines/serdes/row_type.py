@@ -73,8 +73,8 @@ class RowType:
             objects = lists[0]
         else:
             make = constructor(self.python_type or row_of(self.columns, self.declared))
-            objects = [make(*row) for row in zip(*lists, strict=True)]
-        if absent is None:
+            objects = list(map(make, *lists))
+        if absent is None or not absent.any():
             return objects
         return [None if missing else item for item, missing in zip(objects, absent.to_list(), strict=True)]
 
