@@ -16,6 +16,9 @@ RATE_S = 10.0
 COMMIT_SHARE = 0.8
 """The share of the commit interval that an epoch aims at while input is behind: one large epoch combines more records
 per key than several small ones, and pays for starting only once."""
+CATCH_UP_SHARE = 0.25
+"""An epoch aims at this share of the time that all waiting records will take, if that is more: results are late by all
+that time anyway, and longer epochs catch up sooner where commits are near each other."""
 SHORTEST_S, LONGEST_S = 0.05, 0.8
 """No epoch aims at less, nor at more: a task that has read all it may waits for the others until the epoch ends. It
 takes longer where tasks need much time beside their records."""
@@ -137,7 +140,6 @@ class Pace:
     def change(self, commit_interval_s: float) -> None:
         """From now on commits are so far apart."""
         self._interval_s = commit_interval_s
-        self._target_s = min(LONGEST_S, max(SHORTEST_S, COMMIT_SHARE * commit_interval_s))
 
     @property
     def records_per_s(self) -> float:
@@ -156,14 +158,15 @@ class Pace:
         tasks to process, are only kept from taking for ever.
         """
         behind = {task: lag for task, lag in lags.items() if lag}
+        target_s = self._target_s(sum(behind.values()))
         budgets = dict[TaskId, float]()
         of_slots: dict[int, list[TaskId]] = {}
         for task in behind:
             of_slots.setdefault(self._slot_of(task), []).append(task)
         for slot, tasks in of_slots.items():
-            left_s = self._target_s - self._driving_s - self._beside_s.get(slot, 0.0)
+            left_s = target_s - self._driving_s - self._beside_s.get(slot, 0.0)
             budgets |= divided(
-                max(LEAST_BUDGET * self._target_s, left_s),
+                max(LEAST_BUDGET * target_s, left_s),
                 {task: self._need_s(task, behind[task]) for task in tasks},
                 {task: priorities.get(task, 1) for task in tasks},
             )
@@ -180,13 +183,19 @@ class Pace:
             task: self._share(task, min(wanted[task], most[task]), sizes[task], budget_s, is_behind=True)
             for task, budget_s in budgets.items()
         }
-        least, half_s = self._max_records / max(1, len(lags)), self._target_s / 2
+        least, half_s = self._max_records / max(1, len(lags)), target_s / 2
 
         def other(task: TaskId) -> Share:
             return self._share(task, min(self._records.get(task, first), least), even_bytes, half_s, is_behind=False)
 
         self._shares = Shares(shares, lags.keys(), other)
         return self._shares
+
+    def _target_s(self, waiting: int) -> float:
+        """How long the next epoch is to take, with so many records to read."""
+        rate = self.records_per_s
+        waiting_s = waiting / rate if rate else 0.0
+        return min(LONGEST_S, max(SHORTEST_S, COMMIT_SHARE * self._interval_s, CATCH_UP_SHARE * waiting_s))
 
     def _share(self, task: TaskId, records: float, size_bytes: int, budget_s: float, *, is_behind: bool) -> Share:
         enough_s = self._enough(task, budget_s)

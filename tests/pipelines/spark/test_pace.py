@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.pipelines.spark import pace as pacing
 from weir.pipelines.spark.pace import FEWEST_RECORDS, FIRST_RECORDS, RATE_S, Pace, Share, Took, divided
 from weir.pipelines.tasks.batch_sizes import LESS, MOST_GROWTH, PATIENCE, UNKNOWN_ROWS
 from weir.state.types import TaskId
@@ -188,6 +189,36 @@ def test_an_epoch_is_no_longer_than_a_second_however_far_the_commits_are_apart()
     assert {share.budget_ms for share in pace.shares({A: MANY, B: MANY}, {}).values()} == {800}
 
 
+@pytest.fixture
+def is_hardly_behind(monkeypatch):
+    """Epochs aim at their share of the commit interval, however many records a test says to wait."""
+    monkeypatch.setattr(pacing, "CATCH_UP_SHARE", 0.0)
+
+
+def caught_up(interval_s: float) -> tuple[float, list[float]]:
+    """A task that takes 15 ms an epoch and 2 µs a record is a million records behind and gets 200,000 a second more:
+    after how many seconds less than an interval's are left, and how long its epochs took."""
+    pace, lag, took_s = paced({A: 0}, interval_s=interval_s), 1_000_000, list[float]()
+    while lag > 200_000 * interval_s:
+        records = min(lag, pace.shares({A: lag}, {})[A].records)
+        took_s.append(0.015 + records * 2e-6)
+        pace.took(took_s[-1], {A: Took(records, took_s[-1])})
+        lag += int(200_000 * took_s[-1]) - records
+    return sum(took_s), took_s
+
+
+def test_who_is_far_behind_catches_up_with_longer_epochs_than_the_commit_interval_has(monkeypatch):
+    soon_s, took_s = caught_up(0.1)
+    assert 0.4 < max(took_s) < 0.9
+    assert took_s[-1] < 0.2, "near the end they are short again"
+    monkeypatch.setattr(pacing, "CATCH_UP_SHARE", 0.0)
+    late_s, took_s = caught_up(0.1)
+    assert max(took_s) < 0.25
+    assert soon_s < 0.9 * late_s
+    assert soon_s > 1_000_000 / (1 / 2e-6 - 200_000), "as if an epoch itself took nothing"
+
+
+@pytest.mark.usefixtures("is_hardly_behind")
 @pytest.mark.parametrize(
     ("fixed_ms", "record_ms", "records", "epoch_ms"),
     [
@@ -213,6 +244,7 @@ def test_a_task_goes_on_with_many_records_however_long_its_epochs_take_without_t
     assert all(each.seconds <= epoch_ms / 1000 for each in took.values())
 
 
+@pytest.mark.usefixtures("is_hardly_behind")
 @pytest.mark.parametrize(("fixed_ms", "tasks"), [(3, 2), (15, 2), (60, 2), (200, 2), (30, 8)])
 def test_commits_that_are_near_each_other_do_not_leave_a_task_that_is_behind_with_few_records(fixed_ms, tasks):
     """No functions. What an epoch takes without its records may be longer than the commit interval, as on a machine
@@ -231,6 +263,7 @@ def test_commits_that_are_near_each_other_do_not_leave_a_task_that_is_behind_wit
     assert seconds < max(0.12, 4 * tasks * fixed_ms / 1000)
 
 
+@pytest.mark.usefixtures("is_hardly_behind")
 def test_what_a_task_takes_without_records_is_learned_while_it_is_not_behind():
     """Then the first epoch that is, has many."""
     pace = paced({A: 0}, interval_s=0.1)
@@ -240,6 +273,7 @@ def test_what_a_task_takes_without_records_is_learned_while_it_is_not_behind():
     assert pace.shares({A: MANY}, {})[A].budget_ms == pytest.approx(120, abs=2)
 
 
+@pytest.mark.usefixtures("is_hardly_behind")
 @pytest.mark.parametrize("interval_s", [0.1, 1.0])
 @pytest.mark.parametrize("beside_us", [1, 3, 9])
 def test_what_grows_with_the_records_makes_no_epoch_longer(interval_s, beside_us):
