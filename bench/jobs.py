@@ -72,28 +72,35 @@ BESIDE: Mapping[str, Beside] = {
 }
 
 
-def planned(jobs: Collection[str], events: int, distinct: int, sizes: Collection[int]) -> list[Planned]:
+def planned(
+    jobs: Collection[str], events: int, distinct: int, sizes: Collection[int], *, is_alone: bool = False
+) -> list[Planned]:
     """What is measured of ``jobs``: ``JOBS`` over ``events`` events, of each of ``sizes`` that they are measured with,
-    ``distinct_keys`` over as many as it has keys, ``distinct``, others over a part of ``events``."""
+    ``distinct_keys`` over as many as it has keys, ``distinct``, others over a part of ``events``, since peers would
+    take minutes; over all of them if Weir ``is_alone``."""
     sized = [(job, SMALL_BYTES) for job in JOBS] + [(job, LARGE_BYTES) for job in LARGE_JOBS]
     work = [
         Planned(job=job, topic=f"events_{size}", events=events, event_bytes=size)
         for job, size in sized
         if job in jobs and size in sizes
     ]
-    return work + [_other(job, events, distinct) for job in OTHER_JOBS if job in jobs]
+    return work + [_other(job, events, distinct, is_alone=is_alone) for job in OTHER_JOBS if job in jobs]
 
 
-def _other(job: str, events: int, distinct: int) -> Planned:
-    part = max(events // 8, FEWEST)
+def _other(job: str, events: int, distinct: int, *, is_alone: bool) -> Planned:
+    def part(share: int, least: int = FEWEST) -> int:
+        return max(events // (1 if is_alone else share), least)
+
     match job:
         case "hopping_final" | "hopping_60_final" | "joined_text":
-            is_once = job == "hopping_60_final"
-            return Planned(job=job, topic="events_few", events=max(part, FEWEST_CLOSING), is_once=is_once)
+            few = part(12, FEWEST_CLOSING)
+            return Planned(job=job, topic="events_few", events=few, is_once=job == "hopping_60_final")
+        case "python_sum":
+            return Planned(job=job, topic="events_called", events=part(3))
         case "distinct_keys":
             return Planned(job=job, topic="events_distinct", events=distinct, keys=distinct, is_once=True)
         case "table_join_sum":
-            return Planned(job=job, topic="events_wide", events=max(events // 3, FEWEST), keys=ROWS)
+            return Planned(job=job, topic="events_wide", events=part(8), keys=ROWS)
         case "foreign_key_join":
-            return Planned(job=job, topic="events_orders", events=part, keys=ROWS)
-    return Planned(job=job, topic="events_part", events=part)
+            return Planned(job=job, topic="events_orders", events=part(6), keys=ROWS)
+    return Planned(job=job, topic="events_part", events=part(6))

@@ -31,7 +31,7 @@ from bench.restore import measure_restores
 from bench.workload import RAW, WEIR, Workload
 from bench.workloads import Bench, MemoryGrowth
 
-EVENTS, QUICK_EVENTS = 2_000_000, 600_000
+EVENTS, QUICK_EVENTS = 3_000_000, 600_000
 DISTINCT, QUICK_DISTINCT = 5_000_000, 500_000
 """The keys of ``distinct_keys``, which come once each."""
 RUNS, QUICK_RUNS = 3, 1
@@ -58,7 +58,7 @@ def main(
 
     Args:
         quick: One run, on 600,000 small events beside ``QUICK``, of each job that the peers have, instead of three of
-            all on two million of both sizes, memory, idle epochs and restores.
+            all on three million of both sizes, memory, idle epochs and restores.
         as_json: Print the results' file instead of tables.
         jobs: Run only these, without memory, idle epochs and restores.
         peers: The names of the peers, or ``all``; ``DEFAULT`` by default.
@@ -77,7 +77,8 @@ def main(
     distinct = events or (QUICK_DISTINCT if quick else DISTINCT)
     runs = QUICK_RUNS if quick else RUNS
     wanted = jobs or _jobs(chosen if quick else ())
-    plan = planned(wanted, count, distinct, (SMALL_BYTES,) if quick else (SMALL_BYTES, LARGE_BYTES))
+    sizes = (SMALL_BYTES,) if quick else (SMALL_BYTES, LARGE_BYTES)
+    plan = planned(wanted, count, distinct, sizes, is_alone=not chosen)
     is_whole = not (quick or jobs)
     progress = Console(stderr=True, highlight=False)
     home = Path(dir or ".weir").absolute()

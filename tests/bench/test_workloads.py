@@ -13,7 +13,7 @@ from rich.console import Console
 from bench import apps, report, workloads
 from bench.chart import chart
 from bench.events import LARGE_BYTES, SMALL_BYTES
-from bench.jobs import BESIDE, DISTINCT_JOB, FEWEST_CLOSING, JOBS, OF_PEERS, OTHER_JOBS, planned
+from bench.jobs import BESIDE, DISTINCT_JOB, FEWEST_CLOSING, JOBS, LARGE_JOBS, OF_PEERS, OTHER_JOBS, planned
 from bench.kept import CHART, RESULTS, UNFINISHED, Kept
 from bench.peers import DEFAULT, PEERS, QUICK, java
 from bench.peers.peer import Run
@@ -221,11 +221,18 @@ def test_each_job_has_its_events_and_what_they_are_joined_with(monkeypatch):
         ("events_400", 600_000),
         ("events_part", 150_000),
         ("events_part_clicks", 75_000),
-        ("events_wide", 200_000),
+        ("events_wide", 150_000),
         ("events_wide_users", 1_000_000),
         ("events_orders", 150_000),
         ("events_orders_pages", 877),
     ]
+
+
+def test_only_jobs_that_are_slow_for_peers_have_a_part_of_the_events():
+    for is_alone, number in ((False, len(JOBS) + len(LARGE_JOBS)), (True, len(ALL_JOBS) - 1 + len(LARGE_JOBS))):
+        work = planned(ALL_JOBS, 3_000_000, 5_000_000, SIZES, is_alone=is_alone)
+        assert sum(each.events == 3_000_000 for each in work) == number
+        assert min(each.events for each in work) == (3_000_000 if is_alone else 250_000)
 
 
 def test_every_job_that_is_planned_has_its_program():
