@@ -19,7 +19,7 @@ from weir.pipelines.operators.fold import PLACE, Fold
 from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.operators.states import States
 from weir.pipelines.serdes.shapes import TIME
-from weir.state.stores.expiry import ExpiryIndex
+from weir.state.stores.ends import EndIndex
 from weir.state.stores.session import SessionStore
 from weir.state.types import StoreSpec
 
@@ -84,6 +84,11 @@ class DataWindows(Protocol):
     @property
     def ends_are_times(self) -> bool:
         """Whether a result's timestamp is the end of its window; else it is the greatest timestamp folded in."""
+        ...
+
+    @property
+    def keep_bounds(self) -> bool:
+        """Whether windows stay as they were opened, instead of being replaced by longer ones."""
         ...
 
     def reach_ms(self) -> tuple[int, int]:
@@ -172,7 +177,7 @@ class DataWindowedAggregation:
         is_over = pl.col("window_end").dt.timestamp("ms") <= stream_time_ms - (store.spec.retention_ms or 0)
         for put in (each for each in puts if each.height):
             if (live := put.filter(~is_over)).height:
-                store.write_rows(live)
+                store.write_rows(live, are_lasting=self.windows.keep_bounds)
             if live.height < put.height:
                 over.append(put.filter(is_over))
                 stale = over[-1].join(found, on=list(self.store.key), how="semi", nulls_equal=True)
@@ -196,7 +201,7 @@ class DataWindowedAggregation:
         )
         numbers = keys.select_seq(by).with_row_index("_key")
         found = store.find_rows(keys).with_columns_seq(_seen=True)
-        if unseen and ExpiryIndex(unseen.spec, epoch.session).oldest_ms() is not None:
+        if unseen and EndIndex(unseen.spec, epoch.session).oldest_ms() is not None:
             found = pl.concat([found, unseen.find_rows(keys).with_columns_seq(_seen=False)])
         found = found.rename({"_asked": "_key"})
         return Batch(
@@ -239,7 +244,7 @@ class DataWindowedAggregation:
     def next_close_ms(self, epoch: Epoch) -> int | None:
         delay_ms = self.windows.closes_after_ms
         open_from = now(self.store.name, delay_ms, epoch) - delay_ms + 1
-        found = next(ExpiryIndex(self.store, epoch.session).in_order(open_from), None)
+        found = next(EndIndex(self.store, epoch.session).in_order(open_from), None)
         return None if found is None else found[1] + delay_ms
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:

@@ -87,6 +87,10 @@ class SessionWindows:
     def ends_are_times(self) -> bool:
         return True
 
+    @property
+    def keep_bounds(self) -> bool:
+        return False
+
     def reach_ms(self) -> tuple[int, int]:
         return self.gap_ms, self.gap_ms
 

@@ -111,6 +111,10 @@ class SlidingWindows:
     def ends_are_times(self) -> bool:
         return False
 
+    @property
+    def keep_bounds(self) -> bool:
+        return True
+
     def reach_ms(self) -> tuple[int, int]:
         return self.difference_ms, 1
 

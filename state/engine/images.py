@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Any
 
+_UNKNOWN: Any = object()
 Fetch = Callable[[Sequence[bytes]], list[bytes | None]]
 
 
@@ -32,11 +35,17 @@ class Images:
             if keys[0] not in rows:
                 rows[keys[0]] = fetch(keys)[0]
             return [rows[keys[0]]]
-        missing = sorted([key for key in keys if key not in rows] if rows else keys)  # fast for keys in order
-        if missing:
+        if not rows:
+            missing = sorted(keys)  # fast for keys in order
             found = fetch(missing)
-            if not rows and missing == keys:
+            if missing == keys:
                 self._first_keys, self._first = missing, found
                 return found.copy()
-            rows.update(zip(missing, found, strict=True))
+        else:
+            known = list(map(rows.get, keys, repeat(_UNKNOWN)))
+            if _UNKNOWN not in known:
+                return known
+            missing = sorted([key for key, value in zip(keys, known, strict=True) if value is _UNKNOWN])
+            found = fetch(missing)
+        rows.update(zip(missing, found, strict=True))
         return list(map(rows.__getitem__, keys))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 
 from weir.state.engine.contract import StateView
 from weir.state.engine.images import Images
@@ -32,6 +33,10 @@ class EpochSession:
         self._end = end
         self._read: dict[str, Images] = defaultdict(Images)
         self._written: dict[str, OrderedRows[bytes | None]] = {}
+        self._before: dict[str, list[bytes | None]] = {}
+        """By store, what the keys of ``changes`` held before, if nothing was written since that was asked."""
+        self._deleted: set[str] = set()
+        """Stores of which keys were deleted that may have been absent: they count as changes until that is known."""
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         if store not in self._written:
@@ -61,27 +66,42 @@ class EpochSession:
         rows = self._open().count(store)
         if store not in self._written:
             return rows
-        written = self._written[store].rows
-        return rows + self.before_images(store, list(written)).count(None) - list(written.values()).count(None)
+        before = self.images(store)
+        return rows + before.count(None) - list(self.changes(store).values()).count(None)
 
     def put_many(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        self._of(store).put_many(keys, values)
+        self._writing(store).put_many(keys, values)
 
     def delete_many(self, store: str, keys: Sequence[bytes]) -> None:
-        before, written, gone = self.before_images(store, keys), self._of(store), []
-        for key, image in zip(keys, before, strict=True):
-            if image is None:
-                written.remove(key)
-            else:
-                gone.append(key)
-        written.put_many(gone, [None] * len(gone))
+        if keys:
+            self._writing(store).put_many(keys, [None] * len(keys))
+            self._deleted.add(store)
 
     def changes(self, store: str) -> dict[bytes, bytes | None]:
         """Newest value by key, None where deleted, in key order."""
-        return self._of(store).in_order()
+        self._settle(store)
+        return self._of(store).in_order() if store not in self._before else self._written[store].rows
+
+    def images(self, store: str) -> list[bytes | None]:
+        """What the keys of ``changes`` hold in the snapshot, in their order."""
+        if store not in self._before:
+            written = self._of(store).in_order()
+            before = self.before_images(store, list(written))
+            if store in self._deleted:
+                is_change = [
+                    value is not None or image is not None
+                    for value, image in zip(written.values(), before, strict=True)
+                ]
+                if not all(is_change):
+                    self._written[store] = OrderedRows(dict(compress(written.items(), is_change)))
+                    before = list(compress(before, is_change))
+                self._deleted.remove(store)
+            self._before[store] = before
+        return self._before[store]
 
     def changed_stores(self) -> list[str]:
         """The stores that the epoch wrote to, by name."""
+        self._settle(*self._deleted)
         return sorted(store for store, written in self._written.items() if len(written))
 
     def before_images(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -90,10 +110,12 @@ class EpochSession:
 
     def num_changed_keys(self) -> int:
         """How many keys the epoch has written or deleted so far."""
+        self._settle(*self._deleted)
         return sum(map(len, self._written.values()))
 
     def approximate_num_uncommitted_bytes(self) -> int:
         """Bytes of the keys and values that the epoch has written so far and not deleted again (KIP-892)."""
+        self._settle(*self._deleted)
         return sum(
             sum(map(len, written.rows)) + sum(map(len, filter(None, written.rows.values())))
             for written in self._written.values()
@@ -105,13 +127,24 @@ class EpochSession:
 
     def roll_back(self, to: Savepoint) -> None:
         """Forget what was written since ``to`` was made; it can be used once."""
-        self._written = to
+        self._written, self._before, self._deleted = to, {}, set(to)
 
     def close(self) -> None:
         """Release the snapshot; the written values stay."""
         if self._snapshot is not None:
             self._snapshot = None
             self._end()
+
+    def _settle(self, *stores: str) -> None:
+        """Forget deletions of keys that were absent."""
+        for store in stores:
+            if store in self._deleted:
+                self.images(store)
+
+    def _writing(self, store: str) -> OrderedRows[bytes | None]:
+        """The rows of a store that are about to change."""
+        self._before.pop(store, None)
+        return self._of(store)
 
     def _of(self, store: str) -> OrderedRows[bytes | None]:
         if store not in self._written:

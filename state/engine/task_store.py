@@ -279,11 +279,7 @@ class TaskStore:
             DiskFullError: No effect; free some space on the disk first.
         """
         changes = {store: session.changes(store) for store in session.changed_stores()}
-        before = {
-            store: session.before_images(store, list(written))
-            for store, written in changes.items()
-            if store not in self._suppliers
-        }
+        before = {store: session.images(store) for store in changes if store not in self._suppliers}
         session.close()
         large = sum(large_bytes(written.values()) for written in changes.values())
         large += sum(map(large_bytes, before.values()))

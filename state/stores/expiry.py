@@ -3,7 +3,7 @@
 The index of all stores of a task is the reserved store ``_expiries``. It maps a mark of the store, the time, and a hash
 of the row's key to the key as the store holds it. It rolls back with the rows, but is not part of a changelog, since it
 follows from the rows: a restore rebuilds it, or brings that of a snapshot up to date. Window stores need none: their
-keys begin with the time.
+keys begin with the time. Entries of many sessions are in ``ends``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from weir.state.stores.codec import TIME_BYTES, time_bytes
 from weir.state.stores.specs import GONE, SINCE, WRITTEN
 from weir.state.types import StoreClock, StoreKind, StoreSpec
 
-_MARK_BYTES = 8
-_HASH_BYTES = 16
+MARK_BYTES = 8
+HASH_BYTES = 16
 
 
 class ExpiryIndex:
@@ -33,44 +33,44 @@ class ExpiryIndex:
 
     def put(self, entries: Iterable[tuple[bytes, int]]) -> None:
         """Add keys, each with its time in ms."""
-        mark = _mark(self._store)
+        mark = mark_of(self._store)
         rows = {mark + time_bytes(time_ms) + _hash(key): key for key, time_ms in entries}
         cast(StateSession, self._view).put_many(EXPIRIES, list(rows), list(rows.values()))
 
     def remove(self, entries: Iterable[tuple[bytes, int]]) -> None:
         """Remove keys, given with the times they were put with; absent ones are harmless."""
-        mark = _mark(self._store)
+        mark = mark_of(self._store)
         cast(StateSession, self._view).delete_many(
             EXPIRIES, [mark + time_bytes(time_ms) + _hash(key) for key, time_ms in entries]
         )
 
     def oldest_ms(self, from_ms: int | None = None) -> int | None:
         """The earliest time, of those from ``from_ms`` if given; None if there is no entry."""
-        mark = _mark(self._store)
+        mark = mark_of(self._store)
         lower = mark if from_ms is None else mark + time_bytes(from_ms)
-        found = self._view.first(EXPIRIES, lower, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES))
-        return None if found is None else _time_of(found[0])
+        found = self._view.first(EXPIRIES, lower, mark + b"\xff" * (TIME_BYTES + HASH_BYTES))
+        return None if found is None else time_of(found[0])
 
     def take(self, through_ms: int) -> list[bytes]:
         """Remove and return the keys with times up to ``through_ms``, by time."""
-        mark = _mark(self._store)
+        mark = mark_of(self._store)
         entries = dict(self._view.scan(EXPIRIES, mark, mark + time_bytes(through_ms + 1)))
         cast(StateSession, self._view).delete_many(EXPIRIES, list(entries))
         return list(entries.values())
 
     def in_order(self, from_ms: int | None = None) -> Iterator[tuple[bytes, int]]:
         """Keys with their times, by time, read lazily."""
-        mark = _mark(self._store)
+        mark = mark_of(self._store)
         lower = mark if from_ms is None else mark + time_bytes(from_ms)
-        for entry, key in self._view.scan(EXPIRIES, lower, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES)):
-            yield key, _time_of(entry)
+        for entry, key in self._view.scan(EXPIRIES, lower, mark + b"\xff" * (TIME_BYTES + HASH_BYTES)):
+            yield key, time_of(entry)
 
     def between(self, from_ms: int | None, through_ms: int) -> list[tuple[bytes, int]]:
         """Keys with their times, by time; both bounds are inclusive."""
-        mark = _mark(self._store)
+        mark = mark_of(self._store)
         lower = mark if from_ms is None else mark + time_bytes(from_ms)
         return [
-            (key, _time_of(entry)) for entry, key in self._view.scan(EXPIRIES, lower, mark + time_bytes(through_ms + 1))
+            (key, time_of(entry)) for entry, key in self._view.scan(EXPIRIES, lower, mark + time_bytes(through_ms + 1))
         ]
 
 
@@ -78,7 +78,7 @@ def index_rows(spec: StoreSpec, keys: Sequence[bytes], times_ms: pl.Series) -> d
     """The rows of ``_expiries`` for keys as the store holds them, with the times that ``expiry_times`` gives."""
     if times_ms.null_count() == len(times_ms):
         return {}
-    mark = _mark(spec.name)
+    mark = mark_of(spec.name)
     return {
         mark + time_bytes(time_ms) + _hash(key): key
         for key, time_ms in zip(keys, times_ms.to_list(), strict=True)
@@ -115,13 +115,13 @@ def expiry_times(spec: StoreSpec, rows: pl.DataFrame) -> pl.Series:
 
 
 def _hash(key: bytes) -> bytes:
-    return blake2b(key, digest_size=_HASH_BYTES).digest()
+    return blake2b(key, digest_size=HASH_BYTES).digest()
 
 
-def _time_of(entry: bytes) -> int:
-    return int.from_bytes(entry[_MARK_BYTES : _MARK_BYTES + TIME_BYTES], "big") - (1 << 63)
+def time_of(entry: bytes) -> int:
+    return int.from_bytes(entry[MARK_BYTES : MARK_BYTES + TIME_BYTES], "big") - (1 << 63)
 
 
 @cache
-def _mark(store: str) -> bytes:
-    return blake2b(store.encode(), digest_size=_MARK_BYTES).digest()
+def mark_of(store: str) -> bytes:
+    return blake2b(store.encode(), digest_size=MARK_BYTES).digest()

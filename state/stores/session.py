@@ -1,13 +1,14 @@
 """Session stores: one row per key and session ``[start, end]``, both ends inclusive, expired by stream time.
 
 Keys are ordered by key, then the session's end, then its start, so that a key's sessions that end late enough are one
-range; what has ended by a given time is found through ``weir.state.stores.expiry``. Merging sessions belongs to
+range; what has ended by a given time is found through ``weir.state.stores.ends``. Merging sessions belongs to
 ``weir.pipelines.operators``; bounds are those of Kafka Streams.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import compress
 
 import numpy as np
 import polars as pl
@@ -16,7 +17,7 @@ from weir.state.engine.contract import StateView
 from weir.state.frames import where
 from weir.state.stores.access import AFTER_TIMES, HeldRow, Key, Row, Scan, Store, StoreTime
 from weir.state.stores.codec import TIME_BYTES, time_bytes
-from weir.state.stores.expiry import ExpiryIndex
+from weir.state.stores.ends import EndIndex
 from weir.state.stores.window import WindowKey
 from weir.state.types import StoreSpec
 
@@ -28,7 +29,7 @@ class SessionStore(Store):
 
     def __init__(self, spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> None:
         super().__init__(spec, view, time)
-        self._index = ExpiryIndex(spec, view)
+        self._index = EndIndex(spec, view)
 
     def put(self, key: Key, row: Row | None, start_ms: int, end_ms: int, timestamp_ms: int | None = None) -> None:
         """Set the row of a session; None removes it. A session that has expired is dropped and counted.
@@ -131,12 +132,19 @@ class SessionStore(Store):
         ends = rows.get_column("window_end").dt.timestamp("ms")
         self.write_rows(rows.filter(self._admit(ends)).unique(self.spec.key.names(), keep="last", maintain_order=True))
 
-    def write_rows(self, rows: pl.DataFrame) -> None:
-        """Put distinct sessions, expired or not, without advancing stream time. Columns as for ``put_rows``."""
+    def write_rows(self, rows: pl.DataFrame, *, are_lasting: bool = False) -> None:
+        """Put distinct sessions, expired or not, without advancing stream time. Columns as for ``put_rows``.
+
+        ``are_lasting`` says that few of them, if any, are removed before they expire.
+        """
         keys = self.columns.encode(rows)
-        ends = rows.get_column("window_end").dt.timestamp("ms").to_list()
-        held = self._view.get_many(self.spec.name, keys)  # sessions in the store are in the index already
-        self._index.put((key, end) for key, end, value in zip(keys, ends, held, strict=True) if value is None)
+        ends_ms = rows.get_column("window_end").dt.timestamp("ms")
+        is_new = [value is None for value in self._view.get_many(self.spec.name, keys)]  # others are in the index
+        new, new_ends_ms = list(compress(keys, is_new)), ends_ms.filter(pl.Series(is_new, dtype=pl.Boolean()))
+        if are_lasting:
+            self._index.put_lists(new, new_ends_ms.to_numpy())
+        else:
+            self._index.put(zip(new, new_ends_ms.to_list(), strict=True))
         self.columns.write(keys, rows)
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
