@@ -196,9 +196,10 @@ class DataWindowedAggregation:
     ) -> Batch:
         before, after = self.windows.reach_ms()
         times = pl.col("_ts")
-        keys = rows.group_by(by, maintain_order=True).agg(
+        keys = rows.group_by(by).agg(
             (times.min() - before).alias("earliest_end_ms"), (times.max() + after).alias("latest_start_ms")
         )
+        keys = keys.sort(by)  # about the order in which the store is read and written fastest, its own
         numbers = keys.select_seq(by).with_row_index("_key")
         found = store.find_rows(keys).with_columns_seq(_seen=True)
         if unseen and EndIndex(unseen.spec, epoch.session).oldest_ms() is not None:

@@ -25,12 +25,9 @@ class Images:
 
     def of(self, keys: Sequence[bytes], fetch: Fetch) -> list[bytes | None]:
         """Values aligned with ``keys``; those that were not read before are fetched, in order."""
-        if self._first_keys:
-            if keys == self._first_keys:
-                return self._first.copy()
-            self.rows.update(zip(self._first_keys, self._first, strict=True))
-            self._first_keys, self._first = [], []
-        rows = self.rows
+        if self._first_keys and keys == self._first_keys:
+            return self._first.copy()
+        rows = self._all()
         if len(keys) == 1:
             if keys[0] not in rows:
                 rows[keys[0]] = fetch(keys)[0]
@@ -49,3 +46,20 @@ class Images:
             found = fetch(missing)
         rows.update(zip(missing, found, strict=True))
         return list(map(rows.__getitem__, keys))
+
+    def once(self, keys: Sequence[bytes], fetch: Fetch) -> list[bytes | None]:
+        """``of`` for keys in order that are not asked for again: nothing more is kept."""
+        if self._first_keys and keys == self._first_keys:
+            return self._first.copy()
+        known = list(map(self._all().get, keys, repeat(_UNKNOWN)))
+        missing = [key for key, value in zip(keys, known, strict=True) if value is _UNKNOWN]
+        if not missing:
+            return known
+        found = iter(fetch(missing))
+        return [next(found) if value is _UNKNOWN else value for value in known]
+
+    def _all(self) -> dict[bytes, bytes | None]:
+        if self._first_keys:
+            self.rows.update(zip(self._first_keys, self._first, strict=True))
+            self._first_keys, self._first = [], []
+        return self.rows

@@ -86,7 +86,7 @@ class EpochSession:
         """What the keys of ``changes`` hold in the snapshot, in their order."""
         if store not in self._before:
             written = self._of(store).in_order()
-            before = self.before_images(store, list(written))
+            before = self._read[store].once(list(written), lambda missing: self._open().get_many(store, missing))
             if store in self._deleted:
                 is_change = [
                     value is not None or image is not None

@@ -17,6 +17,7 @@ from typing import cast
 
 import msgspec
 import numpy as np
+import polars as pl
 
 from weir.state.engine.contract import StateSession
 from weir.state.engine.task_store import EXPIRIES
@@ -51,7 +52,7 @@ class EndIndex(ExpiryIndex):
         self._put([(times_ms[part].tolist(), in_order[part]) for part in parts])
 
     def take(self, through_ms: int) -> list[bytes]:
-        """Remove and return the sessions that end by ``through_ms``, in any order."""
+        """Remove and return the sessions that end by ``through_ms``, in the order of their keys."""
         taken, entries, left = list[bytes](), list[bytes](), list[Sessions]()
         for entry, (times_ms, keys) in self._entries(None, through_ms):
             due = bisect_right(times_ms, through_ms)
@@ -61,7 +62,7 @@ class EndIndex(ExpiryIndex):
                 left.append((times_ms[due:], keys[due:]))
         cast(StateSession, self._view).delete_many(EXPIRIES, entries)
         self._put(left)
-        return taken
+        return pl.Series(taken, dtype=pl.Binary).sort().to_list()
 
     def in_order(self, from_ms: int | None = None) -> Iterator[tuple[bytes, int]]:
         waiting: list[tuple[int, bytes]] = []

@@ -30,6 +30,8 @@ class SessionStore(Store):
     def __init__(self, spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> None:
         super().__init__(spec, view, time)
         self._index = EndIndex(spec, view)
+        self._known: set[bytes] = set()
+        """Sessions that ``find_rows`` has found: they are in the index."""
 
     def put(self, key: Key, row: Row | None, start_ms: int, end_ms: int, timestamp_ms: int | None = None) -> None:
         """Set the row of a session; None removes it. A session that has expired is dropped and counted.
@@ -120,7 +122,9 @@ class SessionStore(Store):
         asked = np.repeat(
             np.arange(len(of_keys), dtype=np.uint32), np.fromiter(map(len, of_keys), np.int64, len(of_keys))
         )
-        found = self.frame_of([row for of_key in of_keys for row in of_key]).hstack([pl.Series("_asked", asked)])
+        rows = [row for of_key in of_keys for row in of_key]
+        self._known.update(key for key, _ in rows)
+        found = self.frame_of(rows).hstack([pl.Series("_asked", asked)])
         latest_start_ms = keys.get_column("latest_start_ms")
         if latest_start_ms.null_count():
             latest_start_ms = latest_start_ms.fill_null(1 << 62)
@@ -138,13 +142,13 @@ class SessionStore(Store):
         ``are_lasting`` says that few of them, if any, are removed before they expire.
         """
         keys = self.columns.encode(rows)
-        ends_ms = rows.get_column("window_end").dt.timestamp("ms")
-        is_new = [value is None for value in self._view.get_many(self.spec.name, keys)]  # others are in the index
-        new, new_ends_ms = list(compress(keys, is_new)), ends_ms.filter(pl.Series(is_new, dtype=pl.Boolean()))
+        ends_ms = rows.get_column("window_end").dt.timestamp("ms").to_numpy()
+        is_new = np.array([key not in self._known for key in keys], np.bool_)
+        new, new_ends_ms = list(compress(keys, is_new)), ends_ms[is_new]
         if are_lasting:
-            self._index.put_lists(new, new_ends_ms.to_numpy())
+            self._index.put_lists(new, new_ends_ms)
         else:
-            self._index.put(zip(new, new_ends_ms.to_list(), strict=True))
+            self._index.put(zip(new, new_ends_ms.tolist(), strict=True))
         self.columns.write(keys, rows)
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
@@ -170,7 +174,9 @@ class SessionStore(Store):
 
     def _drop(self, sessions: list[tuple[bytes, int]]) -> None:
         self._index.remove(sessions)
-        self.columns.delete([key for key, _ in sessions])
+        keys = [key for key, _ in sessions]
+        self._known.difference_update(keys)
+        self.columns.delete(keys)
 
     def _session(self, key: Key, start_ms: int, end_ms: int) -> bytes:
         return self._body(key) + time_bytes(end_ms) + time_bytes(start_ms)
