@@ -11,14 +11,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
+import numpy as np
 import polars as pl
 
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.joiner import Joiner, renamed
 from weir.pipelines.operators.mapping import SelectKey
+from weir.pipelines.operators.numbering import numbered, numbers_of
 from weir.pipelines.operators.table_table_join import JoinedSide, JoinKind, with_tombstones_of
-from weir.pipelines.operators.table_view import look_up
+from weir.pipelines.operators.table_view import look_up_newest
+from weir.state.frames import framed, picked, repeated, where, with_series, without
 from weir.state.stores.codec import RowCodec
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.typed import TypedStore
@@ -31,7 +35,6 @@ KEEPS, ASKS = "_keeps", "_asks"
 """Whether to keep the subscription (else to delete it), and whether to answer."""
 SENDER = "_sender"
 """Partition of the left task that holds the primary key: answers go back there, however the topic is partitioned."""
-AFTER_ALL_TURNS = 1 << 62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +52,40 @@ class Naming:
     def foreign_keys(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         """The foreign key of each row, null if the row is deleted, under the names of the right table's key columns."""
         is_there = ~rows.get_column("_deleted")
-        found = self.selector.process(rows.filter(is_there), epoch)
+        if not is_there.any():
+            types = zip(self.foreign_key, self.selector.result.columns.values(), strict=True)
+            return pl.DataFrame([pl.Series(name, [None], dtype).new_from_index(0, rows.height) for name, dtype in types])
+        is_whole = is_there.all()
+        found = self.selector.process(rows if is_whole else rows.filter(is_there), epoch)
         names = zip(self.foreign_key, self.selector.result.columns, strict=True)
+        keys = framed([found.get_column(name).alias(known) for known, name in names])
+        if is_whole:
+            return keys
         at = pl.select(pl.when(is_there).then(is_there.cum_sum() - 1)).to_series()
-        return found.select_seq(pl.col(name).gather(at).alias(known) for known, name in names)
+        return keys.select_seq(pl.all().gather(at))
 
     def hashes(self, foreign_keys: pl.DataFrame, is_one: pl.Series) -> pl.Series:
         """64 bits per foreign key, the same in every process; null where ``is_one`` is false.
 
-        Not of the whole row: its columns may be others in the next program, which keeps the subscriptions.
+        Not of the whole row: its columns may be others in the next program, which keeps the subscriptions. Rows share
+        foreign keys, so each is hashed once.
         """
-        return _hashes(foreign_keys, foreign_keys.schema).set(~is_one, None)
+        distinct = foreign_keys.unique(maintain_order=True) if foreign_keys.height > 1 else foreign_keys
+        found = _hashes(distinct, foreign_keys.schema)
+        if distinct.height < foreign_keys.height:
+            found = found.gather(numbers_of(foreign_keys, distinct.with_row_index("_id")))
+        return found if is_one.all() else found.set(~is_one, None)
 
-    def row_hashes(self, rows: pl.DataFrame, is_one: pl.Series) -> pl.Series:
-        """The same of whole rows."""
-        return _hashes(rows, self.value).set(~is_one, None)
+    def is_current(self, rows: pl.DataFrame, told: pl.Series, epoch: Epoch) -> pl.Series:
+        """Which of the left ``rows`` have the foreign keys, or are the rows, whose hashes are ``told``: null for a row
+        that is deleted or, in an inner join, has no foreign key."""
+        foreign_keys = self.foreign_keys(rows, epoch)
+        is_one = ~rows.get_column("_deleted") if self.is_left else _is_key(foreign_keys)
+        is_current = told.eq_missing(self.hashes(foreign_keys, is_one))
+        if not (is_other := ~is_current & is_one & told.is_not_null()).any():
+            return is_current
+        others = is_other.arg_true()
+        return is_current.scatter(others, told.gather(others) == _hashes(rows[others], self.value))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +111,13 @@ class SubscriptionSend:
         was, now = (~frame.get_column("_deleted") for frame in (before, newest))
         old, new = (self.naming.foreign_keys(frame, epoch) for frame in (before, newest))
         had, has = _is_key(old), _is_key(new)
-        is_same = pl.DataFrame([old[name].eq_missing(new[name]).alias(name) for name in old.columns])
-        leaves = had & ~is_same.select_seq(pl.all_horizontal(pl.all())).to_series()
+        leaves = had
+        if had.any():
+            is_same = pl.DataFrame([old[name].eq_missing(new[name]).alias(name) for name in old.columns])
+            leaves = had & ~is_same.select_seq(pl.all_horizontal(pl.all())).to_series()
         asks = was | now if self.naming.is_left else has
-        if not self.naming.is_left and (without := int((now & ~has).sum())):
-            epoch.counts["null_keys"] += without
+        if not self.naming.is_left and (unnamed := int((now & ~has).sum())):
+            epoch.counts["null_keys"] += unnamed
         rest = pl.DataFrame(
             [
                 *(newest.get_column(name).alias(known) for name, known in self.key.items()),
@@ -102,12 +126,14 @@ class SubscriptionSend:
                 pl.int_range(newest.height, eager=True).alias("_update"),
             ]
         )
-        cancels = old.hstack(rest).with_columns_seq(
-            pl.lit(False).alias(KEEPS), (~has & (not self.naming.is_left)).alias(ASKS)
-        )
         requests = new.hstack(rest).with_columns_seq(has.alias(KEEPS), pl.lit(True).alias(ASKS))
-        messages = pl.concat([cancels.filter(leaves), requests.filter(asks)]).sort("_update", maintain_order=True)
-        return messages.drop("_update").with_columns_seq(_deleted=pl.lit(False))
+        messages = where(requests, asks)
+        if leaves.any():
+            cancels = old.hstack(rest).with_columns_seq(
+                pl.lit(False).alias(KEEPS), (~has & (not self.naming.is_left)).alias(ASKS)
+            )
+            messages = pl.concat([cancels.filter(leaves), messages]).sort("_update", maintain_order=True)
+        return with_series(without(messages, "_update"), repeated("_deleted", False, messages.height, np.bool_))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +170,8 @@ class SubscriptionJoin:
                 .with_columns_seq(_is_update=pl.lit(True)),
             ]
         )
-        keys = asked.select_seq(*foreign, pl.lit(AFTER_ALL_TURNS, pl.Int64).alias("_offset"))
-        met = look_up(keys, self.right.table, updates, epoch, is_written_first=True)
+        keys = picked(asked, foreign)
+        met = look_up_newest(keys, self.right.table, updates, epoch)
         gone = met.get_column("_deleted") | ~asked.get_column(KEEPS)
         times = pl.DataFrame([asked.get_column("_ts"), met.get_column("_ts").alias("_other")])
         is_told = ~met.get_column("_deleted") | asked.get_column("_is_update")
@@ -182,37 +208,40 @@ class ResponseJoin:
         answers, updates = inputs
         if self.left.newest is not None:
             updates = self.left.newest.process(updates, epoch)
-        keys = answers.select_seq(*self.left.key, pl.lit(AFTER_ALL_TURNS, pl.Int64).alias("_offset"))
-        met = look_up(keys, self.left.table, updates, epoch, is_written_first=True)
-        rows = answers.select_seq(self.left.key).hstack(met.select_seq(pl.exclude("_partition", "_offset")))
-        foreign_keys, told = self.naming.foreign_keys(rows, epoch), answers.get_column(HASH)
-        is_one = ~rows.get_column("_deleted") if self.naming.is_left else _is_key(foreign_keys)
-        is_current = told.eq_missing(self.naming.hashes(foreign_keys, is_one))
-        is_current |= told.eq_missing(self.naming.row_hashes(rows, is_one))
-        pairs = answers.drop(HASH, SENDER).hstack(
-            [column for column in met.get_columns() if not column.name.startswith("_")]
+        keys = picked(answers, self.left.key)
+        met = look_up_newest(keys, self.left.table, updates, epoch)
+        rows = keys.hstack(without(met, "_partition", "_offset"))
+        is_current = self.naming.is_current(rows, answers.get_column(HASH), epoch)
+        pairs = without(answers, HASH, SENDER).hstack(
+            [
+                *(column for column in met.get_columns() if not column.name.startswith("_")),
+                met.get_column("_deleted").alias("_left_gone"),
+                answers.get_column("_deleted").alias("_right_gone"),
+            ]
         )
-        pairs = pairs.with_columns_seq(
-            met.get_column("_deleted").alias("_left_gone"), answers.get_column("_deleted").alias("_right_gone")
-        ).filter(is_current)
+        pairs = where(pairs, is_current)
         results = self.joiner.join(with_tombstones_of(self.kind, pairs))
         return results if self.standing is None else self._with_due_tombstones(results, self.standing, epoch)
 
     def _with_due_tombstones(self, results: pl.DataFrame, standing: StoreSpec, epoch: Epoch) -> pl.DataFrame:
         """``results`` without tombstones for results that do not exist; records which keys have a result."""
-        by, store = list(self.left.key), TypedStore(standing, epoch.session)
-        keys = results.select_seq(by).unique(maintain_order=True)
-        held = store.encode(keys)
-        stood = store.fetch(held).get_column("_found")
-        told = results.select_seq(*by, "_ts", (~pl.col("_deleted")).alias("_stands"))
-        history = pl.concat([keys.with_columns_seq(stood.alias("_stands")), told.drop("_ts")])
-        before = history.select_seq(pl.col("_stands").shift(1).over(by)).to_series()[keys.height :]
-        newest = keys.join(told.unique(by, keep="last"), on=by, how="left", nulls_equal=True, maintain_order="left")
-        stands = newest.get_column("_stands")
-        added, removed = ((stands & ~stood).arg_true(), (~stands & stood).arg_true())
-        store.write([held[place] for place in added], newest[added])
-        store.delete([held[place] for place in removed])
-        return results.filter(~pl.col("_deleted") | before)
+        if results.is_empty():
+            return results
+        keys, store = picked(results, self.left.key), TypedStore(standing, epoch.session)
+        distinct, ids = numbered(keys)
+        held, places = store.encode_sorted(distinct)
+        stood = np.empty(distinct.height, np.bool_)
+        stood[places] = store.has(held)
+        stands, of_key = ~results.get_column("_deleted").to_numpy(), ids.to_numpy().astype(np.int64)
+        order = np.argsort(of_key, kind="stable")
+        is_first = np.diff(of_key[order], prepend=-1) != 0
+        stood_before = np.empty(results.height, np.bool_)
+        stood_before[order] = np.where(is_first, stood[of_key[order]], np.roll(stands[order], 1))
+        newest = order[np.roll(is_first, -1)][places]
+        added, removed = stands[newest] & ~stood[places], ~stands[newest] & stood[places]
+        store.write(list(compress(held, added)), results[newest[added]])
+        store.delete(list(compress(held, removed)))
+        return where(results, pl.Series(stands | stood_before))
 
 
 def _hashes(rows: pl.DataFrame, columns: pl.Schema) -> pl.Series:
@@ -223,4 +252,6 @@ def _hashes(rows: pl.DataFrame, columns: pl.Schema) -> pl.Series:
 
 def _is_key(keys: pl.DataFrame) -> pl.Series:
     """Which keys are not null."""
+    if keys.width == 1:
+        return keys.to_series().is_not_null()
     return keys.select_seq(pl.any_horizontal(pl.all().is_not_null())).to_series()

@@ -16,7 +16,7 @@ import polars as pl
 from weir.pipelines.operators.closing import at_turns
 from weir.pipelines.operators.epoch import Epoch, Operator
 from weir.pipelines.operators.numbering import numbered, numbers_of
-from weir.state.frames import picked, repeated, with_series, without
+from weir.state.frames import picked, repeated, where, with_series, without
 from weir.state.stores.specs import BOOKKEEPING, SHOWN
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
@@ -148,6 +148,31 @@ def look_up(
         check_sortedness=False,
     )
     return _without_expired(without(met, "_id"), live)
+
+
+def look_up_newest(keys: pl.DataFrame, table: TableView, updates: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+    """The table's row for each of ``keys`` after all ``updates`` of this batch: value columns, ``_ts``, ``_deleted``.
+
+    For tables whose rows stay until they are deleted. ``keys`` are under the names of the table's key columns; a null
+    key finds nothing.
+    """
+    distinct, ids = numbered(keys)
+    if updates.is_empty():
+        rows = table.before(distinct, epoch)
+    else:
+        newest = updates.unique(keys.columns, keep="last", maintain_order=True)
+        places = numbers_of(distinct, picked(newest, keys.columns).with_row_index("_id"))
+        is_old = places.is_null()
+        rows = table.before(where(distinct, is_old), epoch)
+        if not is_old.all():
+            at = np.cumsum(is_old.to_numpy()) - 1
+            at[~is_old] = rows.height + places.drop_nulls().to_numpy()
+            rows = pl.concat([rows, picked(newest, rows.columns)])[at]
+    met = without(rows, *keys.columns)
+    if distinct.height == keys.height:
+        return met
+    met = met.select_seq(pl.all().gather(ids))
+    return with_series(met, met.get_column("_deleted").fill_null(True))
 
 
 def _without_expired(met: pl.DataFrame, live: pl.Series | None) -> pl.DataFrame:

@@ -69,6 +69,11 @@ class TypedStore:
         found = pl.Series("_found", [value is not None for value in values], dtype=pl.Boolean)
         return self.rows.decode(values).hstack([found])
 
+    def has(self, keys: Sequence[bytes]) -> np.ndarray:
+        """Which of ``keys`` have a row."""
+        values = self._view.get_many(self.spec.name, keys)
+        return np.fromiter((value is not None for value in values), np.bool_, len(values))
+
     def write(self, keys: Sequence[bytes], rows: pl.DataFrame) -> None:
         """Put one row per key (value columns and ``_ts``), with keys from ``encode``; needs a session."""
         self.write_bytes(keys, self.rows.encode(rows))
