@@ -60,7 +60,9 @@ class BatchSession:
     def _keep(self, store: str, keys: Sequence[bytes]) -> None:
         held = self._held.get(store)
         if held is not None:
-            new = [key for key in dict.fromkeys(keys) if key not in held.rows]
+            new = list(dict.fromkeys(keys))
+            if held.rows:
+                new = [key for key in new if key not in held.rows]
             held.put_many(new, self._session.get_many(store, new))
 
 
@@ -71,8 +73,11 @@ class _Before:
         self._session, self._held = session, held
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        if store not in self._held or not (held := self._held[store].rows):
+        held = self._held[store].rows if store in self._held else {}
+        if held.keys().isdisjoint(keys):
             return self._session.get_many(store, keys)
+        if all(map(held.__contains__, keys)):
+            return list(map(held.__getitem__, keys))
         others = [key for key in keys if key not in held]
         found = dict(zip(others, self._session.get_many(store, others), strict=True))
         return [held[key] if key in held else found[key] for key in keys]

@@ -53,8 +53,9 @@ class Naming:
         """The foreign key of each row, null if the row is deleted, under the names of the right table's key columns."""
         is_there = ~rows.get_column("_deleted")
         if not is_there.any():
-            types = zip(self.foreign_key, self.selector.result.columns.values(), strict=True)
-            return pl.DataFrame([pl.Series(name, [None], dtype).new_from_index(0, rows.height) for name, dtype in types])
+            types = self.selector.result.columns.values()
+            nulls = [pl.Series(name, [None], dtype) for name, dtype in zip(self.foreign_key, types, strict=True)]
+            return framed([null.new_from_index(0, rows.height) for null in nulls])
         is_whole = is_there.all()
         found = self.selector.process(rows if is_whole else rows.filter(is_there), epoch)
         names = zip(self.foreign_key, self.selector.result.columns, strict=True)
@@ -155,21 +156,20 @@ class SubscriptionJoin:
         foreign, primary = list(self.right.key), list(self.key.values())
         store = KeyValueStore(self.store, epoch.session)
         messages = messages.rename({"_partition": SENDER})
-        store.put_rows(messages.filter(_is_key(messages.select_seq(foreign))).with_columns_seq(_deleted=~pl.col(KEEPS)))
-        newest = messages.unique(primary, keep="last", maintain_order=True)
+        kept = with_series(messages, (~messages.get_column(KEEPS)).alias("_deleted"))
+        store.put_rows(where(kept, _is_key(picked(messages, foreign))))
+        newest = messages.unique(primary, keep="last", maintain_order=True) if messages.height > 1 else messages
         names = [*foreign, *primary, HASH, SENDER, "_ts", "_offset", KEEPS]
-        changed = updates.group_by(foreign, maintain_order=True).agg(pl.col("_offset").last())
-        subscribed = store.get_prefixed(changed.select_seq(foreign))
-        subscribed = subscribed.join(newest, on=primary, how="anti", nulls_equal=True)
-        subscribed = subscribed.join(changed, on=foreign, how="left", maintain_order="left")
-        asked = pl.concat(
-            [
-                newest.filter(ASKS).select_seq(names).with_columns_seq(_is_update=pl.lit(False)),
-                subscribed.with_columns_seq(pl.lit(True).alias(KEEPS))
-                .select_seq(names)
-                .with_columns_seq(_is_update=pl.lit(True)),
-            ]
-        )
+        asked = picked(where(newest, newest.get_column(ASKS)), names)
+        asked = with_series(asked, repeated("_is_update", False, asked.height, np.bool_))
+        if updates.height:
+            changed = updates.group_by(foreign, maintain_order=True).agg(pl.col("_offset").last())
+            subscribed = store.get_prefixed(changed.select_seq(foreign))
+            subscribed = subscribed.join(newest, on=primary, how="anti", nulls_equal=True)
+            subscribed = subscribed.join(changed, on=foreign, how="left", maintain_order="left")
+            is_one = repeated("_is_update", True, subscribed.height, np.bool_)
+            subscribed = picked(with_series(subscribed, is_one.alias(KEEPS)), names)
+            asked = pl.concat([asked, with_series(subscribed, is_one)])
         keys = picked(asked, foreign)
         met = look_up_newest(keys, self.right.table, updates, epoch)
         gone = met.get_column("_deleted") | ~asked.get_column(KEEPS)

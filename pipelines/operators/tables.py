@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from weir.pipelines.operators.epoch import Epoch, has_key
+from weir.state.frames import in_order
 from weir.state.stores.access import StoreTime
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.typed import TypedStore
@@ -38,7 +39,8 @@ class Materialization:
             columns.delete(columns.encode(kept.filter("_deleted")))
             kept = kept.filter(~pl.col("_deleted"))
         if kept.height:
-            columns.write(columns.encode(kept), kept)
+            keys, order = columns.encode_sorted(kept)
+            columns.write(keys, in_order(kept, order))
         return rows
 
 

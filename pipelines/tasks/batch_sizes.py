@@ -11,6 +11,9 @@ LEAST_ROWS = 100
 """No batch has fewer because of what is uncommitted."""
 FIRST_ROW_BYTES, FIRST_ROW_US = 100, 5
 """What a record is taken to write, and to add to the time of a rollback, before anything is known."""
+NEARLY = 0.875
+"""The share of what may be uncommitted at which an epoch ends: each batch takes half of what is left, so the last ones
+would be many and small."""
 UNKNOWN_ROWS = 100
 """Records in the first batch where time is limited and what a record takes is not known."""
 MOST_GROWTH = 8
@@ -66,7 +69,7 @@ class BatchSizes:
         sizes = []
         for limit, used in ((self._max_bytes, written_bytes), (self._max_rollback_us, rollback_us)):
             if limit is not None:
-                self.are_too_large |= used >= limit
+                self.are_too_large |= used >= NEARLY * limit
                 sizes.append(max(self._least, taken * (limit - used) // (2 * max(1, used))))
         if self._budget_s is not None:
             left_s = self._end_s - now_s

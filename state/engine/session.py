@@ -45,6 +45,8 @@ class EpochSession:
         if len(keys) == 1 and keys[0] in written:  # what it was before is read once it is needed
             return [written[keys[0]]]
         before = self.before_images(store, keys)
+        if written.keys().isdisjoint(keys):
+            return before
         return [written.get(key, image) for key, image in zip(keys, before, strict=True)]
 
     def scan(

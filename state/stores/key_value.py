@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from weir.state.engine.contract import StateView
-from weir.state.frames import picked, repeated, with_series
+from weir.state.frames import in_order, picked, repeated, with_series
 from weir.state.stores.access import HeldRow, Key, Row, Scan, Store, StoreTime, ValueAndTimestamp, successor
 from weir.state.stores.codec import AFTER_FLAGS
 from weir.state.stores.expiry import ExpiryIndex
@@ -155,7 +155,8 @@ class _KeyValueRows(Store, Generic[V]):
         if gone.any() or gone.null_count():
             self.delete_rows(rows.filter(gone))
             rows = rows.filter(~gone)
-        keys = self.columns.encode(rows)
+        keys, order = self.columns.encode_sorted(rows)
+        rows = in_order(rows, order)
         if self.spec.retention_ms is not None:
             self._unindex(keys)
             self._index.put(zip(keys, self._times(rows).to_list(), strict=True))

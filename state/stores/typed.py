@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from weir.state.engine.contract import StateSession, StateView
+from weir.state.frames import in_order
 from weir.state.stores.codec import KeyCodec, RowCodec, codec
 from weir.state.stores.long_keys import LONG_KEYS, long_key_hashes, shortened, whole
 from weir.state.types import StoreSpec
@@ -69,9 +70,18 @@ class TypedStore:
         found = pl.Series("_found", [value is not None for value in values], dtype=pl.Boolean)
         return self.rows.decode(values).hstack([found])
 
+    def fetch_rows(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """``fetch`` for the key columns of ``frame``, aligned with its rows; read in the order of the store."""
+        keys, order = self.encode_sorted(frame)
+        places = np.empty(len(order), np.intp)
+        places[order] = np.arange(len(order))
+        return in_order(self.fetch(keys), places)
+
     def has(self, keys: Sequence[bytes]) -> np.ndarray:
         """Which of ``keys`` have a row."""
         values = self._view.get_many(self.spec.name, keys)
+        if values.count(None) == len(values):
+            return np.zeros(len(values), np.bool_)
         return np.fromiter((value is not None for value in values), np.bool_, len(values))
 
     def write(self, keys: Sequence[bytes], rows: pl.DataFrame) -> None:
