@@ -32,7 +32,7 @@ from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInval
 from weir.pipelines.sinks.dead_letters import dead_letter_records
 from weir.pipelines.tasks.ahead import Next, ReadAhead, Reader
 from weir.pipelines.tasks.attempts import Attempts
-from weir.pipelines.tasks.batch_sizes import BatchSizes
+from weir.pipelines.tasks.batch_sizes import BatchSizes, Written
 from weir.pipelines.tasks.blobs import BLOBS, key_at, read_blob, write_blob
 from weir.pipelines.tasks.dead_letters import (
     DEAD_LETTERS,
@@ -233,6 +233,8 @@ class EpochRunner:
         """The files of an epoch that no receipt names yet."""
         self._instances: dict[TaskId, tuple[StateId | None, dict[str, object]]] = {}
         """The processors of each task, and the state after the epoch in which they ran last."""
+        self._last_writes: dict[TaskId, Written] = {}
+        """What the last epoch with records of each task has written, so that the next may begin with a large batch."""
         self._processors = {
             sub_topology.index: TaskProcessor(
                 sub_topology,
@@ -338,6 +340,7 @@ class EpochRunner:
         """Close what is open for a task that runs elsewhere from now on."""
         self.wait_for_readers()
         self._instances.pop(task, None)
+        self._last_writes.pop(task, None)
         TaskStoreCache.discard_all(self._task_folder(task))
 
     def rest(self) -> None:
@@ -762,6 +765,7 @@ class EpochRunner:
             max_rollback_us=plan.max_rollback_us,
             budget_s=budget_s,
             first=plan.batch_rows,
+            before=self._last_writes.get(plan.task),
             started_s=started_s,
         )
         is_one_batch = batches.are_unlimited or not len(turns)
@@ -785,15 +789,12 @@ class EpochRunner:
                 batches.took_too_long(rows)
                 continue
             taken = taken + rows if attempts.ends_at is None else attempts.ends_at
+            if not is_one_batch:
+                self._last_writes[plan.task] = written = _written(taken, attempts.session, cost)
             if taken == len(turns):
                 return joined(outputs, sub_topology.sinks)
             if attempts.ends_at is None:
-                batches.took(
-                    rows,
-                    taken,
-                    attempts.session.approximate_num_uncommitted_bytes(),
-                    cost.us(attempts.session.num_changed_keys()) - cost.us(),
-                )
+                batches.took(rows, written)
             if batches.next == 0 or attempts.ends_at is not None:
                 read.arrivals.take(taken)
                 self._cut_to_taken(read, plan.task.partition)
@@ -958,6 +959,15 @@ def load_task_row(view: StateView, key: bytes, kind: type[Row]) -> Row:
         return msgspec.msgpack.decode(stored, type=kind) if stored is not None else kind()
     except msgspec.MsgspecError as error:
         raise RowFormatError((key.decode(),), str(error)) from error
+
+
+def _written(records: int, session: EpochSession, cost: RollbackCost) -> Written:
+    """What the first ``records`` of an epoch have written, on top of what would cost ``cost`` to undo."""
+    return Written(
+        records=records,
+        bytes=session.approximate_num_uncommitted_bytes(),
+        rollback_us=cost.us(session.num_changed_keys()) - cost.us(),
+    )
 
 
 def _save(session: StateSession, key: bytes, value: object) -> None:
