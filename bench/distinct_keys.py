@@ -23,38 +23,33 @@ import polars as pl
 
 from bench.apps import Event
 from bench.memory import peak_memory
+from bench.one_task import Task, turns_of
 from weir import Json, StreamsBuilder, String, Sum
 from weir.pipelines.spark.worker import GC_ALLOCATIONS
-from weir.pipelines.tasks.order import Arrivals, Part, Turns, with_keys
+from weir.pipelines.tasks.order import Turns
 from weir.pipelines.tasks.output import EpochOutput
-from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology.topology import table_spec
 from weir.state.changelog.rows import changelog_frame, changelog_spec
 from weir.state.commit.files import write_file
 from weir.state.engine.session import EpochSession
-from weir.state.engine.task_store import TaskStore
-from weir.state.errors import MapFullError
 from weir.state.storage.places import folder_at
-from weir.state.types import StateId
 
 KEYS, EPOCH_RECORDS, EPOCHS_A_COMMIT = 1_500_000, 50_000, 2
 
 
-class Run:
-    """A task, and what its parts have taken."""
+class Run(Task):
+    """A task with its files, and what its parts have taken."""
+
+    epochs_a_commit = EPOCHS_A_COMMIT
 
     def __init__(self, folder: Path) -> None:
         builder = StreamsBuilder()
         grouped = builder.stream("in", key=String("user"), value=Json(Event)).group_by_key()
         grouped.agg("sums", total=Sum("amount")).to_delta("out")
-        topology = builder.build()
-        self.sub_topology = topology.sub_topologies[0]
-        self.processor, self.clocks, self.epoch = TaskProcessor(self.sub_topology), dict[str, int](), 0
+        super().__init__(folder, builder.build().sub_topologies[0])
         self.warehouse = folder_at(str(folder / "warehouse"))
-        self.committed: StateId | None = None
         (self.spec,) = self.sub_topology.stores
         self.changelog, self.table = changelog_spec(self.spec), table_spec(self.sub_topology.sinks[0])
-        self.store = TaskStore.create(folder / "store", "0_0", [self.spec.name])
         self.spent_s: dict[str, float] = defaultdict(float)
 
     @contextmanager
@@ -63,35 +58,7 @@ class Run:
         yield
         self.spent_s[name] += time.process_time() - began_s
 
-    def run(self, turns: Turns) -> None:
-        """One epoch; every ``EPOCHS_A_COMMIT``-th is committed."""
-        expected = StateId(1, self.epoch) if self.epoch else None
-        with self.part("settle"):
-            if self.epoch % EPOCHS_A_COMMIT == 0:
-                self.committed = expected
-            self.store.settle(generation=1, expected=expected, committed=self.committed)
-        self.epoch += 1
-        while True:
-            try:
-                with self.store.session() as session:
-                    with self.part("operators"):
-                        output = self.processor.run(turns, session, self.clocks, 0)
-                    self._write(session, output)
-                    with self.part("store's transaction"):
-                        self.store.apply(
-                            session,
-                            state=StateId(1, self.epoch),
-                            expected=expected,
-                            generation=1,
-                            plan_hash=str(self.epoch),
-                            make_receipt=lambda _: b"",
-                        )
-                break
-            except MapFullError:
-                self.store.grow()
-        self.clocks = output.clocks
-
-    def _write(self, session: EpochSession, output: EpochOutput) -> None:
+    def write(self, session: EpochSession, output: EpochOutput) -> None:
         epoch = pl.lit(self.epoch, pl.Int64).alias("_epoch")
         with self.part("changelog's rows"):
             changes = changelog_frame(self.spec, session).with_columns_seq(epoch)
@@ -101,19 +68,9 @@ class Run:
             write_file(self.warehouse, self.table, rows.with_columns_seq(epoch), {})
 
 
-def _turns(users: np.ndarray, first: int) -> Turns:
-    numbers = pl.int_range(first, first + len(users), dtype=pl.Int64, eager=True)
-    frame = pl.DataFrame(
-        {
-            "user": "user-" + pl.Series(users).cast(pl.String),
-            "amount": numbers % 1000,
-            "_ts": numbers,
-            "_partition": pl.repeat(0, len(users), dtype=pl.Int32, eager=True),
-            "_offset": numbers,
-            "_deleted": pl.repeat(False, len(users), dtype=pl.Boolean, eager=True),
-        }
-    )
-    return Arrivals([Part(input="in", rank=0, partition=0, frame=with_keys(frame, 0, 0))]).turns
+def _turns(numbers: np.ndarray, first: int) -> Turns:
+    users = pl.Series(numbers)
+    return turns_of("user-" + users.cast(pl.String), first, amount=users % 1000)
 
 
 def main(keys: int) -> None:
@@ -125,7 +82,7 @@ def main(keys: int) -> None:
         for index, name in enumerate(("new keys", "known keys")):
             users = random.permutation(keys)
             for first in range(0, keys, EPOCH_RECORDS):
-                run.run(_turns(users[first : first + EPOCH_RECORDS], index * keys + first))
+                run.run(_turns(users[first : first + EPOCH_RECORDS], index * keys + first), 0)
             parts = {part: round(spent_s / keys * 1e6, 2) for part, spent_s in run.spent_s.items()}
             found[name] = {**parts, "all": round(sum(run.spent_s.values()) / keys * 1e6, 2)}
             run.spent_s.clear()

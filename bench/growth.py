@@ -22,9 +22,9 @@ from typing import Any
 import polars as pl
 
 from bench import commit_history, many_tasks
-from bench.one_task import Task, task_of
+from bench.one_task import Task, task_of, turns_of
 from weir import Int64, StreamsBuilder, String, Sum
-from weir.pipelines.tasks.order import Arrivals, Part, Turns, with_keys
+from weir.pipelines.tasks.order import Turns
 
 TIMES = 10
 KEYS, COMMITS, TASKS = 500_000, 1_000, 100
@@ -92,17 +92,7 @@ def _took_ms(task: Task, turns: Turns) -> float:
 
 def _turns(numbers: range | list[int]) -> Turns:
     users = pl.Series(numbers, dtype=pl.Int64)
-    frame = pl.DataFrame(
-        {
-            "user": "user-" + users.cast(pl.String).str.zfill(9),
-            "n": users,
-            "_ts": pl.repeat(0, len(users), dtype=pl.Int64, eager=True),
-            "_partition": pl.repeat(0, len(users), dtype=pl.Int32, eager=True),
-            "_offset": pl.int_range(len(users), dtype=pl.Int64, eager=True),
-            "_deleted": pl.repeat(False, len(users), dtype=pl.Boolean, eager=True),
-        }
-    )
-    return Arrivals([Part(input="in", rank=0, partition=0, frame=with_keys(frame, 0, 0))]).turns
+    return turns_of("user-" + users.cast(pl.String).str.zfill(9), n=users)
 
 
 def main(*, small: bool) -> dict[str, Any]:
