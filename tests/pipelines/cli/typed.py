@@ -27,6 +27,7 @@ from weir.infra.kafka.admin import BrokerUnreachableError, UnknownTopicError
 from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.kafka.reader import PartitionReader
 from weir.infra.settings import Settings
+from weir.infra.spark import session
 from weir.pipelines.application import Application, load_application
 from weir.pipelines.backfill.files import SliceReader, SourceFiles, write_slice
 from weir.pipelines.backfill.kept_topics import KeptReader
@@ -278,4 +279,5 @@ def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
         monkeypatch.setattr(module, "spark_context", _no_context)
         monkeypatch.setattr(module, "spark_driver", found.driver)
     monkeypatch.setattr(backfill, "write_slices", _slices)
+    monkeypatch.setattr(session, "java_ahead", _no_context)  # nobody asks for it, and each run waits until it can end it
     return found
