@@ -110,9 +110,12 @@ hypothesis_settings.load_profile("weir")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules that share a session of Spark come one after another, in the end."""
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in WHOLE_RUNS):
             item.add_marker(pytest.mark.slow)
+    sharing = {item.path for item in items if "shared_session" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path in sharing)
 
 
 def pytest_collection_finish() -> None:
@@ -243,6 +246,21 @@ def session(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untype
     session = sql_session(Settings.load(tmp_path_factory.mktemp("spark")))
     yield session
     stop_session(session)
+
+
+@pytest.fixture(scope="session")
+def one_session(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    from tests.shared_session import SharedSession
+
+    shared = SharedSession(lambda: Settings.load(tmp_path_factory.mktemp("spark")))
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def shared_session(one_session):  # type: ignore[no-untyped-def]
+    """A session like ``session``, in which tests of other modules have read, too."""
+    return one_session.get()
 
 
 def _left(base: str, before: set[int]) -> list[str]:

@@ -154,23 +154,16 @@ def test_a_table_of_upserts_is_not_partitioned():
 
 
 @pytest.mark.spark
-def test_spark_reads_the_rows_and_only_the_files_of_a_partition(tmp_path):
-    from weir.infra.settings import Settings
-    from weir.infra.spark.session import sql_session, stop_session
-
+def test_spark_reads_the_rows_and_only_the_files_of_a_partition(tmp_path, shared_session):
     here = place(tmp_path)
     here.run()
     compaction = Compaction(here.warehouse, "shop", is_whole=True, tombstone_retention_ms=0)
     list(compaction.run(compaction.tables()))
-    session = sql_session(Settings.load(tmp_path / "weir"))
-    try:
-        table = session.read.format("delta").load(str(here.warehouse / "shop" / "facts"))
-        columns = ("user", "number", "text", "flag", "day")
-        assert sorted(map(tuple, table.select(*columns).collect()), key=str) == model()
-        some = table.where("day = date'2024-01-02' and not flag")
-        assert sorted(map(tuple, some.select(*columns).collect()), key=str) == [
-            row for row in model() if row[3] is False and row[4] == date(2024, 1, 2)
-        ]
-        assert 0 < len(some.inputFiles()) < len(table.inputFiles())
-    finally:
-        stop_session(session)
+    table = shared_session.read.format("delta").load(str(here.warehouse / "shop" / "facts"))
+    columns = ("user", "number", "text", "flag", "day")
+    assert sorted(map(tuple, table.select(*columns).collect()), key=str) == model()
+    some = table.where("day = date'2024-01-02' and not flag")
+    assert sorted(map(tuple, some.select(*columns).collect()), key=str) == [
+        row for row in model() if row[3] is False and row[4] == date(2024, 1, 2)
+    ]
+    assert 0 < len(some.inputFiles()) < len(table.inputFiles())

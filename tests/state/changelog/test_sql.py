@@ -8,7 +8,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from weir.infra.settings import Settings
 from weir.state.changelog.compaction import Compaction
 from weir.state.changelog.rows import changelog_spec
 from weir.state.commit.files import write_file
@@ -76,17 +75,11 @@ def test_state_is_one_query_through_polars(warehouse):
 
 
 @pytest.mark.spark
-def test_state_is_one_query_through_delta_spark(warehouse, tmp_path):
+def test_state_is_one_query_through_delta_spark(warehouse, shared_session):
     """Delta's own reader agrees with the log entries and checkpoints that appends and compactions leave."""
-    from weir.infra.spark.session import sql_session, stop_session
-
-    session = sql_session(Settings.load(tmp_path / "weir"))
-    try:
-        query = example("sql", warehouse)
-        assert [tuple(row) for row in session.sql(query).select("carrier", "flights").collect()] == STATE
-        compact(warehouse)
-        assert [tuple(row) for row in session.sql(query).select("carrier", "flights").collect()] == STATE
-        history = session.sql(f"DESCRIBE HISTORY delta.`{warehouse}/flights/_changelog/by_carrier`")
-        assert [row.operation for row in history.orderBy("version").collect()][1:4] == ["WRITE"] * 3
-    finally:
-        stop_session(session)
+    query = example("sql", warehouse)
+    assert [tuple(row) for row in shared_session.sql(query).select("carrier", "flights").collect()] == STATE
+    compact(warehouse)
+    assert [tuple(row) for row in shared_session.sql(query).select("carrier", "flights").collect()] == STATE
+    history = shared_session.sql(f"DESCRIBE HISTORY delta.`{warehouse}/flights/_changelog/by_carrier`")
+    assert [row.operation for row in history.orderBy("version").collect()][1:4] == ["WRITE"] * 3

@@ -205,33 +205,26 @@ def test_fields_are_added_to_structs_at_any_depth_and_null_in_the_rows_that_are_
 
 
 @pytest.mark.spark
-def test_spark_reads_what_was_written_before_and_after_fields_were_added(tmp_path):
-    from weir.infra.settings import Settings
-    from weir.infra.spark.session import sql_session, stop_session
-
+def test_spark_reads_what_was_written_before_and_after_fields_were_added(tmp_path, shared_session):
     table = AppendTable.create(tmp_path, STRUCTURED, "app")
     table.append(1, [write_file(tmp_path, STRUCTURED, STRUCTURED_ROWS)])
     other = replace(STRUCTURED, schema=MORE)
     table = AppendTable.create(tmp_path, other, "app")
     new = {"k": "c", "s": {"b": "B", "a": 2, "t": {"v": 3, "u": "U"}}, "l": [{"n": {"x": 4}, "a": 5}], "more": {"z": 6}}
     table.append(2, [write_file(tmp_path, other, pl.DataFrame([new], schema=MORE))])
-    session = sql_session(Settings.load(tmp_path / "weir"))
-    try:
-        rows = session.read.format("delta").load(str(tmp_path / STRUCTURED.name)).orderBy("k")
-        assert [row.asDict(recursive=True) for row in rows.collect()] == [
-            {
-                "k": "a",
-                "s": {"a": 1, "t": {"u": "u", "v": None}, "b": None},
-                "l": [{"a": 1, "n": None}, {"a": None, "n": None}],
-                "more": None,
-            },
-            {"k": "b", "s": None, "l": [], "more": None},
-            new,
-        ]
-        parts = rows.selectExpr("s.t.v", "s.b", "get(l, 0).n.x").collect()
-        assert list(map(tuple, parts)) == [(None, None, None)] * 2 + [(3, "B", 4)]
-    finally:
-        stop_session(session)
+    rows = shared_session.read.format("delta").load(str(tmp_path / STRUCTURED.name)).orderBy("k")
+    assert [row.asDict(recursive=True) for row in rows.collect()] == [
+        {
+            "k": "a",
+            "s": {"a": 1, "t": {"u": "u", "v": None}, "b": None},
+            "l": [{"a": 1, "n": None}, {"a": None, "n": None}],
+            "more": None,
+        },
+        {"k": "b", "s": None, "l": [], "more": None},
+        new,
+    ]
+    parts = rows.selectExpr("s.t.v", "s.b", "get(l, 0).n.x").collect()
+    assert list(map(tuple, parts)) == [(None, None, None)] * 2 + [(3, "B", 4)]
 
 
 def test_a_changelogs_rows_lose_what_has_no_place_in_another_type_and_nothing_else(tmp_path):
