@@ -30,18 +30,18 @@ check: setup ## Formatter, linter and type checker
 	$(PYTHON) -m mypy
 
 quick: setup ## Tests that need neither Spark nor a broker, and no slow ones: one to two minutes
-	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES) or faults or slow)"
+	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES) or faults or slow or long)"
 
-test: check ## All tests: two at a time, then those with services by module, then the timed ones alone
+test: check ## All tests but the long ones: two at a time, then those with services by module, then the timed ones
 	@tools/setup.sh --browser
-	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES))"
-	$(PYTEST) $(BY_MODULE) -m "($(SERVICES)) and not timed" --durations=12
-	$(PYTEST) -m timed
+	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES) or long)"
+	$(PYTEST) $(BY_MODULE) -m "($(SERVICES)) and not (timed or long)" --durations=12
+	$(PYTEST) $(BY_MODULE) -m timed
 
 faults: setup ## Soak 20 minutes (SOAK=1200), operate for an hour (HOUR=3600), kill 300 times, and all that test only samples
 	@tools/setup.sh --browser
 	FAULT_KILLS=300 SOAK_SECONDS=$(or $(SOAK),1200) OPERATE_SECONDS=$(or $(HOUR),3600) SIMULATE_MUTANTS=all \
-		$(PYTEST) -m faults
+		$(PYTEST) -m "faults or long"
 	ORDER_EXAMPLES=300 $(PYTEST) $(PARALLEL) tests/pipelines/order tests/pipelines/evolution_random
 	ALL_EXAMPLES=1 $(PYTEST) $(PARALLEL) -m "hypothesis or combined" --ignore=tests/pipelines/order
 

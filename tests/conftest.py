@@ -110,11 +110,11 @@ hypothesis_settings.load_profile("weir")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules that share a session of Spark come one after another, in the end."""
+    """Modules that share a session of Spark come one after another, in the end: it ends for a context."""
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in WHOLE_RUNS):
             item.add_marker(pytest.mark.slow)
-    sharing = {item.path for item in items if "shared_session" in getattr(item, "fixturenames", ())}
+    sharing = {item.path for item in items if {"shared_spark", "session"} <= set(getattr(item, "fixturenames", ()))}
     items.sort(key=lambda item: item.path in sharing)
 
 
@@ -228,39 +228,25 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(dir=tmp_path / "weir", slots=2)
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
-    """A context with two slots, as a driver has it; a process has one at a time, so it ends with the module."""
-    from weir.infra.spark.session import slot_context, stop_context
-
-    context = slot_context(Settings(dir=tmp_path_factory.mktemp("spark"), slots=2), "tests")
-    yield context
-    stop_context(context)
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
-    """A session that reads Delta tables by SQL; a process has one at a time, as of contexts."""
-    from weir.infra.spark.session import sql_session, stop_session
-
-    session = sql_session(Settings.load(tmp_path_factory.mktemp("spark")))
-    yield session
-    stop_session(session)
-
-
 @pytest.fixture(scope="session")
-def one_session(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
-    from tests.shared_session import SharedSession
+def shared_spark(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    from tests.shared_spark import SharedSpark
 
-    shared = SharedSession(lambda: Settings.load(tmp_path_factory.mktemp("spark")))
+    shared = SharedSpark(lambda: Settings(dir=tmp_path_factory.mktemp("spark"), slots=2))
     yield shared
     shared.close()
 
 
-@pytest.fixture
-def shared_session(one_session):  # type: ignore[no-untyped-def]
-    """A session like ``session``, in which tests of other modules have read, too."""
-    return one_session.get()
+@pytest.fixture(scope="module")
+def spark(shared_spark):  # type: ignore[no-untyped-def]
+    """A context with two slots, as a driver has it, which other modules have used, too."""
+    return shared_spark.context()
+
+
+@pytest.fixture(scope="module")
+def session(shared_spark):  # type: ignore[no-untyped-def]
+    """A session that reads Delta tables by SQL, in which other modules have read, too."""
+    return shared_spark.session()
 
 
 def _left(base: str, before: set[int]) -> list[str]:

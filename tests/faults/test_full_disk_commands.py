@@ -103,7 +103,9 @@ def here(started) -> Iterator[Here]:
     started.disk.clear()
 
 
-@pytest.mark.parametrize("leave", [0, 8 << 20], ids=["full", "all but full"])
+@pytest.mark.parametrize(
+    "leave", [pytest.param(0, id="full"), pytest.param(8 << 20, id="all but full", marks=pytest.mark.long)]
+)
 def test_a_run_waits_for_its_start_and_the_status_says_so(here, leave):
     here.produce("b", 20)
     here.disk.fill(leave)

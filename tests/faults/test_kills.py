@@ -179,6 +179,7 @@ def rows_of(task: Path) -> int:
         return reader.count("by_kind")
 
 
+@pytest.mark.long
 def test_drivers_killed_at_random_times_leave_what_an_undisturbed_run_leaves(tmp_path, brokers, undisturbed):
     """Within two seconds of its first step; the next starts at once, while workers of the dead one may still run."""
     runs, rng = Runs(tmp_path, brokers), random.Random(3)

@@ -17,7 +17,7 @@ from weir.state.commit.log import newest_commit
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("end", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGSTOP])
 def test_a_standby_takes_over_from_a_driver_that_dies_or_is_frozen(tmp_path, end):
     settings = Settings(dir=tmp_path / "weir", slots=2)
     database = ControlDatabase(settings.control_database_url)

@@ -18,9 +18,17 @@ from deltalake import write_deltalake
 from tests.waiting import wait_for
 from weir.infra.java import class_archive
 from weir.infra.settings import Settings
-from weir.infra.spark.session import driver_host
+from weir.infra.spark.session import driver_host, slot_context, stop_context
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark(shared_spark, tmp_path_factory):
+    """A context of its own, in which nobody else has started workers."""
+    context = slot_context(Settings(dir=tmp_path_factory.mktemp("spark"), slots=2), "tests")
+    yield context
+    stop_context(context)
 
 
 def describe_worker(_, rows):

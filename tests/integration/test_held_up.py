@@ -111,7 +111,7 @@ def servers(broker, kafka_admin) -> str:
 @pytest.mark.parametrize(
     ("how", "stop"),
     [
-        ("waits", "SIGTERM"),
+        pytest.param("waits", "SIGTERM", marks=pytest.mark.long),
         ("holds", "SIGINT"),
         ("waits", "weir stop"),
         pytest.param("waits", "Terminate", marks=pytest.mark.dagster),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.mutants import MUTANTS
 
-SECONDS = float(os.environ.get("SIMULATE_SECONDS", "45"))
+SECONDS = float(os.environ.get("SIMULATE_SECONDS", "25"))
 """How long new worlds are begun."""
 SOON_FOUND = ("epochs from one", "same generation", "unfenced")
 TRIED = list(MUTANTS) if "SIMULATE_MUTANTS" in os.environ else SOON_FOUND

@@ -14,7 +14,7 @@ from tests.faults.hook import FAULTS_DIR, left, order
 from tests.pipelines.publishing.batches_shop import ORDERS, TOKEN, TOTALS, URL
 from tests.pipelines.publishing.requests_server import DROP, Answer, RequestsServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults, pytest.mark.long]
 
 PARTITIONS, RECORDS, EPOCH_ROWS, LIFE_LIMIT_S = 2, 800, 100, 120
 """``RECORDS`` come before each life of the driver."""

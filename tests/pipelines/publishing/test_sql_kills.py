@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from tests.faults.hook import FAULTS_DIR, left, order
 from tests.pipelines.publishing.sql_program import DATABASE, ORDERS
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults, pytest.mark.long]
 
 PARTITIONS, RECORDS, EPOCH_ROWS, LIFE_LIMIT_S = 2, 800, 100, 120
 """``RECORDS`` come before each life of the driver."""

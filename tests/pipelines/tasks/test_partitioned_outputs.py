@@ -154,12 +154,12 @@ def test_a_table_of_upserts_is_not_partitioned():
 
 
 @pytest.mark.spark
-def test_spark_reads_the_rows_and_only_the_files_of_a_partition(tmp_path, shared_session):
+def test_spark_reads_the_rows_and_only_the_files_of_a_partition(tmp_path, session):
     here = place(tmp_path)
     here.run()
     compaction = Compaction(here.warehouse, "shop", is_whole=True, tombstone_retention_ms=0)
     list(compaction.run(compaction.tables()))
-    table = shared_session.read.format("delta").load(str(here.warehouse / "shop" / "facts"))
+    table = session.read.format("delta").load(str(here.warehouse / "shop" / "facts"))
     columns = ("user", "number", "text", "flag", "day")
     assert sorted(map(tuple, table.select(*columns).collect()), key=str) == model()
     some = table.where("day = date'2024-01-02' and not flag")

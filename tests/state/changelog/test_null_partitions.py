@@ -106,16 +106,16 @@ def test_rows_written_anew_with_a_wider_type_stay_null(folder):
 
 
 @pytest.mark.spark
-def test_spark_reads_null_before_and_after_its_job_has_merged_the_rows(folder, shared_session):
+def test_spark_reads_null_before_and_after_its_job_has_merged_the_rows(folder, session):
     from weir.pipelines.spark.merging import merged_by_spark
 
     def read() -> list[tuple]:
-        table = shared_session.read.format("delta").load(str(folder))
+        table = session.read.format("delta").load(str(folder))
         return sorted(map(tuple, table.select("task", "segment", "k", "n").collect()), key=str)
 
     assert read() == sorted(rows_of(PLACES, (1, 2, 3)), key=str)
     compaction = Compaction(
-        folder.parents[2], "app", is_whole=True, merge=lambda merge: merged_by_spark(shared_session, merge, 2)
+        folder.parents[2], "app", is_whole=True, merge=lambda merge: merged_by_spark(session, merge, 2)
     )
     list(compaction.run([CHANGES.name]))
     left = rows_of([("0_0", "0"), (None, "0"), ("None", "0")], (3,))

@@ -75,11 +75,11 @@ def test_state_is_one_query_through_polars(warehouse):
 
 
 @pytest.mark.spark
-def test_state_is_one_query_through_delta_spark(warehouse, shared_session):
+def test_state_is_one_query_through_delta_spark(warehouse, session):
     """Delta's own reader agrees with the log entries and checkpoints that appends and compactions leave."""
     query = example("sql", warehouse)
-    assert [tuple(row) for row in shared_session.sql(query).select("carrier", "flights").collect()] == STATE
+    assert [tuple(row) for row in session.sql(query).select("carrier", "flights").collect()] == STATE
     compact(warehouse)
-    assert [tuple(row) for row in shared_session.sql(query).select("carrier", "flights").collect()] == STATE
-    history = shared_session.sql(f"DESCRIBE HISTORY delta.`{warehouse}/flights/_changelog/by_carrier`")
+    assert [tuple(row) for row in session.sql(query).select("carrier", "flights").collect()] == STATE
+    history = session.sql(f"DESCRIBE HISTORY delta.`{warehouse}/flights/_changelog/by_carrier`")
     assert [row.operation for row in history.orderBy("version").collect()][1:4] == ["WRITE"] * 3

@@ -153,9 +153,9 @@ def test_delta_tables_have_structs_lists_and_decimals_and_times_of_day_as_nanose
 
 
 @pytest.mark.spark
-def test_spark_reads_structs_lists_and_decimals(tmp_path, shared_session):
+def test_spark_reads_structs_lists_and_decimals(tmp_path, session):
     spec = spec_of(Basket)
     written(tmp_path, spec, Basket, [[(Decimal("1.5"), BASKET)]]).close()
-    table = shared_session.read.format("delta").load(str(tmp_path / "warehouse" / "app" / changelog_spec(spec).name))
+    table = session.read.format("delta").load(str(tmp_path / "warehouse" / "app" / changelog_spec(spec).name))
     (row,) = table.selectExpr("price", "lines[0].price", "labels[1].key", "map_from_entries(labels)", "day").collect()
     assert tuple(row) == (Decimal("1.5"), Decimal("1.25"), "a", {"b": 2, "a": 1}, date(2024, 5, 1))

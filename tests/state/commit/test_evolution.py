@@ -205,14 +205,14 @@ def test_fields_are_added_to_structs_at_any_depth_and_null_in_the_rows_that_are_
 
 
 @pytest.mark.spark
-def test_spark_reads_what_was_written_before_and_after_fields_were_added(tmp_path, shared_session):
+def test_spark_reads_what_was_written_before_and_after_fields_were_added(tmp_path, session):
     table = AppendTable.create(tmp_path, STRUCTURED, "app")
     table.append(1, [write_file(tmp_path, STRUCTURED, STRUCTURED_ROWS)])
     other = replace(STRUCTURED, schema=MORE)
     table = AppendTable.create(tmp_path, other, "app")
     new = {"k": "c", "s": {"b": "B", "a": 2, "t": {"v": 3, "u": "U"}}, "l": [{"n": {"x": 4}, "a": 5}], "more": {"z": 6}}
     table.append(2, [write_file(tmp_path, other, pl.DataFrame([new], schema=MORE))])
-    rows = shared_session.read.format("delta").load(str(tmp_path / STRUCTURED.name)).orderBy("k")
+    rows = session.read.format("delta").load(str(tmp_path / STRUCTURED.name)).orderBy("k")
     assert [row.asDict(recursive=True) for row in rows.collect()] == [
         {
             "k": "a",
