@@ -255,9 +255,9 @@ def stores(cluster: StandaloneCluster) -> Counter[int]:
 
 
 def test_nothing_is_lost_or_doubled_whatever_is_killed(cluster, running):
-    """A worker that is decommissioned, one with its executor, the master, the driver, and in ``make faults`` the executor
-    of a worker and one that is frozen; then, without standbys, an executor joins that was not planned, slots end, and
-    it leaves."""
+    """A worker that is decommissioned, one with its executor, the master, the driver; in ``make faults`` an executor,
+    too, and one that is frozen. Then, without standbys, an executor joins that was not planned, slots end, and it
+    leaves."""
     run, traffic = running
     assert sorted(stores(cluster).values()) == SHARES
     assert not (run.settings.state_dir / "bank").exists(), "the driver's host has no state"

@@ -188,6 +188,7 @@ def test_days_that_change_much_are_not_swapped_in_by_the_live_driver_unless_told
     assert outputs(settings)["raised"].height > before["raised"].height
 
 
+@pytest.mark.long
 def test_another_program_is_swapped_in_with_stores_as_if_it_had_run_from_the_beginning(live, broker, spark, tmp_path):
     settings, produce_more, end = live
     assert "220 records in" in finished(command(settings, "run", MENDED, "--everything"))

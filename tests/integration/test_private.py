@@ -41,7 +41,7 @@ def modes(folder: Path) -> Iterator[tuple[str, int]]:
             yield path.relative_to(folder).as_posix(), stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.mark.parametrize("umask", [None, "027"])
+@pytest.mark.parametrize("umask", [None, pytest.param("027", marks=pytest.mark.long)])
 def test_what_a_run_writes_is_for_its_user_alone_unless_the_variable_lets_others_in(tmp_path, umask):
     variables = {} if umask is None else {"WEIR_UMASK": umask}
     weir(tmp_path, "kafka", "create", "events", "--partitions", "4", **variables)

@@ -212,7 +212,7 @@ def test_readers_in_other_processes_see_committed_state_only_and_never_wait(plac
         assert list(newest.scan("sums")) == stored, "after a clean stop nothing is uncommitted"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_signal_finishes_the_epoch_commits_and_exits_zero_within_ten_seconds(place, number):
     there = place("stopped")
     weir = there.start()

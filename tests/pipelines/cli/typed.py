@@ -279,7 +279,5 @@ def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
         monkeypatch.setattr(module, "spark_context", _no_context)
         monkeypatch.setattr(module, "spark_driver", found.driver)
     monkeypatch.setattr(backfill, "write_slices", _slices)
-    monkeypatch.setattr(
-        session, "java_ahead", _no_context
-    )  # nobody asks for it, and each run waits until it can end it
+    monkeypatch.setattr(session, "java_ahead", _no_context)  # or each run would wait until it can end it
     return found
