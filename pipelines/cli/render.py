@@ -19,11 +19,11 @@ console = Console(highlight=False, emoji=False)
 notices = Console(stderr=True, highlight=False, emoji=False)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, with_ms: bool) -> str:
     if value is None:
         return "-"
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S")
+        return value.replace(tzinfo=None).isoformat(" ", "milliseconds" if with_ms else "seconds")
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -39,10 +39,17 @@ def _cell(value: Any) -> str:
     return printable(str(value))
 
 
+def _differ_within_seconds(column: pl.Series) -> bool:
+    is_time = isinstance(column.dtype, pl.Datetime)
+    return is_time and column.dt.truncate("1s").n_unique() < column.n_unique()
+
+
 def print_table(frame: pl.DataFrame, title: str = "") -> None:
     """One row per line, never truncated: numbers right-aligned, times in UTC, ``-`` for null, structured values as
-    JSON."""
-    lines = [frame.columns, *([_cell(value) for value in row.values()] for row in as_dictionaries(frame))]
+    JSON. Times are given to the second, or to the millisecond where different ones of a column would look the same."""
+    with_ms = [_differ_within_seconds(column) for column in frame.get_columns()]
+    rows = (map(_cell, row.values(), with_ms) for row in as_dictionaries(frame))
+    lines = [frame.columns, *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     is_number = [dtype.is_numeric() for dtype in frame.dtypes]
     if title:

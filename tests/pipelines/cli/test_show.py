@@ -74,6 +74,16 @@ def test_dead_letters_are_shown_with_their_reason(shown):
     assert (letter["offset"], letter["value"], letter["reason"]) == (7, "{}", "negative timestamp -5")
 
 
+def test_times_that_differ_within_a_second_are_told_apart(capsys):
+    """Sliding windows begin and end at any millisecond."""
+    times = {name: pl.Series(ms).cast(pl.Datetime("ms", "UTC")) for name, ms in (("near", [0, 5]), ("far", [5, 2_000]))}
+    print_table(pl.DataFrame(times))
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "1970-01-01 00:00:00.000  1970-01-01 00:00:00",
+        "1970-01-01 00:00:00.005  1970-01-01 00:00:02",
+    ]
+
+
 def test_windows_that_end_after_the_year_9999_are_shown_and_so_are_the_other_rows(capsys):
     for unit in ("ms", "us"):
         ends = pl.Series([0, 253_402_300_800_000, None, -99_999_999_999_999]).cast(pl.Datetime("ms", "UTC"))
