@@ -7,10 +7,10 @@ Python function called once per record. States that are copied or merged are in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from time import monotonic
 from typing import Any, Protocol
 
@@ -31,7 +31,8 @@ PLACE = ("_partition", "_offset")
 """The place of the record that caused a row."""
 BEGINS = "_begins"
 """Optional: whether a row and the next of its group are one update, which keeps its time across a deleted state."""
-
+OBJECTS = 4_096
+"""Values that are Python objects at the same time."""
 
 _OF_GROUPS = (pl.col("_ts").max(), *(pl.col(name).last() for name in PLACE))
 
@@ -261,11 +262,9 @@ class FunctionFold:
         records = in_order(without(rows, *set(self.key.names).difference(self.value.columns)), order)
         states = self.state_type.to_objects(stored, ~stored.get_column("_found"))
         state_times = stored.get_column("_ts").to_list()
-        begins = records.get_column(BEGINS).to_list() if BEGINS in records.columns else [False] * len(order)
-        values = self.value.to_objects(records, records.get_column("_deleted"))
-        members_left = zip(order.tolist(), values, records.get_column("_ts").to_list(), begins, strict=True)
-        step, until_s, row = self.step, time_limit.until_s(), 0
-        running = calls.running = [self._called, rows, row]
+        step, until_s = self.step, time_limit.until_s()
+        running = calls.running = [self._called, rows, None]
+        members_left = chain.from_iterable(self._parts(records, order, running))
         try:
             with calls.timed():
                 for group, (key, size) in enumerate(zip(self.key.to_objects(groups), sizes.tolist(), strict=True)):
@@ -281,7 +280,9 @@ class FunctionFold:
                             made.append((state, time))
                     states[group], state_times[group] = state, time
         except failures() as error:
-            raise self._failed(error, rows, row) from error
+            if running[2] is None:
+                raise
+            raise self._failed(error, rows, running[2]) from error
         last = order[sizes.cumsum() - 1]
         return pl.concat(
             [
@@ -291,6 +292,17 @@ class FunctionFold:
             ],
             how="horizontal",
         )
+
+    def _parts(self, records: pl.DataFrame, order: np.ndarray, running: list[Any]) -> Iterator[Iterable[Any]]:
+        """Of each record its row, value, time and ``BEGINS``, so many at a time that their objects take memory that is
+        used again; no call is running while they are made."""
+        for first in range(0, len(order), OBJECTS):
+            running[2] = None
+            part = records.slice(first, OBJECTS)
+            begins = part.get_column(BEGINS).to_list() if BEGINS in part.columns else [False] * part.height
+            values = self.value.to_objects(part, part.get_column("_deleted"))
+            rows = order[first : first + OBJECTS].tolist()
+            yield zip(rows, values, part.get_column("_ts").to_list(), begins, strict=True)
 
     def _call(
         self, rows: pl.DataFrame, function: Callable[[Any, Any, Any], Any], index: int, key: Any, one: Any, other: Any

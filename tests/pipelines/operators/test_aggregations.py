@@ -16,11 +16,13 @@ from weir import (
     Max,
     Mean,
     Min,
+    OperatorError,
     StreamsBuilder,
     String,
     Sum,
     UserFunctionError,
 )
+from weir.pipelines.operators import fold
 from weir.testing import TopologyTestDriver
 
 
@@ -228,6 +230,53 @@ def test_a_function_gets_keyword_only_dataclasses_too():
     ):
         topic.pipe_records([("a", Click("xyz"), 1), ("a", Click("x"), 2)])
         assert [row["name"] for row in out.read_rows()] == ["xyz", "xyz"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value that may not be made."""
+
+    page: str
+
+    def __post_init__(self):
+        if self.page == "unknown":
+            raise ValueError("no such page")
+
+
+def test_a_function_gets_each_record_however_many_values_are_objects_at_a_time(monkeypatch):
+    monkeypatch.setattr(fold, "OBJECTS", 3)
+    given = [(f"u{number * 7 % 5}", Click(f"{number},"), number) for number in range(20)]
+    seen = {}
+    results = [seen.setdefault(user, []).append(click.page) or "".join(seen[user]) for user, click, _ in given]
+
+    def add(key: str, click: Click, text: str) -> str:
+        return text + click.page
+
+    aggregated = lambda s: s.group_by_key().aggregate("v", str, add)
+    with driven(lambda s: aggregated(s).to_stream().to_delta("out")) as (topic, out, _):
+        topic.pipe_records(given)
+        assert [row["value"] for row in out.read_rows()] == results
+    with driven(lambda s: aggregated(s).to_delta("out")) as (topic, _, driver):
+        topic.pipe_records(given)
+        assert driver.get_key_value_store("v").all() == sorted((user, "".join(pages)) for user, pages in seen.items())
+
+
+def test_a_value_that_cannot_be_made_is_not_blamed_on_the_function_or_the_record_before(monkeypatch):
+    monkeypatch.setattr(fold, "OBJECTS", 1)
+    called = []
+
+    def add(key: str, value: Known, pages: str) -> str:
+        called.append(value.page)
+        return pages + value.page
+
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", key=String("user"), value=Json(Known)).group_by_key()
+    grouped.aggregate("v", str, add).to_delta("out")
+    with TopologyTestDriver(Application("known", builder)) as driver, pytest.raises(OperatorError) as raised:
+        driver.create_input_topic("in").pipe_records([("a", Known("x"), 1), ("a", dict(page="unknown"), 2)])
+    assert "no such page" in str(raised.value)
+    assert not isinstance(raised.value, UserFunctionError)
+    assert called == ["x"]
 
 
 def test_a_function_that_fails_or_breaks_its_promise_is_named():
