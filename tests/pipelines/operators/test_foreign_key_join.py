@@ -1,11 +1,13 @@
 """Foreign-key joins, record by record (KIP-213; Kafka Streams features, 5), and with messages in any order."""
 
+import hashlib
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 
+import msgspec
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -432,6 +434,41 @@ def test_a_row_added_and_deleted_within_a_batch_takes_no_older_answer():
     tasks.step(left, records=2, messages=1)
     tasks.run()
     assert tasks.history == []
+
+
+def test_of_several_answers_in_a_batch_each_meets_the_result_that_the_one_before_has_left():
+    tasks = Tasks(inner, Random(0))
+    left, other = (tasks.add("orders", key, Order("ann", 5), 1) for key in "13")
+    assert left == other
+    tasks.step(left, records=2)
+    (right,) = (task for task, messages in tasks.messages.items() if messages)
+    tasks.step(right, messages=2)  # nobody there
+    for customer, ms in ((GOLD, 2), (None, 3), (None, 4), (IRON, 5), (None, 6)):
+        tasks.add("customers", "ann", customer, ms)
+        tasks.step(right, records=1)
+    tasks.step(left, messages=10)
+    assert tasks.history == ["ann", "ann", None, None, "ann", "ann"]
+    tasks.step(left, messages=2)
+    assert (tasks.history[6:], tasks.result) == ([None, None], {})
+    tasks.add("customers", "ann", None, 7)
+    tasks.run()
+    assert len(tasks.history) == 8
+
+
+@pytest.mark.parametrize(("amount", "history"), [(5, ["ann"]), (6, [])])
+def test_a_subscription_of_an_older_version_has_the_hash_of_a_row_and_is_answered_while_that_is_the_newest(
+    amount, history
+):
+    tasks = Tasks(inner, Random(0))
+    tasks.add("customers", "ann", GOLD, 1)
+    tasks.run()
+    tasks.step(tasks.add("orders", "1", Order("ann", 5), 2), records=1)
+    row = msgspec.msgpack.encode([None, "ann", amount])
+    of_row = int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), signed=True)
+    for task, waiting in tasks.messages.items():
+        tasks.messages[task] = [each.with_columns(_hash=pl.lit(of_row)) for each in waiting]
+    tasks.run()
+    assert tasks.history == history
 
 
 ROWS = st.lists(

@@ -58,3 +58,16 @@ def test_no_batch_follows_once_little_of_the_limit_is_left():
     batches.took(LEAST_ROWS, Written(records=100_100, bytes=few.bytes + 1, rollback_us=0))
     assert batches.are_too_large
     assert batches.next == 0
+
+
+@pytest.mark.parametrize("each_bytes", [20, 100])
+@pytest.mark.parametrize("limit", [MB, 64 * MB])
+def test_an_epoch_nearly_reaches_its_limit_in_few_batches(limit, each_bytes):
+    batches, taken = sizes(limit), list[int]()
+    while batches.next:
+        taken.append(batches.next)
+        batches.took(batches.next, written(sum(taken), each_bytes))
+    assert batches.are_too_large
+    assert limit - limit // LESS <= sum(taken) * each_bytes <= limit
+    assert len(taken) <= 6
+    assert min(taken[1:]) >= limit / each_bytes / 64
