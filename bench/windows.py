@@ -41,6 +41,8 @@ EPOCH_RECORDS, WARM_UP = 50_000, 200_000
 USERS, PER_MS = KEYS // PARTITIONS, 10 / PARTITIONS
 RIGHT_ROWS = 100
 """Rows of the table that is joined by foreign key."""
+NEW_KEYS = "foreign-key join, new keys"
+"""Each record has another key."""
 
 
 def final(windows: TimeWindows) -> StreamsBuilder:
@@ -97,6 +99,7 @@ SHAPES: dict[str, Callable[[], StreamsBuilder]] = {
     "sliding": partial(updated, SlidingWindows.of_time_difference_and_grace(timedelta(seconds=10), GRACE)),
     "stream-stream join": stream_join,
     "foreign-key join": foreign_key_join,
+    NEW_KEYS: foreign_key_join,
 }
 
 
@@ -104,7 +107,7 @@ def cost(shape: str, records: int) -> dict[str, float]:
     """The figures over ``records`` records, in epochs of ``EPOCH_RECORDS``."""
     spent, results = 0.0, 0
     with tasks_of(SHAPES[shape]()) as tasks:
-        if shape == "foreign-key join":
+        if SHAPES[shape] is foreign_key_join:
             _epoch(tasks, {"other": _factors()})
         for first in range(0, WARM_UP + records, EPOCH_RECORDS):
             read, began = _read(shape, first, EPOCH_RECORDS), time.process_time()
@@ -148,7 +151,7 @@ def _epoch(tasks: list[Task], read: dict[str, pl.DataFrame]) -> int:
 
 def _read(shape: str, first: int, count: int) -> dict[str, pl.DataFrame]:
     """The events from ``first`` on; for a join of streams, every other one on the other side."""
-    events = _events(first, count)
+    events = _events(first, count, 1 << 32 if shape == NEW_KEYS else USERS)
     if shape != "stream-stream join":
         return {"in": events}
     is_left = pl.col("_offset") % 2 == 0
@@ -158,9 +161,9 @@ def _read(shape: str, first: int, count: int) -> dict[str, pl.DataFrame]:
     }
 
 
-def _events(first: int, count: int) -> pl.DataFrame:
+def _events(first: int, count: int, users_at_most: int) -> pl.DataFrame:
     numbers = np.arange(first, first + count)
-    users = pl.Series((numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) % USERS)
+    users = pl.Series((numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) % users_at_most)
     return _records(
         {"user": "u" + users.cast(pl.String).str.zfill(6), "amount": 10 + numbers % 90},
         START_MS + (numbers / PER_MS).astype(np.int64),

@@ -82,8 +82,8 @@ class Application:
                 it waits for nothing, and they do.
             max_source_wait: How long rows wait for a partition that has unread records but does not move, because it
                 is being restored or its broker is away; after that the others go on without it. None: for ever.
-            uncommitted_max_bytes: Commit early once the uncommitted state reaches this; an epoch that would exceed it
-                by more than one batch of records stops reading. -1 means no limit.
+            uncommitted_max_bytes: Commit early once the uncommitted state reaches this; a task that nearly has its
+                share of it, or exceeds it by one batch of records, stops reading. -1 means no limit.
             uncommitted_max_rollback: Commit early once undoing what is uncommitted would take about this long after a
                 crash. None means no limit.
             state_isolation: What queries of the stores see by default: only committed epochs, or the newest too.
