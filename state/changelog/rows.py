@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+import numpy as np
 import polars as pl
 
 from weir.state.commit.files import stored_type
 from weir.state.commit.record import StoreIdentity
 from weir.state.commit.tables import file_actions, key_columns
 from weir.state.engine.contract import StateSession
-from weir.state.frames import with_series
+from weir.state.frames import repeated, with_series
 from weir.state.storage.places import Place, is_table, table_at
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.long_keys import LONG_KEYS, whole
@@ -116,5 +117,8 @@ def frame_of(
     keys = KeyCodec(store.key, store.kind).decode(whole_keys)
     rows = RowCodec(store.value).decode(values)
     rows = with_series(rows, rows.get_column("_ts").cast(_TIME))
-    deleted = pl.Series("_deleted", [value is None for value in values], dtype=pl.Boolean)
+    if None in values:
+        deleted = pl.Series("_deleted", [value is None for value in values], dtype=pl.Boolean)
+    else:
+        deleted = repeated("_deleted", False, len(values), np.bool_)
     return keys.hstack([*rows.get_columns(), deleted])

@@ -280,10 +280,10 @@ def require_free_disk(folder: Path, task_id: str, environment: lmdb.Environment,
 
 def large_bytes(values: Iterable[bytes | None]) -> int:
     """The bytes of the pages that values take which do not fit beside others in a page."""
-    sizes = list(map(len, filter(None, values)))
-    if max(sizes, default=0) <= _LARGEST_BESIDE_OTHERS:
+    present = list(filter(None, values))
+    if max(map(len, present), default=0) <= _LARGEST_BESIDE_OTHERS:
         return 0
-    return sum((size // PAGE_BYTES + 2) * PAGE_BYTES for size in sizes if size > _LARGEST_BESIDE_OTHERS)
+    return sum((size // PAGE_BYTES + 2) * PAGE_BYTES for size in map(len, present) if size > _LARGEST_BESIDE_OTHERS)
 
 
 def begin(environment: lmdb.Environment, *, write: bool = False) -> lmdb.Transaction[bytes]:

@@ -571,10 +571,12 @@ def is_ahead(current: StateId | None, generation: int, epoch: int | None) -> boo
 
 def _write_rows(txn: lmdb.Transaction[bytes], database: lmdb._Database, written: Mapping[bytes, bytes | None]) -> int:
     """Put and delete; returns the total size of keys and values in bytes."""
-    gone = [key for key, value in written.items() if value is None]
-    puts = [(key, value) for key, value in written.items() if value is not None] if gone else written.items()
+    values, gone, puts = list(written.values()), list[bytes](), written.items()
+    if None in values:
+        gone = [key for key, value in puts if value is None]
+        puts = [(key, value) for key, value in puts if value is not None]
     with txn.cursor(database) as cursor:
         cursor.putmulti(cast(Iterable[tuple[bytes, bytes]], puts))
     for key in gone:
         txn.delete(key, db=database)
-    return sum(map(len, written)) + sum(map(len, filter(None, written.values())))
+    return sum(map(len, written)) + sum(map(len, filter(None, values)))

@@ -7,6 +7,7 @@ back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 
 import lmdb
 
@@ -30,7 +31,10 @@ def keep_images(
     before: Sequence[bytes | None],
 ) -> None:
     """Record what ``keys`` held before; an existing entry is older, so it stays."""
-    images = [ABSENT if image is None else PRESENT + image for image in before]
+    if before.count(None) == len(before):
+        images: Iterable[bytes] = repeat(ABSENT, len(before))
+    else:
+        images = [ABSENT if image is None else PRESENT + image for image in before]
     with txn.cursor(undo_db) as cursor:
         cursor.putmulti(zip(map(undo_prefix(store_id).__add__, keys), images, strict=True), overwrite=False)
 

@@ -251,6 +251,8 @@ class RowCodec:
         return {name: rows[f"c{index}"] for index, name in enumerate(self.schema)}
 
     def _joined(self, values: Sequence[bytes | None]) -> bytes:
+        if None not in values:
+            return b"".join(cast(Sequence[bytes], values))
         return b"".join([self._absent if value is None else value for value in values])
 
     def _records(self, values: Sequence[bytes | None]) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from weir.state.engine.contract import StateSession, StateView
-from weir.state.frames import in_order
+from weir.state.frames import in_order, inverse
 from weir.state.stores.codec import KeyCodec, RowCodec, codec
 from weir.state.stores.long_keys import LONG_KEYS, long_key_hashes, shortened, whole
 from weir.state.types import StoreSpec
@@ -67,22 +67,16 @@ class TypedStore:
     def fetch(self, keys: Sequence[bytes]) -> pl.DataFrame:
         """Rows aligned with ``keys``: value columns, ``_ts``, ``_found`` (Boolean); null where not found."""
         values = self._view.get_many(self.spec.name, keys)
-        found = pl.Series("_found", [value is not None for value in values], dtype=pl.Boolean)
-        return self.rows.decode(values).hstack([found])
+        return self.rows.decode(values).hstack([pl.Series("_found", _are_found(values))])
 
     def fetch_rows(self, frame: pl.DataFrame) -> pl.DataFrame:
         """``fetch`` for the key columns of ``frame``, aligned with its rows; read in the order of the store."""
         keys, order = self.encode_sorted(frame)
-        places = np.empty(len(order), np.intp)
-        places[order] = np.arange(len(order))
-        return in_order(self.fetch(keys), places)
+        return in_order(self.fetch(keys), inverse(order))
 
     def has(self, keys: Sequence[bytes]) -> np.ndarray:
         """Which of ``keys`` have a row."""
-        values = self._view.get_many(self.spec.name, keys)
-        if values.count(None) == len(values):
-            return np.zeros(len(values), np.bool_)
-        return np.fromiter((value is not None for value in values), np.bool_, len(values))
+        return _are_found(self._view.get_many(self.spec.name, keys))
 
     def write(self, keys: Sequence[bytes], rows: pl.DataFrame) -> None:
         """Put one row per key (value columns and ``_ts``), with keys from ``encode``; needs a session."""
@@ -119,3 +113,9 @@ class TypedStore:
     @property
     def _session(self) -> StateSession:
         return cast(StateSession, self._view)
+
+
+def _are_found(values: Sequence[bytes | None]) -> np.ndarray:
+    if values.count(None) == len(values):
+        return np.zeros(len(values), np.bool_)
+    return np.fromiter((value is not None for value in values), np.bool_, len(values))
