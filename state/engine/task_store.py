@@ -571,10 +571,11 @@ def is_ahead(current: StateId | None, generation: int, epoch: int | None) -> boo
 
 def _write_rows(txn: lmdb.Transaction[bytes], database: lmdb._Database, written: Mapping[bytes, bytes | None]) -> int:
     """Put and delete; returns the total size of keys and values in bytes."""
-    values, gone, puts = list(written.values()), list[bytes](), written.items()
+    values, gone = list(written.values()), list[bytes]()
+    puts: Iterable[tuple[bytes, bytes | None]] = written.items()
     if None in values:
-        gone = [key for key, value in puts if value is None]
-        puts = [(key, value) for key, value in puts if value is not None]
+        gone = [key for key, value in written.items() if value is None]
+        puts = [(key, value) for key, value in written.items() if value is not None]
     with txn.cursor(database) as cursor:
         cursor.putmulti(cast(Iterable[tuple[bytes, bytes]], puts))
     for key in gone:
