@@ -35,29 +35,23 @@ def expected(orders: list[tuple[str, int]]) -> dict[str, tuple[int, int]]:
     return sums
 
 
-def test_any_reader_of_delta_sees_one_row_per_country(settings):
-    from weir.infra.spark.session import sql_session, stop_session
-
+def test_any_reader_of_delta_sees_one_row_per_country(settings, spark, shared_spark):
     reference = "tests.pipelines.spark.countries_page:app"
     folder = settings.warehouse / "shop" / "countries"
     with broker_for(settings) as (servers, settings):
         KafkaAdmin(servers, settings.kafka).create_topic("orders", 1)
         for last in (4, len(page.ORDERS)):
             produce({**settings.kafka, "bootstrap.servers": servers}, 0 if last == 4 else 4, last)
-            run(reference, settings, bootstrap_servers=servers, until_caught_up=True)
+            run(reference, settings, bootstrap_servers=servers, until_caught_up=True, spark=spark)
             rows = pl.read_delta(str(folder)).select("country", "orders", "cents").rows()
             assert len(rows) == len({country for country, *_ in rows})
             assert {country: (orders, cents) for country, orders, cents in rows} == expected(page.ORDERS[:last])
     assert page.lines(page.printed(page.PANDAS, settings.warehouse)) == page.lines(page.PANDAS_ANSWER)
     assert page.lines(page.printed(page.POLARS, settings.warehouse)) == page.lines(page.POLARS_ANSWER)
     assert page.lines(page.printed(page.DUCKDB, settings.warehouse)) == page.lines(page.DUCKDB_ANSWER)
-    session = sql_session(settings)
-    try:
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            session.sql(page.at(page.SQL, settings.warehouse)).show()
-        assert page.lines(out.getvalue()) == page.lines(page.SQL_ANSWER)
-        columns = session.sql(f"SELECT * FROM delta.`{folder}`").columns
-        assert columns == ["country", "orders", "cents", "_ts"]
-    finally:
-        stop_session(session)
+    session, out = shared_spark.session(), io.StringIO()
+    with contextlib.redirect_stdout(out):
+        session.sql(page.at(page.SQL, settings.warehouse)).show()
+    assert page.lines(out.getvalue()) == page.lines(page.SQL_ANSWER)
+    columns = session.sql(f"SELECT * FROM delta.`{folder}`").columns
+    assert columns == ["country", "orders", "cents", "_ts"]

@@ -6,8 +6,8 @@ import pytest
 
 from tests.pipelines.spark import counted_numbers
 from weir.infra.settings import Settings
+from weir.pipelines.operations import sql as operation
 from weir.pipelines.operations.registry import register
-from weir.pipelines.operations.sql import opened_sql
 from weir.state.commit.rollup import roll_up
 from weir.state.types import StateId
 
@@ -27,12 +27,14 @@ def wanted(warehouse) -> list[tuple]:
     return found
 
 
-def test_each_commit_has_what_a_plain_count_of_its_records_says(tmp_path):
+def test_each_commit_has_what_a_plain_count_of_its_records_says(tmp_path, session, monkeypatch):
+    monkeypatch.setattr(operation, "sql_session", lambda settings: session)
+    monkeypatch.setattr(operation, "stop_session", lambda session: None)
     settings = Settings.load(tmp_path)
     place = counted_numbers.place(tmp_path)
     register(settings, "numbers", "tests.pipelines.spark.counted_numbers:app")
     place.run()
-    with opened_sql(settings, "numbers") as sql:
+    with operation.opened_sql(settings, "numbers") as sql:
         assert "commits.expectations" in sql.run("SHOW TABLES")["table"].to_list()
         query = (
             "SELECT generation, epoch, passed, failed, dropped, total_passed, total_failed, total_dropped "
