@@ -29,7 +29,7 @@ check: setup ## Formatter, linter and type checker
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 
-quick: setup ## Tests that need neither Spark nor a broker, and no slow ones: one to two minutes
+quick: setup ## Tests that need neither Spark nor a broker, and no slow ones: about a minute
 	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES) or faults or slow or long)"
 
 test: check ## All tests but the long ones: two at a time, then those with services by module, then the timed ones
