@@ -25,7 +25,7 @@ class SharedSpark:
 
     def context(self) -> SparkContext:
         """The context with two slots that there is, or a new one."""
-        if self._context is None or self._session is not None:
+        if self._context is None:
             self._context = session.slot_context(self._settings(), "tests")
         return self._context
 
@@ -33,7 +33,6 @@ class SharedSpark:
         """The session that reads Delta tables by SQL that there is, or a new one."""
         if self._session is None:
             self._session = session.sql_session(self._settings())
-            self._context = self._session.sparkContext
         return self._session
 
     def close(self) -> None:
@@ -43,6 +42,8 @@ class SharedSpark:
     def _end(self) -> None:
         if self._context is not None:
             session.stop_context(self._context)
+        if self._session is not None:
+            session.stop_session(self._session)
         self._context = self._session = None
 
     def _after_the_end(self, *arguments: object, **options: object) -> SparkConf:
