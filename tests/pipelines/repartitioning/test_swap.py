@@ -5,6 +5,7 @@ The random test tries the same few examples every time; ``ORDER_EXAMPLES`` sets 
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import signal
@@ -143,16 +144,26 @@ def grown(request, tmp_path):
     return there
 
 
+@pytest.fixture(scope="module")
+def outputs_of(tmp_path_factory):
+    """By program, the outputs of an application whose topics had 4 partitions from the beginning."""
+
+    @functools.cache
+    def found(name):
+        fresh = place(name, tmp_path_factory.mktemp("fresh"), 4)
+        for records in (FIRST, THEN):
+            give(fresh, records)
+        end(fresh)
+        fresh.run()
+        close()
+        return outputs(fresh)
+
+    return found
+
+
 @pytest.fixture
-def wanted(grown, tmp_path):
-    """The outputs of an application whose topics had 4 partitions from the beginning."""
-    fresh = place(grown.name, tmp_path / "fresh", 4)
-    for records in (FIRST, THEN):
-        give(fresh, records)
-    end(fresh)
-    fresh.run()
-    close()
-    return outputs(fresh)
+def wanted(grown, outputs_of):
+    return outputs_of(grown.name)
 
 
 def goes_on(there, wanted, records=THEN) -> None:
