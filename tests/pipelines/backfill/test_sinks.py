@@ -67,9 +67,11 @@ def orders(first_day: int, days: int) -> list:
     ]
 
 
-@pytest.fixture
-def place(tmp_path):
-    place = Place(program(), Topics({("orders", 0): orders(0, 3)}), tmp_path, max_records=7)
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A folder with the live application, which has read three days."""
+    rows = {("orders", 0): orders(0, 3)}
+    place = Place(program(), Topics(rows), tmp_path_factory.mktemp("template"), max_records=7)
     place.run()
     return place
 
