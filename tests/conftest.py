@@ -38,6 +38,8 @@ TESTS = Path(__file__).parent
 WHOLE_RUNS = [
     TESTS / folder
     for folder in (
+        "bench",
+        "fuzz",
         "infra/test_columns.py",
         "infra/test_control_database.py",
         "orchestration/checks",
@@ -77,6 +79,7 @@ WHOLE_RUNS = [
         "pipelines/processors/test_stores_in_runs.py",
         "pipelines/publishing",
         "pipelines/queries",
+        "pipelines/repartitioning",
         "pipelines/serdes/test_poison.py",
         "pipelines/sinks/test_newest_updates.py",
         "pipelines/spark",
