@@ -363,17 +363,20 @@ class Coordinator:
         goes on with the epoch. Until then its tasks write nothing.
         """
         result = None if begins else self.take_up()
-        for task in self.tasks.values():
+        running, rows_wait = list[Task](), False
+        for task in self.tasks.values():  # once for all, as the objects of many tasks do not fit into a cache
             task.try_again(now_ms)
-        running = [task for task in self.tasks.values() if task.state is TaskState.RUNNING]
+            rows_wait = rows_wait or bool(task.pending)
+            if task.state is TaskState.RUNNING:
+                running.append(task)
         until_ms = self._until(running, ends, limits, shares) if upto_ms is None else dict.fromkeys(self.tasks, upto_ms)
         is_all_read = not (until_ms or self._under_way) and reads_all(self.tasks.values(), ends, limits, shares)
         state = StateId(self.generation, self.epoch + 1)
         given_up = self._stalls.given_up(self.tasks, now_ms)
-        rows_wait = any(task.pending for task in self.tasks.values())
         for number, stage in enumerate(self._stages, 1):
             frontiers = Frontiers(self.application.topology, self.tasks, ends, given_up, rows_wait)
-            blocked = self._blocked(frontiers, limits.max_pending_bytes)
+            may_wait = rows_wait or result is not None
+            blocked = self._blocked(frontiers, limits.max_pending_bytes) if may_wait else set()
             unended = (
                 {task.sub_topology for task in self.tasks.keys() - self._ended} if end_time_ms is not None else set()
             )

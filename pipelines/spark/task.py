@@ -267,8 +267,12 @@ class Task:
 
     def waits_for_idle_topics(self, busy: Collection[str], now_ms: int, max_idle_ms: int) -> bool:
         """Whether a topic has been without records for less than ``max_idle_ms`` while others are ``busy``."""
+        if not busy:
+            if self.idle_since_ms:
+                self.idle_since_ms = {}
+            return False
         self.idle_since_ms = {
-            topic: self.idle_since_ms.get(topic, now_ms) for topic in self.topics if busy and topic not in busy
+            topic: self.idle_since_ms.get(topic, now_ms) for topic in self.topics if topic not in busy
         }
         return any(now_ms - since_ms < max_idle_ms for since_ms in self.idle_since_ms.values())
 
