@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
-import polars as pl
 
 from weir.state.own_stores import Supplier
+
+if TYPE_CHECKING:
+    import polars as pl
 
 CHANGELOG_FOLDER = "_changelog"
 """The folder of the changelogs, below the application's."""

@@ -238,6 +238,16 @@ def test_workers_and_commands_start_without_packages_that_they_do_not_need():
     assert done.stdout.split() == []
 
 
+def test_a_command_line_is_read_before_what_takes_long_to_load():
+    """Java starts meanwhile (``weir.infra.spark.session.java_ahead``)."""
+    code = (
+        "import sys, weir.pipelines.cli.app\n"
+        "print(*{'polars', 'numpy', 'deltalake', 'pyspark', 'pydantic', 'sqlalchemy'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_only_the_settings_read_the_environment():
     found = {
         path.relative_to(ROOT).as_posix()
@@ -250,6 +260,7 @@ def test_only_the_settings_read_the_environment():
         "infra/settings.py",
         "infra/environment.py",
         "pipelines/cli/keeper.py",
+        "infra/spark/java_process.py",
         "infra/spark/session.py",
         "infra/spark/standalone.py",
         "infra/class_archives.py",

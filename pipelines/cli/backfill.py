@@ -27,7 +27,6 @@ from weir.pipelines.cli.options import (
 from weir.pipelines.cli.render import console, notices, print_json, print_table
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.text import counted
-from weir.state.storage.places import folder_at
 
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
@@ -245,8 +244,10 @@ def _day(name: str, text: str) -> date:
 
 def _paths(settings: Settings, reference: str, sources: list[str]) -> dict[str, str]:
     """Absolute paths by topic, from ``PATH`` or ``TOPIC=PATH``."""
+
     from weir.pipelines.operations.registry import load_reference
     from weir.state.commit.protocol import newest_commit
+    from weir.state.storage.places import folder_at
 
     program = load_reference(reference)
     topics, found = program.over(newest_commit(folder_at(settings.warehouse), program.id)).topology.topics(), {}

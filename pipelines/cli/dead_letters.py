@@ -16,7 +16,6 @@ from weir.pipelines.cli.options import (
     load_settings,
 )
 from weir.pipelines.cli.render import console, notices, print_json, print_table
-from weir.pipelines.operations.rows import as_dictionaries
 from weir.pipelines.operations.text import counted
 from weir.state.printable import printable
 
@@ -40,10 +39,12 @@ def list_letters(
 
     What sinks have refused is listed after the others, with the stage `delivery` and the sink as operator.
     """
+
     import polars as pl
 
     from weir.pipelines.operations.dead_letters import dead_letters_of
     from weir.pipelines.operations.deliveries import undelivered
+    from weir.pipelines.operations.rows import as_dictionaries
     from weir.pipelines.tasks.dead_letter_files import KIND_OF_REASON
 
     settings = load_settings(directory)
@@ -76,8 +77,10 @@ def show(
     debug: DebugOption = False,
 ) -> None:
     """Print one dead letter: where it comes from, its key and value, and the error with its trace."""
+
     from weir.pipelines.operations.dead_letters import dead_letter
     from weir.pipelines.operations.deliveries import of_ids, undelivered, undelivered_letter
+    from weir.pipelines.operations.rows import as_dictionaries
 
     settings = load_settings(directory)
     if aside := as_dictionaries(of_ids(undelivered(settings, application), [id])):

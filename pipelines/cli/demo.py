@@ -14,8 +14,6 @@ import typer
 
 from weir.pipelines.cli.options import DebugOption, DirOption, SetOption, load_settings, parse_assignments
 from weir.pipelines.cli.render import console, notices, print_table
-from weir.pipelines.operations.rows import without_bookkeeping
-from weir.state.storage.places import folder_at
 
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
@@ -114,9 +112,12 @@ def print_results(
     settings: Settings, loaded: LoadSummary, summary: RunSummary, cluster: StandaloneCluster | None = None
 ) -> None:
     """A summary of the two output tables, counts, where everything is stored, and what to try next."""
+
     import polars as pl
 
+    from weir.pipelines.operations.rows import without_bookkeeping
     from weir.state.commit.tables import read_table
+    from weir.state.storage.places import folder_at
 
     folder = folder_at(settings.warehouse) / summary.application
     if not loaded.loaded and not summary.records_in:

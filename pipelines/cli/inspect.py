@@ -18,8 +18,6 @@ from weir.pipelines.cli.options import (
 )
 from weir.pipelines.cli.render import console, notices, print_json, print_table
 from weir.pipelines.operations.errors import OperationError
-from weir.pipelines.operations.rows import as_dictionaries
-from weir.state.storage.places import folder_at
 
 FOLLOW_EVERY_S = 0.3
 
@@ -64,7 +62,10 @@ def show(
     debug: DebugOption = False,
 ) -> None:
     """Print the current rows of an output, newest first: for a table the newest row of each key, for facts all rows."""
+
+    from weir.pipelines.operations.rows import as_dictionaries
     from weir.pipelines.operations.tables import newest_rows
+    from weir.state.storage.places import folder_at
 
     settings = load_settings(directory)
     rows = newest_rows(settings, application, table)

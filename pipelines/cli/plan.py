@@ -18,7 +18,6 @@ from weir.pipelines.cli.options import (
     load_settings,
 )
 from weir.pipelines.cli.render import console, print_json
-from weir.state.commit.outbox import sink_of
 
 if TYPE_CHECKING:
     from weir.pipelines.operations.plan import Plan
@@ -146,11 +145,15 @@ def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
 
 
 def _output(table: str) -> str:
+    from weir.state.commit.outbox import sink_of
+
     sink = sink_of(table)
     return f"output {table}" if sink is None else f"sink {sink}"
 
 
 def _left(table: str) -> str:
+    from weir.state.commit.outbox import sink_of
+
     if sink_of(table) is None:
         return "its table stays as it is"
     return "what still waits for it stays, and is published if a program has the sink again"

@@ -23,8 +23,6 @@ from weir.pipelines.cli.options import (
 from weir.pipelines.cli.render import console, notices, print_json, print_table
 from weir.pipelines.errors import QueryError
 from weir.pipelines.operations.errors import OperationError
-from weir.pipelines.operations.rows import as_dictionaries, without_bookkeeping
-from weir.state.stores.specs import key_columns
 from weir.state.types import IsolationLevel, Positions, StoreKind
 
 if TYPE_CHECKING:
@@ -84,6 +82,9 @@ class Question:
             OperationError: The key, a time, or what is asked for does not fit the store.
             QueryError, TaskCorruptedError: As ``StateReader`` raises.
         """
+
+        from weir.state.stores.specs import key_columns
+
         spec = reader.spec(store)
         is_timed = spec.kind in (StoreKind.WINDOW, StoreKind.SESSION)
         self._refuse(
@@ -189,8 +190,11 @@ def query(
     debug: DebugOption = False,
 ) -> None:
     """Query a store: a key, a range or a prefix, or the windows or sessions of a key."""
+
     from weir.pipelines.operations.registry import registered_application
+    from weir.pipelines.operations.rows import as_dictionaries, without_bookkeeping
     from weir.pipelines.state_reader import Query, StateReader
+    from weir.state.stores.specs import key_columns
 
     settings = load_settings(directory, parse_assignments(assignments or []))
     reader = StateReader(

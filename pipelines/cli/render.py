@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
 from rich.console import Console
 
-from weir.pipelines.operations.rows import as_dictionaries
 from weir.state.printable import printable
+
+if TYPE_CHECKING:
+    import polars as pl
 
 console = Console(highlight=False, emoji=False)
 """Results go to standard output; messages about the work go to ``notices``."""
@@ -39,17 +41,19 @@ def _cell(value: Any, with_ms: bool) -> str:
     return printable(str(value))
 
 
-def _differ_within_seconds(column: pl.Series) -> bool:
-    is_time = isinstance(column.dtype, pl.Datetime)
-    return is_time and column.dt.truncate("1s").n_unique() < column.n_unique()
+def _differ_within_seconds(values: Iterable[Any]) -> bool:
+    times = {value for value in values if isinstance(value, datetime)}
+    return len({each.replace(microsecond=0) for each in times}) < len(times)
 
 
 def print_table(frame: pl.DataFrame, title: str = "") -> None:
     """One row per line, never truncated: numbers right-aligned, times in UTC, ``-`` for null, structured values as
     JSON. Times are given to the second, or to the millisecond where different ones of a column would look the same."""
-    with_ms = [_differ_within_seconds(column) for column in frame.get_columns()]
-    rows = (map(_cell, row.values(), with_ms) for row in as_dictionaries(frame))
-    lines = [frame.columns, *map(list, rows)]
+    from weir.pipelines.operations.rows import as_dictionaries
+
+    rows = [list(row.values()) for row in as_dictionaries(frame)]
+    with_ms = list(map(_differ_within_seconds, zip(*rows, strict=True)))
+    lines = [frame.columns, *(list(map(_cell, row, with_ms)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     is_number = [dtype.is_numeric() for dtype in frame.dtypes]
     if title:
@@ -81,6 +85,8 @@ def print_json(value: Any) -> None:
 
 def print_csv(frame: pl.DataFrame) -> None:
     """Write a line of column names and one per row: times as ISO 8601, structured values as JSON, nothing for null."""
+    from weir.pipelines.operations.rows import as_dictionaries
+
     lines = csv.writer(console.file, lineterminator="\n")
     lines.writerow(frame.columns)
     lines.writerows([_field(value) for value in row.values()] for row in as_dictionaries(frame))

@@ -19,7 +19,6 @@ from weir.pipelines.cli.options import (
     parse_assignments,
 )
 from weir.pipelines.cli.render import notices, print_csv, print_json, print_table
-from weir.pipelines.operations.rows import as_dictionaries
 from weir.pipelines.operations.statements import Statement, statements
 
 if TYPE_CHECKING:
@@ -88,6 +87,7 @@ def sql(
 
 def _print(session: SqlSession, statement: Statement, form: Format, most: int) -> None:
     from weir.pipelines.cli.progress import waiting
+    from weir.pipelines.operations.rows import as_dictionaries
 
     with waiting(session.application, f"running the statement of line {statement.line}"):
         rows = session.run(statement.text, at_most=most + 1 if most else 0, first_line=statement.line)
