@@ -18,7 +18,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from weir.infra.java import MissingJavaError, java_executable, shared_classes
 from weir.infra.settings import Settings, environment_value, is_secret
 from weir.infra.spark import archives
 from weir.infra.spark.executors import CORES_PER_SLOT
+from weir.infra.spark.java_process import JavaEndedError, JavaProcess
 
 DRIVER_MEMORY = EXECUTOR_MEMORY = "700m"
 TASK_TRIES = 4
@@ -43,8 +43,10 @@ JAVA_END_LIMIT_S = 4.0
 """How long a context may take to stop, with its Java process; then that is killed. A run that is told to stop has ten
 seconds for everything."""
 _GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
-"""By this variable ``spark-submit`` tells a program where its Java process is."""
-_SOCKETS_PREFIX = "weir-sockets-"
+_GATEWAY_SECRET = "PYSPARK_GATEWAY_SECRET"
+"""By these variables ``spark-submit`` tells a program where its Java process is."""
+_SOCKETS, _SOCKETS_PREFIX = "spark.python.unix.domain.socket.dir", "weir-sockets-"
+_WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 _LOCK = "owner.lock"
 _LONGEST_BASE_BYTES = 40
 """A socket's path has at most 107 bytes; the folder's own name and PySpark's name for the socket need the rest."""
@@ -81,7 +83,7 @@ rootLogger.appenderRef.file.ref = file
 """
 
 
-_ahead: _Ahead | None = None
+_ahead: _Java | None = None
 """What ``java_ahead`` has started, until ``slot_context`` takes it."""
 
 
@@ -115,13 +117,17 @@ def slot_context(settings: Settings, application_id: str) -> SparkContext:
     """
     global _ahead
     ahead, _ahead = _ahead, None
-    if ahead is not None:
-        return _context(ahead.conf, ahead.gateway())
-    conf = _slots_conf(settings, application_id)
-    return _context(conf, _gateway(conf, settings))
+    if ahead is None:
+        conf = _slots_conf(settings)
+        gateway = _gateway(conf, settings)
+    else:
+        conf, gateway = ahead.conf, ahead.gateway()
+        if _WORKER_PATH not in settings.spark:
+            conf.set(_WORKER_PATH, _worker_path())  # the program, which has been loaded since, may have added to it
+    return _context(conf.setAppName(f"weir-{application_id}"), gateway)
 
 
-def _slots_conf(settings: Settings, application_id: str) -> SparkConf:
+def _slots_conf(settings: Settings) -> SparkConf:
     cores = len(os.sched_getaffinity(0))
     place = (
         _on_cluster(settings)
@@ -130,7 +136,6 @@ def _slots_conf(settings: Settings, application_id: str) -> SparkConf:
     )
     return _conf(
         settings,
-        f"weir-{application_id}",
         {
             **place,
             "spark.scheduler.mode": "FAIR",
@@ -147,16 +152,17 @@ def _slots_conf(settings: Settings, application_id: str) -> SparkConf:
 
 
 @contextmanager
-def java_ahead(settings: Settings, application_id: str) -> Iterator[None]:
-    """Start the Java process of the ``slot_context`` that the block will ask for, with the same arguments, while the
+def java_ahead(settings: Settings) -> Iterator[None]:
+    """Start the Java process of the ``slot_context`` that the block will ask for, with the same settings, while the
     block loads what else it needs. If the block asks for none, the process is ended after it. Starts nothing for a
-    cluster, or in a process that has a context."""
+    cluster, or in a process that has a context or a Java process already."""
     global _ahead
-    if SparkContext._active_spark_context is not None or settings.master:
+    if SparkContext._active_spark_context is not None or settings.master or is_submitted():
         yield
         return
     with suppress(MissingJavaError, OSError):  # ``slot_context`` says so
-        _ahead = _Ahead(settings, _slots_conf(settings, application_id))
+        conf = _slots_conf(settings)
+        _ahead = _Java(conf, settings)
     try:
         yield
     finally:
@@ -187,7 +193,7 @@ def _on_cluster(settings: Settings) -> dict[str, str]:
     """Executors, and jobs that wait for the one that they belong to, since its state is there, and go elsewhere once
     that is gone."""
     cores = cores_of_executor(settings)
-    packed = {"spark.archives": f"{settings.archive}#{archives.NAME}", "spark.executorEnv.PYTHONPATH": ""}
+    packed = {"spark.archives": f"{settings.archive}#{archives.NAME}", _WORKER_PATH: ""}
     return {
         **(packed if settings.archive else {}),
         "spark.master": settings.master,
@@ -220,7 +226,6 @@ def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence
     is_on_s3 = str(settings.warehouse).startswith(ON_S3)
     conf = _conf(
         settings,
-        f"weir-{name}",
         {
             "spark.master": f"local[{settings.slots}]",
             "spark.jars": ",".join(map(str, [*jars("delta"), *(jars("s3") if is_on_s3 else ())])),
@@ -233,7 +238,7 @@ def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence
         },
         java_options=(*_QUICK_JAVA, *java_options),
     )
-    return SparkSession(_context(conf, _gateway(conf, settings)))
+    return SparkSession(_context(conf.setAppName(f"weir-{name}"), _gateway(conf, settings)))
 
 
 def _s3_properties() -> dict[str, str]:
@@ -285,7 +290,6 @@ def _end_java(stop: Callable[[], None] = lambda: None) -> None:
 
 def _conf(
     settings: Settings,
-    name: str,
     properties: Mapping[str, str],
     java_options: Sequence[str] = (),
     python: str = sys.executable,
@@ -322,57 +326,58 @@ def _conf(
             *shared_classes("spark"),
         )
     )
-    return (
-        SparkConf()
-        .setAppName(name)
-        .setAll(
-            [
-                ("spark.driver.memory", DRIVER_MEMORY),
-                ("spark.driver.host", "127.0.0.1"),
-                ("spark.driver.bindAddress", "127.0.0.1"),
-                ("spark.driver.extraJavaOptions", options),
-                *([("spark.authenticate", "true")] if not settings.master else ()),  # makes a secret, in memory
-                ("spark.ui.enabled", "false"),
-                ("spark.ui.showConsoleProgress", "false"),
-                ("spark.log.level", "ERROR"),
-                ("spark.local.dir", str(settings.tmp)),
-                *([("spark.python.unix.domain.socket.dir", str(sockets))] if not settings.master else ()),
-                ("spark.sql.warehouse.dir", str(settings.dir / "spark" / "warehouse")),
-                ("spark.sql.session.timeZone", "UTC"),
-                *((f"spark.executorEnv.{name}", value) for name, value in WORKER_VARIABLES.items()),
-                ("spark.executorEnv.PYTHONPATH", _worker_path()),
-                *properties.items(),
-                *settings.spark.items(),
-            ]
-        )
+    return SparkConf().setAll(
+        [
+            ("spark.driver.memory", DRIVER_MEMORY),
+            ("spark.driver.host", "127.0.0.1"),
+            ("spark.driver.bindAddress", "127.0.0.1"),
+            ("spark.driver.extraJavaOptions", options),
+            *([("spark.authenticate", "true")] if not settings.master else ()),  # makes a secret, in memory
+            ("spark.ui.enabled", "false"),
+            ("spark.ui.showConsoleProgress", "false"),
+            ("spark.log.level", "ERROR"),
+            ("spark.local.dir", str(settings.tmp)),
+            *([(_SOCKETS, str(sockets))] if not settings.master else ()),
+            ("spark.sql.warehouse.dir", str(settings.dir / "spark" / "warehouse")),
+            ("spark.sql.session.timeZone", "UTC"),
+            *((f"spark.executorEnv.{name}", value) for name, value in WORKER_VARIABLES.items()),
+            (_WORKER_PATH, _worker_path()),
+            *properties.items(),
+            *settings.spark.items(),
+        ]
     )
 
 
-class _Ahead:
-    """A Java process that a thread starts."""
+class _Java:
+    """A Java process for a context with ``conf``, and what it says."""
 
-    def __init__(self, settings: Settings, conf: SparkConf) -> None:
-        self.conf = conf
-        self._started = Future[JavaGateway]()
-        threading.Thread(target=self._start, args=(settings,), name="java", daemon=True).start()
+    def __init__(self, conf: SparkConf, settings: Settings) -> None:
+        self.conf, self._log = conf, settings.logs / "spark.out"
+        with open(self._log, "ab") as output:
+            self._begin = output.tell()
+            place = Path(str(conf.get(_SOCKETS)), "connection")
+            self._process = JavaProcess(dict(_without_secrets(conf).getAll()), output.fileno(), place)
 
     def gateway(self) -> JavaGateway:
-        """Once it is ready."""
-        return self._started.result()
+        """Once it is ready.
+
+        Raises:
+            SparkStartError: It has ended before.
+        """
+        try:
+            port, secret = self._process.connection()
+        except JavaEndedError as error:
+            raise _start_error(self._log, self._begin) from error
+        os.environ.update({_GATEWAY_PORT: str(port), _GATEWAY_SECRET: secret})
+        try:
+            gateway = launch_gateway()
+        finally:
+            del os.environ[_GATEWAY_PORT], os.environ[_GATEWAY_SECRET]
+        gateway.proc = self._process.process
+        return gateway
 
     def end(self) -> None:
-        """Wait until it has started, then end it."""
-        if self._started.exception() is None and (process := self.gateway().proc) is not None:
-            self.gateway().shutdown()
-            process.stdin.close()
-            process.kill()
-            process.wait()
-
-    def _start(self, settings: Settings) -> None:
-        try:
-            self._started.set_result(_gateway(self.conf, settings))
-        except Exception as error:
-            self._started.set_exception(error)
+        self._process.end()
 
 
 def _context(conf: SparkConf, gateway: JavaGateway) -> SparkContext:
@@ -384,17 +389,26 @@ def _context(conf: SparkConf, gateway: JavaGateway) -> SparkContext:
 
 
 def _gateway(conf: SparkConf, settings: Settings) -> JavaGateway:
-    """Start the Java process, in a session of its own: Ctrl-C in the terminal is for the driver to handle, in its own
-    time."""
-    conf, log = _without_secrets(conf), settings.logs / "spark.out"
-    with open(log, "ab+") as output:
+    """Start the Java process, unless ``spark-submit`` has. On a cluster its scripts do, as they read what its manager
+    needs."""
+    if not settings.master and not is_submitted():
+        return _Java(conf, settings).gateway()
+    log = settings.logs / "spark.out"
+    with open(log, "ab") as output:
         begin = output.tell()
         try:
-            return launch_gateway(conf, {"stdout": output, "stderr": output, "start_new_session": True})
+            return launch_gateway(
+                _without_secrets(conf), {"stdout": output, "stderr": output, "start_new_session": True}
+            )
         except PySparkRuntimeError as error:
-            output.seek(begin)
-            said = output.read().decode("utf-8", "replace").split("\n")
-            raise SparkStartError(log, next((line for line in reversed(said) if line.strip()), "")) from error
+            raise _start_error(log, begin) from error
+
+
+def _start_error(log: Path, begin: int) -> SparkStartError:
+    with open(log, "rb") as said:
+        said.seek(begin)
+        lines = said.read().decode("utf-8", "replace").split("\n")
+    return SparkStartError(log, next((line for line in reversed(lines) if line.strip()), ""))
 
 
 def _without_secrets(conf: SparkConf) -> SparkConf:

@@ -145,7 +145,6 @@ def run(
     """
     from weir.infra.spark.session import java_ahead
     from weir.pipelines.operations.profile import require_folder
-    from weir.pipelines.operations.registry import load_reference
 
     overrides = parse_assignments(assignments or [])
     if metrics_port is not None:
@@ -155,13 +154,16 @@ def run(
     if archive is not None:
         overrides["archive"] = archive
     settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers, writes=True)
-    application = load_reference(reference)
-    if is_profiled and profile_folder is None:
-        profile_folder = settings.dir / "profile" / application.id
-    if profile_folder is not None:
-        require_folder(profile_folder)
     with ExitStack() as stack:
-        stack.enter_context(java_ahead(settings, application.id))
+        stack.enter_context(java_ahead(settings))
+        with no_collections():
+            from weir.pipelines.operations.registry import load_reference
+
+            application = load_reference(reference)
+        if is_profiled and profile_folder is None:
+            profile_folder = settings.dir / "profile" / application.id
+        if profile_folder is not None:
+            require_folder(profile_folder)
         with no_collections():
             from weir.pipelines.cli.progress import TerminalWarnings, following
             from weir.pipelines.operations.drive import drive

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import polars as pl
 import psutil
+import pyspark
 import pytest
 from deltalake import write_deltalake
 
 from tests.waiting import wait_for
-from weir.infra.java import class_archive
+from weir.infra.java import class_archive, java_executable
 from weir.infra.settings import Settings
+from weir.infra.spark.java_process import MAIN, command, spark_home
 from weir.infra.spark.session import driver_host, slot_context, stop_context
 
 pytestmark = pytest.mark.spark
@@ -33,7 +35,13 @@ def spark(shared_spark, tmp_path_factory):
 
 def describe_worker(_, rows):
     list(rows)
-    yield os.environ["POLARS_MAX_THREADS"], os.environ["PYTHONPATH"].split(os.pathsep), sys.executable, os.getpid()
+    yield (
+        os.environ["POLARS_MAX_THREADS"],
+        os.environ["PYTHONPATH"].split(os.pathsep),
+        sys.executable,
+        os.getpid(),
+        pyspark.__file__,
+    )
 
 
 def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
@@ -66,15 +74,16 @@ def test_java_uses_the_archive_of_classes(spark):
     if not class_archive("spark").is_file():
         pytest.skip("set-up made no archive of Spark's classes: this Java has no jcmd")
     pid = spark._gateway.jvm.java.lang.ProcessHandle.current().pid()
-    assert str(class_archive("spark")) in Path(f"/proc/{pid}/maps").read_text()
+    assert str(class_archive("spark").resolve()) in Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_workers_import_from_the_current_folder_with_one_polars_thread(spark):
     slots = spark.parallelize(range(2), 2)
-    for threads, path, python, _ in slots.mapPartitionsWithIndex(describe_worker).collect():
+    for threads, path, python, _, its_pyspark in slots.mapPartitionsWithIndex(describe_worker).collect():
         assert threads == "1"
         assert str(Path.cwd()) in path
         assert python == sys.executable
+        assert its_pyspark == pyspark.__file__, "an archive has no bytecode"
 
 
 def test_a_worker_outlives_its_job_and_is_reused(spark):
@@ -136,11 +145,11 @@ STARTED_TWICE = textwrap.dedent("""
         slot_context(settings.model_copy(update=dict(spark={"spark.driver.memory": "1k"})), "small")
     except SparkStartError as error:
         print(error)
-    with java_ahead(settings, "large"):
+    with java_ahead(settings):
         java = its_child()  # before anybody has asked for a context
         stop_context(slot_context(settings, "large"))
     print("started", java.is_running())
-    with java_ahead(settings, "refused"):
+    with java_ahead(settings):
         java = its_child()
     print("ended", java.is_running())
 """)
@@ -188,7 +197,7 @@ FROZEN_JAVA = textwrap.dedent("""
     session.stop_context(context)
     print(time.monotonic() - began_s)
     print(len(psutil.wait_procs(below, timeout=10)[1]))
-    with session.java_ahead(settings, "another"):
+    with session.java_ahead(settings):
         context = session.slot_context(settings, "another")
     print(*context.parallelize([20, 22], 1).mapPartitionsWithIndex(answers).collect())
     session.stop_context(context)
@@ -234,3 +243,29 @@ def test_sql_reads_a_delta_table_and_leaves_nothing_outside_the_folder(tmp_path)
     assert done.stderr == ""
     assert list(elsewhere.iterdir()) == []
     assert list(sockets.iterdir()) == []
+
+
+def test_java_is_started_as_the_launcher_of_spark_would():
+    """Which reads the same options, and takes a Java process of its own for it."""
+    properties = {
+        "spark.driver.memory": "700m",
+        "spark.driver.extraClassPath": "/x/y",
+        "spark.jars": "/a/b.jar",
+        "spark.driver.extraJavaOptions": '"-Dfolder=a b" -XX:+UseSerialGC',
+    }
+    home, given = spark_home(), (("--conf", f"{name}={value}") for name, value in properties.items())
+    said = subprocess.run(
+        [
+            *(java_executable(), "-cp", f"{home}/jars/*", "org.apache.spark.launcher.Main"),
+            *(MAIN, *(word for pair in given for word in pair), "pyspark-shell"),
+        ],
+        env={"SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    theirs = said.partition("\n")[2].split("\0")[1:-1]
+    mine = list(command(home, properties))[1:]
+    java = theirs.index(MAIN)
+    assert mine[:java] == theirs[:java]
+    assert sorted(mine[java:]) == sorted(theirs[java:])
