@@ -578,6 +578,6 @@ def _write_rows(txn: lmdb.Transaction[bytes], database: lmdb._Database, written:
         puts = [(key, value) for key, value in written.items() if value is not None]
     with txn.cursor(database) as cursor:
         cursor.putmulti(cast(Iterable[tuple[bytes, bytes]], puts))
-    for key in gone:
-        txn.delete(key, db=database)
+        for key in gone:
+            cursor.pop(key)
     return sum(map(len, written)) + sum(map(len, filter(None, values)))
