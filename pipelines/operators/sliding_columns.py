@@ -29,19 +29,24 @@ def keys_to_walk(rows: pl.DataFrame, in_time: pl.Series, found: pl.DataFrame, di
     spread_ms = int(times.max()) - int(times.min())  # type: ignore[arg-type]
     if (int(keys.max()) + 2) * (spread_ms + 6 * difference_ms + 8) > _GREATEST:  # type: ignore[arg-type]
         return keys.unique()  # more than can be numbered
-    is_ascending = (pl.col("_ts") >= pl.col("_ts").shift(1).over("_key")).fill_null(True)
-    is_usual = rows.select_seq(is_ascending & (pl.col("_ts") >= difference_ms)).to_series() & in_time
-    stored = found.group_by("_key").agg(
-        pl.col("_ts").max().alias("_newest"),
-        (pl.col("_seen") & (difference_ms == _END - _START)).all().alias("_is_usual"),
-        ((_START + difference_ms == pl.col("_ts").max()).any()).alias("_has_own"),
-    )
-    met = stored.join(rows.group_by("_key").agg(pl.col("_ts").min()), on="_key").filter(
-        ~pl.col("_is_usual")
-        | (pl.col("_newest") > pl.col("_ts"))
-        | ((pl.col("_newest") >= pl.col("_ts") - difference_ms) & ~pl.col("_has_own"))
-    )
-    return pl.concat([rows.get_column("_key").filter(~is_usual), met.get_column("_key")]).unique()
+    key, time = keys.cast(pl.Int64).to_numpy(), times.to_numpy()
+    is_walked = np.zeros(int(key.max()) + 1, np.bool_)
+    is_walked[key[~in_time.to_numpy() | (time < difference_ms)]] = True
+    order = np.argsort(key, kind="stable")
+    key, time = key[order], time[order]
+    is_next = key[1:] == key[:-1]
+    is_walked[key[1:][is_next & (time[1:] < time[:-1])]] = True
+    first = np.full(len(is_walked), _GREATEST)  # the least time of each key that is not walked already
+    first[key[::-1]] = time[::-1]
+    held, newest = (found.get_column(name).cast(pl.Int64).to_numpy() for name in ("_key", "_ts"))
+    starts, ends = (found.select_seq(each).to_series().to_numpy() for each in (_START, _END))
+    is_walked[held[~found.get_column("_seen").to_numpy() | (ends - starts != difference_ms)]] = True
+    latest = np.full(len(is_walked), -_GREATEST)
+    np.maximum.at(latest, held, newest)
+    has_own = np.zeros(len(is_walked), np.bool_)
+    has_own[held[starts + difference_ms == latest[held]]] = True
+    is_walked |= (latest > first) | ((latest >= first - difference_ms) & ~has_own)
+    return pl.Series("_key", np.flatnonzero(is_walked)).cast(keys.dtype)
 
 
 def windows_of_rows(rows: pl.DataFrame, found: pl.DataFrame, fold: ColumnFold, difference_ms: int) -> pl.DataFrame:
