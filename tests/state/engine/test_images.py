@@ -23,8 +23,9 @@ def test_values_are_those_of_the_snapshot_and_a_key_is_fetched_once_in_order(rea
 
     for keys, is_scanned in reads:
         if is_scanned:
-            images.rows.update((key, STORED.get(key)) for key in keys)
-            known.update(keys)
+            found = sorted({key for key in keys if key in STORED}, reverse=keys[:1] > keys[-1:])
+            images.add(found, [STORED[key] for key in found])
+            known.update(found)
             continue
         found = images.of(keys, fetch)
         assert found == [STORED.get(key) for key in keys]
