@@ -14,7 +14,7 @@ from weir.pipelines.operators.closing import advance, follow, note, now
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import Fold
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
-from weir.state.frames import in_order, inverse, picked
+from weir.state.frames import in_order, picked
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
@@ -111,8 +111,7 @@ def fold_into(store: TypedStore, fold: Fold, rows: pl.DataFrame, every_update: b
     """Fold ``rows`` (at least one) into the store and return the updates with finished values."""
     by = list(store.spec.key)
     groups = fold.group(rows, by)
-    keys, order = store.encode_sorted(picked(groups, by))
-    stored = in_order(store.fetch(keys), inverse(order))
+    keys, order, stored = store.fetch_sorted(picked(groups, by))
     if every_update:
         updates, states = fold.running(groups, stored, rows, by)
     else:

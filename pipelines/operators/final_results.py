@@ -18,7 +18,7 @@ from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import PLACE, Fold
 from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.operators.windows import TimeWindows
-from weir.state.frames import parted, picked, repeated, where
+from weir.state.frames import in_order, parted, picked, repeated, where
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
@@ -55,13 +55,13 @@ class FinalResults:
             groups = self.fold.group(rows, by)
             is_closing = groups.get_column("window_start").cast(pl.Int64) < closed_before
             closing, still_open = parted(groups, is_closing)
-            keys = store.encode(picked(still_open, by))
-            stored = store.fetch(keys)
+            keys, order, stored = store.fetch_sorted(picked(still_open, by))
             if closing.height:
                 stored = pl.concat([stored, self._stored(closing, closed, by)])
                 groups = pl.concat([still_open, closing])
             states = self.fold.merge(groups, stored, rows)
-            write_states(store, self.fold, keys, states[: len(keys)])
+            of_store = picked(states[: len(keys)], (*self.fold.state, "_ts", "_deleted"))
+            write_states(store, self.fold, keys, in_order(of_store, order))
             if closing.height:
                 final = states[len(keys) :]
                 if keeps:

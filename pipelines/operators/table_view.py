@@ -50,7 +50,7 @@ class StoredTable:
 
     def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         store = TypedStore(self.store, epoch.before)
-        found = store.fetch_rows(keys)
+        _, _, found = store.fetch_sorted(keys)
         rows = keys.hstack(without(found, "_found")).hstack(
             [
                 repeated("_partition", 0, keys.height, np.int32),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 
 from weir.state.engine.contract import StateView
-from weir.state.engine.images import Images
+from weir.state.engine.images import FEW, Images
 from weir.state.engine.ordered import OrderedRows
 from weir.state.engine.ranges import Row
 from weir.state.engine.views import overlaid
@@ -155,10 +155,18 @@ class EpochSession:
         return self._written[store]
 
     def _scan_snapshot(self, store: str, lower: bytes, upper: bytes | None, reverse: bool) -> Iterator[Row]:
-        read = self._read[store].rows
-        for key, value in self._open().scan(store, lower, upper, reverse=reverse):
-            read[key] = value
-            yield key, value
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        try:
+            for key, value in self._open().scan(store, lower, upper, reverse=reverse):
+                keys.append(key)
+                values.append(value)
+                yield key, value
+        finally:
+            if len(keys) > FEW:
+                self._read[store].add_run(keys, values)
+            elif keys:
+                self._read[store].rows.update(zip(keys, values, strict=True))
 
     def _open(self) -> StateView:
         if self._snapshot is None:

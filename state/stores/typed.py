@@ -69,10 +69,10 @@ class TypedStore:
         values = self._view.get_many(self.spec.name, keys)
         return self.rows.decode(values).hstack([pl.Series("_found", _are_found(values))])
 
-    def fetch_rows(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """``fetch`` for the key columns of ``frame``, aligned with its rows; read in the order of the store."""
+    def fetch_sorted(self, frame: pl.DataFrame) -> tuple[list[bytes], np.ndarray, pl.DataFrame]:
+        """The keys of ``frame`` in the order of the store, the row of each, and what ``fetch`` gives for each row."""
         keys, order = self.encode_sorted(frame)
-        return in_order(self.fetch(keys), inverse(order))
+        return keys, order, in_order(self.fetch(keys), inverse(order))
 
     def has(self, keys: Sequence[bytes]) -> np.ndarray:
         """Which of ``keys`` have a row."""
