@@ -44,6 +44,8 @@ class Accumulator:
     """Whether the finished value depends on the order of records and of the states that are merged."""
     pack: Callable[[pl.Series], pl.Series] | None = None
     """Makes the state column of the column that ``partial`` gives, where no expression can."""
+    adds_up: bool = False
+    """Whether states are merged by adding their columns, all of them integers, up."""
 
     @cached_property
     def is_finished(self) -> bool:
@@ -105,6 +107,7 @@ class Count:
             scan=[pl.col(name).cum_sum()],
             merge=[_plus(name)],
             is_ordered=False,
+            adds_up=True,
         )
 
 
@@ -136,6 +139,7 @@ class Sum(Aggregate):
             scan=[pl.col(name).cum_sum()],
             merge=[_plus(name)],
             is_ordered=False,
+            adds_up=total == pl.Int64,
         )
 
 
@@ -166,6 +170,7 @@ class Mean(Aggregate):
             scan=[pl.col(sums).cum_sum(), pl.col(counts).cum_sum()],
             merge=[_plus(sums), _plus(counts)],
             is_ordered=False,
+            adds_up=total == pl.Int64,
         )
 
 

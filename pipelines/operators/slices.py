@@ -17,6 +17,7 @@ import polars as pl
 from weir.pipelines.operators.closing import CLOSED
 from weir.pipelines.operators.fold import ColumnFold
 from weir.pipelines.operators.numbering import numbers_of
+from weir.pipelines.operators.rolling import windows_of_cells
 from weir.pipelines.operators.windows import TimeWindows
 from weir.pipelines.serdes.shapes import TIME
 from weir.state.frames import copies, in_order, picked, where, with_series
@@ -191,7 +192,6 @@ class Slices:
 
         Slices of all keys are merged at once, position by position; a stretch of time without any divides them.
         """
-        padded = pl.concat([states, states.clear(1)])
         apart = (np.flatnonzero(np.diff(numbers) >= self.per_window) + 1).tolist()
         for begin, end in zip([0, *apart], [*apart, len(numbers)], strict=True):
             window = max(first, int(self.first_windows(numbers[begin])))
@@ -205,33 +205,15 @@ class Slices:
             for low in range(0, len(present), step):
                 of_keys = present[low : low + step]
                 inside = np.flatnonzero((places >= 0) & (places < length) & (local >= low) & (local < low + step))
-                cells = np.full(length * len(of_keys), states.height)
-                cells[places[inside] * len(of_keys) + local[inside] - low] = begin + inside
-                merged = self._windows(padded[cells], len(of_keys), hops * self.per_advance + 1)
-                is_there = merged.get_column("_ts").is_not_null().to_numpy().reshape(-1, len(of_keys))
-                is_there = is_there[:: self.per_advance]
-                at, of = np.nonzero(is_there)
-                chosen = at * (self.per_advance * len(of_keys)) + of
-                yield window + at, of_keys[of], in_order(merged, chosen)
-
-    def _windows(self, grid: pl.DataFrame, of_keys: int, count: int) -> pl.DataFrame:
-        """For each of the first ``count`` slices what it and the following ones are together, as many as a window has.
-
-        ``grid`` has the states of ``of_keys`` keys in each slice, one slice after another. They are merged by twos,
-        fours and so on, and these to windows, so that a window of 60 slices takes 8 mergers.
-        """
-        width, offset = 1, 0
-        found = None
-        while True:
-            if self.per_window & width:
-                part = grid[offset * of_keys : (offset + count) * of_keys]
-                found = part if found is None else self.fold.combine(found, part)
-                offset += width
-            if found is not None and offset == self.per_window:
-                return found
-            step = width * of_keys
-            grid = self.fold.combine(grid[: grid.height - step], grid[step:])
-            width *= 2
+                at, of, merged = windows_of_cells(
+                    self.fold,
+                    in_order(states, begin + inside),
+                    places[inside] * len(of_keys) + local[inside] - low,
+                    (length, len(of_keys)),
+                    self.per_window,
+                    self.per_advance,
+                )
+                yield window + at, of_keys[of], merged
 
     def _merged(self, codes: np.ndarray, states: pl.DataFrame) -> tuple[np.ndarray, pl.DataFrame]:
         """One state per code, by code."""
