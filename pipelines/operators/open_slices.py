@@ -7,6 +7,7 @@ here is forgotten with the task's processors, whenever the store may differ from
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 import polars as pl
 
@@ -14,15 +15,15 @@ from weir.pipelines.operators.epoch import Epoch
 from weir.state.frames import parted, picked, where
 from weir.state.stores.typed import TypedStore
 
-MOST_ROWS = 1 << 18
-"""If there are more, those that are needed are read from the store."""
+MOST_ROWS = 1 << 19
+"""How many a process keeps, in equal shares; of a store with more than its share, those that are needed are read."""
 FEW_ROWS = 1 << 12
 """So many newer rows are kept apart at least before they are put beside the others."""
 MOST_PARTS = 64
 """Frames of newer rows become one once there are so many: one for each epoch would take more memory than their rows."""
 
 
-@dataclass
+@dataclass(eq=False)
 class OpenSlices:
     """The rows of one store: key columns, state columns, ``_ts``, in any order; None if they are not kept here."""
 
@@ -43,11 +44,11 @@ class OpenSlices:
     def of(store: TypedStore, epoch: Epoch) -> OpenSlices:
         """Those of the task, read if this is the first time."""
         if (known := OpenSlices.known(store, epoch)) is None:
-            rows = None
-            if store.count() <= MOST_ROWS:
+            known = epoch.instances[_name(store)] = OpenSlices(None)
+            if store.count() <= MOST_ROWS // (len(_KEEPING) + 1):
                 keys, states = store.scan()
-                rows = store.decode(keys).hstack(states)
-            known = epoch.instances[_name(store)] = OpenSlices(rows)
+                known.rows = store.decode(keys).hstack(states)
+                _KEEPING.add(known)
         return known
 
     def take(self, store: TypedStore, before_ms: int, kept_from_ms: int) -> pl.DataFrame:
@@ -83,8 +84,15 @@ class OpenSlices:
             if self._changed_from_ms is not None:
                 near, others = parted(rows, _starts(rows) >= self._changed_from_ms)
                 rows = pl.concat([others, near.unique(store.spec.key.names(), keep="last")], rechunk=True)
-            self.rows, self._newer, self._changed_from_ms = rows if rows.height <= MOST_ROWS else None, [], None
+            self.rows, self._newer, self._changed_from_ms = rows, [], None
+        if self.rows is not None and self.rows.height > MOST_ROWS // len(_KEEPING):
+            self.rows = None
+            _KEEPING.discard(self)
         return self.rows
+
+
+_KEEPING: WeakSet[OpenSlices] = WeakSet()
+"""Those of this process that keep rows."""
 
 
 def _name(store: TypedStore) -> str:

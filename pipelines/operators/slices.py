@@ -200,7 +200,8 @@ class Slices:
                 continue
             length = hops * self.per_advance + self.per_window
             places = numbers[begin:end] - window * self.per_advance
-            present, local = np.unique(ids[begin:end], return_inverse=True)
+            is_present = np.bincount(ids[begin:end]) > 0
+            present, local = np.flatnonzero(is_present), (np.cumsum(is_present) - 1)[ids[begin:end]]
             step = max(CELLS // length, 1)
             for low in range(0, len(present), step):
                 of_keys = present[low : low + step]

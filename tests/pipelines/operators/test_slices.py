@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
+from weakref import WeakSet
 
 import polars as pl
 import pytest
@@ -331,6 +332,39 @@ def test_slices_are_read_once_windows_close():
         (rows,) = batches([("a", time, (1, "x"))], set())
         operator.process(rows.with_columns(share=pl.lit(0).cast(pl.Decimal(10, 2))), side._epoch())
         assert ("_open:s" in side.instances) == is_read
+
+
+def test_the_tasks_of_a_process_share_what_it_keeps_in_memory(monkeypatch):
+    """Of eight rows, each of two stores keeps up to four; a third one with three keeps none until one of the others has
+    more and gives up its share."""
+    monkeypatch.setattr(open_slices, "MOST_ROWS", 8)
+    monkeypatch.setattr(open_slices, "_KEEPING", WeakSet())
+    windows = TimeWindows.of_size_with_no_grace(ms(400)).advance_by(ms(10))
+    operator = SlicedResults(store=STORE, slices=Slices(windows=windows, fold=FOLD, key=("user",)))
+
+    def keeps(side: Side, time: int) -> bool:
+        (rows,) = batches([("a", time, (1, "x"))], set())
+        operator.process(rows.with_columns(share=pl.lit(0).cast(pl.Decimal(10, 2))), side._epoch())
+        side._compare_open_slices()
+        return side.instances["_open:s"].rows is not None
+
+    def begun() -> Side:
+        side = Side()
+        for time in (0, 10, 20):
+            (rows,) = batches([("a", time, (1, "x"))], set())
+            operator.process(rows.with_columns(share=pl.lit(0).cast(pl.Decimal(10, 2))), side._epoch())
+        OpenSlices.of(TypedStore(STORE, side.session), side._epoch())
+        return side
+
+    one, other = begun(), begun()
+    assert keeps(one, 30)
+    assert keeps(other, 30)
+    third = begun()
+    assert third.instances["_open:s"].rows is None  # three rows would be more than a third of eight
+    assert keeps(one, 30)
+    assert not keeps(one, 40)
+    fourth = begun()
+    assert keeps(fourth, 30)
 
 
 def test_after_an_error_nothing_is_left_of_what_was_not_stored():
