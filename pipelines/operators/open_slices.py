@@ -60,7 +60,7 @@ class OpenSlices:
             return rows
         found = where(rows, _starts(rows) < before_ms)
         self.rows, gone = parted(rows, _starts(rows) >= kept_from_ms)
-        store.delete(store.encode(gone))
+        store.delete(store.encode_sorted(gone)[0])
         return found
 
     def put(self, store: TypedStore, rows: pl.DataFrame, is_known: pl.Series) -> None:
