@@ -72,17 +72,20 @@ class EpochSession:
         return rows + before.count(None) - list(self.changes(store).values()).count(None)
 
     def put_many(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        self._writing(store).put_many(keys, values)
+        self._before.pop(store, None)
+        self._of(store).put_many(keys, values)
 
     def delete_many(self, store: str, keys: Sequence[bytes]) -> None:
         if keys:
-            self._writing(store).put_many(keys, [None] * len(keys))
+            self._before.pop(store, None)
+            self._of(store).put_many(keys, [None] * len(keys))
             self._deleted.add(store)
 
     def changes(self, store: str) -> dict[bytes, bytes | None]:
         """Newest value by key, None where deleted, in key order."""
-        self._settle(store)
-        return self._of(store).in_order() if store not in self._before else self._written[store].rows
+        if store in self._deleted:
+            self.images(store)
+        return self._of(store).in_order()
 
     def images(self, store: str) -> list[bytes | None]:
         """What the keys of ``changes`` hold in the snapshot, in their order."""
@@ -103,7 +106,7 @@ class EpochSession:
 
     def changed_stores(self) -> list[str]:
         """The stores that the epoch wrote to, by name."""
-        self._settle(*self._deleted)
+        self._settle()
         return sorted(store for store, written in self._written.items() if len(written))
 
     def before_images(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -112,12 +115,12 @@ class EpochSession:
 
     def num_changed_keys(self) -> int:
         """How many keys the epoch has written or deleted so far."""
-        self._settle(*self._deleted)
+        self._settle()
         return sum(map(len, self._written.values()))
 
     def approximate_num_uncommitted_bytes(self) -> int:
         """Bytes of the keys and values that the epoch has written so far and not deleted again (KIP-892)."""
-        self._settle(*self._deleted)
+        self._settle()
         return sum(
             sum(map(len, written.rows)) + sum(map(len, filter(None, written.rows.values())))
             for written in self._written.values()
@@ -137,16 +140,10 @@ class EpochSession:
             self._snapshot = None
             self._end()
 
-    def _settle(self, *stores: str) -> None:
+    def _settle(self) -> None:
         """Forget deletions of keys that were absent."""
-        for store in stores:
-            if store in self._deleted:
-                self.images(store)
-
-    def _writing(self, store: str) -> OrderedRows[bytes | None]:
-        """The rows of a store that are about to change."""
-        self._before.pop(store, None)
-        return self._of(store)
+        for store in list(self._deleted):
+            self.images(store)
 
     def _of(self, store: str) -> OrderedRows[bytes | None]:
         if store not in self._written:

@@ -54,9 +54,14 @@ class EndIndex(ExpiryIndex):
     def take(self, through_ms: int) -> list[bytes]:
         """Remove and return the sessions that end by ``through_ms``, in the order of their keys."""
         taken, entries, left = list[bytes](), list[bytes](), list[Sessions]()
-        for entry, (times_ms, keys) in self._entries(None, through_ms):
-            due = bisect_right(times_ms, through_ms)
+        mark = mark_of(self._store)
+        for entry, value in self._view.scan(EXPIRIES, mark, mark + time_bytes(through_ms + 1)):
             entries.append(entry)
+            if len(entry) < _LIST_BYTES:
+                taken.append(value)
+                continue
+            times_ms, keys = _sessions(entry, value)
+            due = bisect_right(times_ms, through_ms)
             taken += keys[:due]
             if due < len(keys):
                 left.append((times_ms[due:], keys[due:]))
@@ -90,12 +95,7 @@ class EndIndex(ExpiryIndex):
         lower = mark if from_ms is None else mark + time_bytes(from_ms - SPAN_MS)
         upper = mark + (b"\xff" * _LIST_BYTES if through_ms is None else time_bytes(through_ms + 1))
         for entry, value in self._view.scan(EXPIRIES, lower, upper):
-            first_ms = time_of(entry)
-            if len(entry) == _LIST_BYTES:
-                delays_ms, keys = _LISTS.decode(value)
-                yield entry, ([first_ms + delay_ms for delay_ms in delays_ms], keys)
-            else:
-                yield entry, ([first_ms], [value])
+            yield entry, _sessions(entry, value)
 
     def _put(self, lists: Sequence[Sessions]) -> None:
         """Add entries, none of them empty."""
@@ -105,3 +105,11 @@ class EndIndex(ExpiryIndex):
             digest = blake2b(packed, digest_size=HASH_BYTES).digest()
             rows[mark + time_bytes(times_ms[0]) + digest + _LIST] = packed
         cast(StateSession, self._view).put_many(EXPIRIES, list(rows), list(rows.values()))
+
+
+def _sessions(entry: bytes, value: bytes) -> Sessions:
+    first_ms = time_of(entry)
+    if len(entry) < _LIST_BYTES:
+        return [first_ms], [value]
+    delays_ms, keys = _LISTS.decode(value)
+    return [first_ms + delay_ms for delay_ms in delays_ms], keys

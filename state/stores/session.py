@@ -123,7 +123,7 @@ class SessionStore(Store):
             np.arange(len(of_keys), dtype=np.uint32), np.fromiter(map(len, of_keys), np.int64, len(of_keys))
         )
         rows = [row for of_key in of_keys for row in of_key]
-        self._known.update(key for key, _ in rows)
+        self._known.update([key for key, _ in rows])
         found = self.frame_of(rows).hstack([pl.Series("_asked", asked)])
         latest_start_ms = keys.get_column("latest_start_ms")
         if latest_start_ms.null_count():
