@@ -32,7 +32,7 @@ from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInval
 from weir.pipelines.sinks.dead_letters import dead_letter_records
 from weir.pipelines.tasks.ahead import Next, ReadAhead, Reader
 from weir.pipelines.tasks.attempts import Attempts
-from weir.pipelines.tasks.batch_sizes import BatchSizes, Written
+from weir.pipelines.tasks.batch_sizes import FIRST_ROWS, BatchSizes, Written
 from weir.pipelines.tasks.blobs import BLOBS, key_at, read_blob, write_blob
 from weir.pipelines.tasks.dead_letters import (
     DEAD_LETTERS,
@@ -234,7 +234,7 @@ class EpochRunner:
         self._instances: dict[TaskId, tuple[StateId | None, dict[str, object]]] = {}
         """The processors of each task, and the state after the epoch in which they ran last."""
         self._last_writes: dict[TaskId, Written] = {}
-        """What the last epoch with records of each task has written, so that the next may begin with a large batch."""
+        """What the last epoch with many records of each task has written: the next may begin with a large batch."""
         self._processors = {
             sub_topology.index: TaskProcessor(
                 sub_topology,
@@ -789,7 +789,7 @@ class EpochRunner:
                 batches.took_too_long(rows)
                 continue
             taken = taken + rows if attempts.ends_at is None else attempts.ends_at
-            if not is_one_batch:
+            if not is_one_batch and (taken < len(turns) or taken > FIRST_ROWS):  # else the next would begin as this one
                 self._last_writes[plan.task] = written = _written(taken, attempts.session, cost)
             if taken == len(turns):
                 return joined(outputs, sub_topology.sinks)
