@@ -27,6 +27,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
 
 from weir.infra.jars import jars
 from weir.infra.java import MissingJavaError, java_executable, shared_classes
@@ -124,7 +125,16 @@ def slot_context(settings: Settings, application_id: str) -> SparkContext:
         conf, gateway = ahead.conf, ahead.gateway()
         if _WORKER_PATH not in settings.spark:
             conf.set(_WORKER_PATH, _worker_path())  # the program, which has been loaded since, may have added to it
+    _without_numpy(gateway)
     return _context(conf.setAppName(f"weir-{application_id}"), gateway)
+
+
+def _without_numpy(gateway: JavaGateway) -> None:
+    """Pass no numbers or arrays of NumPy to Java: to look whether one is passed, PySpark loads pandas and pyarrow."""
+    client = gateway._gateway_client
+    client.converters = [
+        each for each in client.converters if not isinstance(each, NumpyScalarConverter | NumpyArrayConverter)
+    ]
 
 
 def _slots_conf(settings: Settings) -> SparkConf:

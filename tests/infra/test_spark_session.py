@@ -148,7 +148,7 @@ STARTED_TWICE = textwrap.dedent("""
     with java_ahead(settings):
         java = its_child()  # before anybody has asked for a context
         stop_context(slot_context(settings, "large"))
-    print("started", java.is_running())
+    print("started", java.is_running(), *{"pandas", "pyarrow"} & sys.modules.keys())
     with java_ahead(settings):
         java = its_child()
     print("ended", java.is_running())
