@@ -19,7 +19,7 @@ from weir.pipelines.operators.fold import PLACE, Fold
 from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.operators.states import States
 from weir.pipelines.serdes.shapes import TIME
-from weir.state.stores.ends import EndIndex
+from weir.state.stores.expiry import ExpiryIndex
 from weir.state.stores.session import SessionStore
 from weir.state.types import StoreSpec
 
@@ -202,7 +202,7 @@ class DataWindowedAggregation:
         keys = keys.sort(by)  # about the order in which the store is read and written fastest, its own
         numbers = keys.select_seq(by).with_row_index("_key")
         found = store.find_rows(keys).with_columns_seq(_seen=True)
-        if unseen and EndIndex(unseen.spec, epoch.session).oldest_ms() is not None:
+        if unseen and ExpiryIndex(unseen.spec, epoch.session).oldest_ms() is not None:
             found = pl.concat([found, unseen.find_rows(keys).with_columns_seq(_seen=False)])
         found = found.rename({"_asked": "_key"})
         return Batch(
@@ -245,7 +245,7 @@ class DataWindowedAggregation:
     def next_close_ms(self, epoch: Epoch) -> int | None:
         delay_ms = self.windows.closes_after_ms
         open_from = now(self.store.name, delay_ms, epoch) - delay_ms + 1
-        found = next(EndIndex(self.store, epoch.session).in_order(open_from), None)
+        found = next(ExpiryIndex(self.store, epoch.session).in_order(open_from), None)
         return None if found is None else found[1] + delay_ms
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:

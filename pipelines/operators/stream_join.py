@@ -19,7 +19,10 @@ from weir.pipelines.operators.fold import PLACE
 from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.operators.join_windows import JoinWindows
 from weir.pipelines.operators.joiner import Joiner
+from weir.pipelines.operators.kept_records import KeptRecords
+from weir.pipelines.operators.stream_matches import Matches, Side, matches
 from weir.pipelines.serdes.shapes import TIME
+from weir.state.frames import framed, picked, repeated, where, with_series
 from weir.state.stores.access import StoreTime
 from weir.state.stores.codec import PRESENT, time_bytes
 from weir.state.stores.key_value import KeyValueStore
@@ -48,24 +51,6 @@ class StreamSide:
     """Whether its records are forwarded without a match too."""
 
 
-@dataclass(frozen=True)
-class _Side:
-    """A side's records of one batch that have key and value, and the earlier records it still holds for their keys."""
-
-    rows: pl.DataFrame
-    """Key columns, pair values, ``_ts``, ``_seq``, ``_pos`` (the position in the batch, -1 for earlier records)."""
-    clock: np.ndarray
-    """Stream time of the side's store after each of its records."""
-    positions: np.ndarray
-    """The positions of its records."""
-    first_clock: int
-
-    def clock_at(self, positions: np.ndarray) -> np.ndarray:
-        """The store's stream time when the record at each position arrives."""
-        found = np.searchsorted(self.positions, positions) - 1
-        return np.where(found >= 0, self.clock[found] if len(self.clock) else 0, self.first_clock)
-
-
 @dataclass(frozen=True, kw_only=True)
 class StreamJoin:
     """Pairs have the greater of the two timestamps; a record without a match has its own.
@@ -85,22 +70,21 @@ class StreamJoin:
 
     def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
         arrivals = self._arrivals(inputs, epoch)
-        one, other = (rows.filter("_is_met") for rows in arrivals)
+        one, other = (where(rows, rows.get_column("_is_met")) for rows in arrivals)
         left, right = self._side(self.left, one, other, epoch), self._side(self.right, other, one, epoch)
-        sides, met = [left, right], self._met(left, right)
-        parts = [self._paired(left, right, met)]
-        if self.held is not None:
-            parts += self._unmatched(arrivals, sides, met, self.held, epoch)
-        for side, part in zip((self.left, self.right), sides, strict=True):
-            new = part.rows.filter(pl.col("_pos") >= 0)
-            store = KeyValueStore(side.store, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms))
-            store.put_rows(new.with_columns_seq(_at=pl.col("_ts").cast(TIME)))
-            epoch.note_expired(side.store.name, store.expired_puts)
         key = list(self.joiner.key_columns)
-        found = pl.concat([part for part in parts if part.height] or parts[:1])
-        found = found.sort("_pos", "_phase", "_time", "_is_left", *key, "_seq", maintain_order=True)
-        by_place = pl.concat([rows.select_seq("_pos", "_partition", "_offset") for rows in arrivals])
-        return self._joined(found.join(by_place, on="_pos", how="left", maintain_order="left"))
+        met = matches(left, right, key, self.windows, self._retention_ms)
+        found = self._paired(left, right, met)
+        if self.held is not None:
+            parts = [found, *self._unmatched(arrivals, [left, right], met, self.held, epoch)]
+            found = pl.concat([part for part in parts if part.height] or parts[:1])
+            found = found.sort("_pos", "_phase", "_time", "_is_left", *key, "_seq", maintain_order=True)
+        for side, new in zip((self.left, self.right), (one, other), strict=True):
+            store = KeyValueStore(side.store, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms))
+            new = with_series(new, new.get_column("_ts").cast(TIME).alias("_at"))
+            KeptRecords.add(store, store.add_rows(new), epoch)
+            epoch.note_expired(side.store.name, store.expired_puts)
+        return self._joined(with_series(found, *_places(arrivals, found.get_column("_pos").to_numpy())))
 
     @property
     def _retention_ms(self) -> int:
@@ -138,16 +122,9 @@ class StreamJoin:
         return self._joined(out.with_columns_seq(_left_gone=~pl.col("_is_left"), _right_gone=pl.col("_is_left")))
 
     def _joined(self, pairs: pl.DataFrame) -> pl.DataFrame:
+        columns = (*self.joiner.key_columns, *self.joiner.pair_values, "_ts", *PLACE, "_left_gone", "_right_gone")
         return self.joiner.join(
-            pairs.select_seq(
-                *self.joiner.key_columns,
-                *self.joiner.pair_values,
-                "_ts",
-                *PLACE,
-                pl.lit(False).alias("_deleted"),
-                "_left_gone",
-                "_right_gone",
-            )
+            with_series(picked(pairs, columns), repeated("_deleted", False, pairs.height, np.bool_))
         )
 
     def _arrivals(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> list[pl.DataFrame]:
@@ -157,9 +134,7 @@ class StreamJoin:
         for side, rows in zip((self.left, self.right), inputs, strict=True):
             pair = [rows.get_column(name).alias(known) for name, known in zip(side.key, key, strict=True)]
             pair += [rows.get_column(name).alias(known) for name, known in side.names.items() if known not in key]
-            sides.append(
-                pl.DataFrame([*pair, *rows.select_seq("_ts", "_partition", "_offset", "_deleted").get_columns()])
-            )
+            sides.append(framed([*pair, *picked(rows, ("_ts", "_partition", "_offset", "_deleted")).get_columns()]))
         turns = np.concatenate([rows.get_column("_offset").to_numpy() for rows in sides])
         arrives = np.repeat([self.is_right_first, not self.is_right_first], [rows.height for rows in sides])
         order = np.lexsort((arrives, turns))
@@ -173,30 +148,52 @@ class StreamJoin:
             first = epoch.clocks.get(count, 0)
             epoch.clocks[count] = first + rows.height
             end = start + rows.height
-            has_key = pl.any_horizontal(pl.col(key).is_not_null())
-            rows = rows.with_columns_seq(
+            has_key = rows.get_column(key[0]).is_not_null()
+            for name in key[1:]:
+                has_key |= rows.get_column(name).is_not_null()
+            is_given = ~rows.get_column("_deleted")
+            is_met = has_key & is_given
+            is_alone = (is_given & ~has_key) if side.is_outer else is_given & False
+            rows = with_series(
+                rows,
                 pl.Series("_pos", positions[start:end]),
                 stream_time[start:end].alias("_stream_time"),
-                _seq=first + pl.int_range(pl.len(), dtype=pl.Int64),
-                _is_met=has_key & ~pl.col("_deleted"),
-                _is_alone=~has_key & ~pl.col("_deleted") & pl.lit(side.is_outer),
+                pl.Series("_seq", np.arange(first, first + rows.height)),
+                is_met.alias("_is_met"),
+                is_alone.alias("_is_alone"),
             )
-            null_values = int(rows.get_column("_deleted").sum())
+            null_values = rows.height - int(is_given.sum())
             epoch.counts["null_values"] += null_values
-            epoch.counts["null_keys"] += (
-                rows.height
-                - null_values
-                - int(rows.get_column("_is_met").sum())
-                - int(rows.get_column("_is_alone").sum())
-            )
+            epoch.counts["null_keys"] += rows.height - null_values - int(is_met.sum()) - int(is_alone.sum())
             found.append(rows)
             start = end
         return found
 
-    def _side(self, side: StreamSide, rows: pl.DataFrame, others: pl.DataFrame, epoch: Epoch) -> _Side:
+    def _side(self, side: StreamSide, rows: pl.DataFrame, others: pl.DataFrame, epoch: Epoch) -> Side:
         """A side's records of the batch, preceded by the earlier ones that the other side's records may match."""
+        kept = self._kept(side, others, epoch)
+        every = pl.concat(
+            [with_series(kept, repeated("_pos", -1, kept.height, np.int64)), picked(rows, [*kept.columns, "_pos"])]
+        )
+        first_clock = epoch.clocks.get(side.store.name, BEFORE_ALL)
+        positions, times = rows.get_column("_pos").to_numpy(), rows.get_column("_ts").to_numpy()
+        order = np.argsort(positions)
+        clock = np.maximum.accumulate(np.maximum(times[order], first_clock))
+        return Side(every, kept.height, clock, positions[order], first_clock)
+
+    def _kept(self, side: StreamSide, others: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        """The earlier records of a side that those of the other side may match, perhaps among more: key columns, pair
+        values, ``_ts``, ``_seq``."""
         key, time = list(self.joiner.key_columns), StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms)
         store = KeyValueStore(side.store, epoch.session, time)
+        columns = [*key, *(name for name in side.names.values() if name not in key), "_ts", "_seq"]
+        kept = KeptRecords.of(store, columns, others.height, epoch)
+        if kept is not None and others.is_empty():
+            return kept[:0]
+        if kept is not None:
+            times = others.get_column("_ts").to_numpy()
+            from_ms, to_ms = int(times.min()) - side.on_ms, int(times.max()) + side.back_ms
+            return where(kept, kept.get_column("_ts").is_between(from_ms, to_ms))
         wanted = others.group_by(key, maintain_order=True).agg(
             (pl.col("_ts").min() - side.on_ms).alias("_from"), (pl.col("_ts").max() + side.back_ms).alias("_to")
         )
@@ -204,97 +201,51 @@ class StreamJoin:
             wanted.with_columns_seq(_at=bound.cast(TIME), _seq=pl.lit(BEFORE_ALL, pl.Int64))
             for bound in (pl.col("_from"), pl.col("_to") + 1)
         ]
-        kept = store.get_ranges(*bounds)
-        values = [name for name in side.names.values() if name not in key]
-        columns = [*key, *values, "_ts", "_seq", "_pos"]
-        every = pl.concat(
-            [kept.with_columns_seq(_pos=pl.lit(-1, pl.Int64)).select_seq(columns), rows.select_seq(columns)]
-        )
-        first_clock = epoch.clocks.get(side.store.name, BEFORE_ALL)
-        in_order = rows.sort("_pos")
-        clock = np.maximum.accumulate(np.maximum(in_order.get_column("_ts").to_numpy(), first_clock))
-        return _Side(every, clock, in_order.get_column("_pos").to_numpy(), first_clock)
+        return picked(store.get_ranges(*bounds), columns)
 
-    def _met(self, left: _Side, right: _Side) -> pl.DataFrame:
-        """Rows ``_l`` and ``_r`` of the two sides that match, and the position of the later one, ``_pos``."""
-        key, windows = list(self.joiner.key_columns), self.windows
-        width = windows.before_ms + windows.after_ms + 1
-        ours, theirs = (
-            side.rows.with_row_index(index).select_seq(*key, index, "_ts", "_pos")
-            for side, index in ((left, "_l"), (right, "_r"))
+    def _paired(self, left: Side, right: Side, met: Matches) -> pl.DataFrame:
+        """The pairs of matching records in order, with the time and number of the older record."""
+        (times, numbers), (other_times, other_numbers) = (
+            (side.numbers("_ts")[rows], side.numbers("_seq")[rows])
+            for side, rows in ((left, met.left), (right, met.right))
         )
-        ours = pl.concat(
+        older_times = np.where(met.is_left_later, other_times, times)
+        older_numbers = np.where(met.is_left_later, other_numbers, numbers)
+        order = np.lexsort((older_numbers, older_times, met.position))
+        ours, its = (pl.Series(rows[order]) for rows in (met.left, met.right))
+        columns = [left.rows.get_column(name).gather(ours) for name in self.joiner.key_columns]
+        for name in self.joiner.pair_values:
+            side, rows = (left, ours) if name in left.rows.columns else (right, its)
+            columns.append(side.rows.get_column(name).gather(rows))
+        return framed(
             [
-                ours.with_columns_seq(_bucket=(pl.col("_ts") - windows.before_ms) // width),
-                ours.with_columns_seq(_bucket=(pl.col("_ts") + windows.after_ms) // width).filter(
-                    pl.col("_bucket") != (pl.col("_ts") - windows.before_ms) // width
-                ),
+                *columns,
+                pl.Series("_ts", np.maximum(times, other_times)[order]),
+                pl.Series("_pos", met.position[order]),
+                repeated("_phase", 1, len(order), np.int32),
+                pl.Series("_time", older_times[order]),
+                repeated("_is_left", False, len(order), np.bool_),
+                pl.Series("_seq", older_numbers[order]),
+                repeated("_left_gone", False, len(order), np.bool_),
+                repeated("_right_gone", False, len(order), np.bool_),
             ]
-        )
-        theirs = theirs.with_columns_seq(_bucket=pl.col("_ts") // width)
-        is_new = pl.col("_pos") >= 0
-        distance = pl.col("_ts_right") - pl.col("_ts")
-        met = pl.concat(
-            [
-                one.join(other, on=[*key, "_bucket"], nulls_equal=True).filter(
-                    distance.is_between(-windows.before_ms, windows.after_ms)
-                )
-                for one, other in ((ours.filter(is_new), theirs), (ours.filter(~is_new), theirs.filter(is_new)))
-            ]
-        )
-        is_left_later = pl.col("_pos") > pl.col("_pos_right")
-        met = met.with_columns_seq(pl.max_horizontal("_pos", "_pos_right").alias("_pos"), _is_left_later=is_left_later)
-        later = met.get_column("_pos").to_numpy()
-        earlier_time = (
-            met.select_seq(pl.when("_is_left_later").then("_ts_right").otherwise("_ts")).to_series().to_numpy()
-        )
-        clock = np.where(met.get_column("_is_left_later").to_numpy(), right.clock_at(later), left.clock_at(later))
-        return met.select_seq("_l", "_r", "_pos", "_is_left_later").filter(
-            pl.Series(earlier_time > clock - self._retention_ms)
-        )
-
-    def _paired(self, left: _Side, right: _Side, met: pl.DataFrame) -> pl.DataFrame:
-        """The pairs of matching records, with the time and number of the older record for their order."""
-        ours, theirs = left.rows[met.get_column("_l")], right.rows[met.get_column("_r")]
-        theirs = theirs.rename({"_ts": "_other_ts", "_seq": "_other_seq"})
-        key = list(self.joiner.key_columns)
-        is_left_later = met.get_column("_is_left_later")
-        other = pl.DataFrame(
-            [
-                *ours.select_seq("_ts", "_seq").get_columns(),
-                is_left_later,
-                *theirs.select_seq("_other_ts", "_other_seq").get_columns(),
-            ]
-        )
-        order = other.select_seq(
-            pl.max_horizontal("_ts", "_other_ts").alias("_ts"),
-            pl.when("_is_left_later").then("_other_ts").otherwise("_ts").alias("_time"),
-            pl.when("_is_left_later").then("_other_seq").otherwise("_seq").alias("_seq"),
-        )
-        values = [
-            column
-            for column in (*ours.get_columns(), *theirs.drop(key).get_columns())
-            if not column.name.startswith("_")
-        ]
-        pairs = pl.DataFrame([*values, *order.get_columns(), met.get_column("_pos")])
-        return self._part(
-            pairs.with_columns_seq(
-                _phase=pl.lit(1), _is_left=pl.lit(False), _left_gone=pl.lit(False), _right_gone=pl.lit(False)
-            )
         )
 
     def _unmatched(
-        self, arrivals: list[pl.DataFrame], sides: list[_Side], met: pl.DataFrame, spec: StoreSpec, epoch: Epoch
+        self, arrivals: list[pl.DataFrame], sides: list[Side], met: Matches, spec: StoreSpec, epoch: Epoch
     ) -> list[pl.DataFrame]:
         """The records forwarded without a match; others wait in the store ``spec``."""
         at_once, waiting, matched = [], [], []
+        pairs = pl.DataFrame(
+            {"_l": met.left, "_r": met.right, "_pos": met.position, "_is_left_later": met.is_left_later}
+        )
         for is_left, side, rows, part in zip((True, False), (self.left, self.right), arrivals, sides, strict=True):
             if not side.is_outer:
                 continue
             index = "_l" if is_left else "_r"
-            on_arrival = met.filter(pl.col("_is_left_later") == is_left).get_column(index)
+            on_arrival = pairs.filter(pl.col("_is_left_later") == is_left).get_column(index)
             afterwards = (
-                met.filter(pl.col("_is_left_later") != is_left)
+                pairs.filter(pl.col("_is_left_later") != is_left)
                 .group_by(index)
                 .agg(pl.col("_pos").min().alias("_matched"))
             )
@@ -391,3 +342,12 @@ class StreamJoin:
             "_left_gone",
             "_right_gone",
         )
+
+
+def _places(arrivals: Sequence[pl.DataFrame], positions: np.ndarray) -> list[pl.Series]:
+    """``_partition`` and ``_offset`` of the records at ``positions``."""
+    order = np.argsort(np.concatenate([rows.get_column("_pos").to_numpy() for rows in arrivals]))
+    return [
+        pl.Series(name, np.concatenate([rows.get_column(name).to_numpy() for rows in arrivals])[order][positions])
+        for name in ("_partition", "_offset")
+    ]

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from weir.state.engine.contract import StateView
-from weir.state.frames import in_order, picked, repeated, with_series
+from weir.state.frames import in_order, picked, repeated, where, with_series
 from weir.state.stores.access import HeldRow, Key, Row, Scan, Store, StoreTime, ValueAndTimestamp, successor
 from weir.state.stores.codec import AFTER_FLAGS
 from weir.state.stores.expiry import ExpiryIndex
@@ -173,6 +173,19 @@ class _KeyValueRows(Store, Generic[V]):
         """``put_rows`` for distinct keys, and columns as of ``get_numbers``, none of them null."""
         self.columns.write_bytes(self.columns.encode(keys), self.columns.rows.encode_numbers(columns))
 
+    def add_rows(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """``put_rows`` for keys that the store has never had and that nobody deletes, if it expires by stream time.
+
+        Returns the rows that are in time, in any order.
+        """
+        assert self.spec.retention_ms is not None, "nothing expires"
+        rows = where(rows, self._admit(rows.get_column("_ts")))
+        keys, order = self.columns.encode_sorted(rows)
+        rows = in_order(rows, order)
+        self._index.put_lists(keys, rows.get_column("_ts").to_numpy())
+        self.columns.write(keys, rows)
+        return rows
+
     def delete_rows(self, keys: pl.DataFrame) -> None:
         """Delete the rows of ``keys``; absent ones are harmless."""
         held = self.columns.encode(keys)
@@ -185,22 +198,28 @@ class _KeyValueRows(Store, Generic[V]):
 
         The deletes are part of the epoch, so its commit brings them to the changelog. To be called once per epoch.
         """
-        rows = self._take_expired()
+        rows, added = self._take_expired()
+        rows += self._held_rows(added)
         expired = self.frame_of(rows)
         self.columns.delete([key for key, _ in rows])
         return expired
 
     def forget_expired(self) -> None:
         """Like ``expire``, for callers that do not need the rows."""
-        self.columns.delete([key for key, _ in self._take_expired()])
+        rows, added = self._take_expired()
+        self.columns.delete([key for key, _ in rows] + added)
 
-    def _take_expired(self) -> list[HeldRow]:
-        """The rows that have expired, which are no longer in the index."""
-        if (oldest_ms := self._oldest_live_ms()) is None or not (due := self._index.take(oldest_ms - 1)):
-            return []
+    def _take_expired(self) -> tuple[list[HeldRow], list[bytes]]:
+        """What has expired, and is no longer in the index: the rows that were put, and the keys of those that were
+        added, of which some may be gone."""
+        if (oldest_ms := self._oldest_live_ms()) is None:
+            return [], []
+        due, added = self._index.take(oldest_ms - 1)
+        if not due:
+            return [], added
         rows = self._held_rows(due)
         is_over = self._times(self.columns.rows.decode([value for _, value in rows])) < oldest_ms
-        return list(compress(rows, is_over.to_list()))
+        return list(compress(rows, is_over.to_list())), added
 
     def next_expiry_ms(self) -> int | None:
         """When, by the store's clock, the next row expires; None while none can."""

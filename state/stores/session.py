@@ -1,14 +1,14 @@
 """Session stores: one row per key and session ``[start, end]``, both ends inclusive, expired by stream time.
 
 Keys are ordered by key, then the session's end, then its start, so that a key's sessions that end late enough are one
-range; what has ended by a given time is found through ``weir.state.stores.ends``. Merging sessions belongs to
+range; what has ended by a given time is found through ``weir.state.stores.expiry``. Merging sessions belongs to
 ``weir.pipelines.operators``; bounds are those of Kafka Streams.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import compress
+from itertools import chain, compress
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,7 @@ from weir.state.engine.contract import StateView
 from weir.state.frames import where
 from weir.state.stores.access import AFTER_TIMES, HeldRow, Key, Row, Scan, Store, StoreTime
 from weir.state.stores.codec import TIME_BYTES, time_bytes
-from weir.state.stores.ends import EndIndex
+from weir.state.stores.expiry import ExpiryIndex
 from weir.state.stores.window import WindowKey
 from weir.state.types import StoreSpec
 
@@ -29,7 +29,7 @@ class SessionStore(Store):
 
     def __init__(self, spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> None:
         super().__init__(spec, view, time)
-        self._index = EndIndex(spec, view)
+        self._index = ExpiryIndex(spec, view)
         self._known: set[bytes] = set()
         """Sessions that ``find_rows`` has found: they are in the index."""
 
@@ -170,7 +170,7 @@ class SessionStore(Store):
     def forget_expired(self) -> None:
         """Like ``expire``, for callers that do not need the rows."""
         if (oldest_ms := self._oldest_live_ms()) is not None:
-            self.columns.delete(self._index.take(oldest_ms - 1))
+            self.columns.delete(sorted(chain(*self._index.take(oldest_ms - 1))))
 
     def _drop(self, sessions: list[tuple[bytes, int]]) -> None:
         self._index.remove(sessions)

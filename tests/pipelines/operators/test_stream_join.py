@@ -12,6 +12,7 @@ from tests.examples import examples
 from tests.pipelines.operators import two_topics
 from tests.pipelines.operators.one_topic import Event
 from weir import Application, JoinWindows, Json, StreamsBuilder, String, TopologyError
+from weir.pipelines.operators import kept_records
 from weir.testing import TopologyTestDriver
 
 
@@ -381,9 +382,21 @@ def test_every_record_gives_what_kafka_streams_processor_gives(join, outer, reco
         st.sampled_from([0, 2, 50]),
     ),
     more_ms=st.sampled_from([None, 0, 3, 40]),
+    in_memory=st.fixed_dictionaries(
+        {
+            "ROWS_A_KEY": st.sampled_from([256, 4, 1, 0]),
+            "READ_A_KEY": st.sampled_from([32, 2, 0]),
+            "MOST_ROWS": st.sampled_from([1 << 18, 5, 2]),
+            "MOST_BYTES": st.sampled_from([1 << 25, 300, 50]),
+            "MOST_PARTS": st.sampled_from([64, 2, 1]),
+        }
+    ),
 )
-def test_any_cut_into_batches_gives_what_kafka_streams_processor_gives(join, outer, records, cuts, windows, more_ms):
-    """Results in order, and how many records were too old for the store of their side."""
+def test_any_cut_into_batches_gives_what_kafka_streams_processor_gives(
+    join, outer, records, cuts, windows, more_ms, in_memory
+):
+    """Results in order, and how many records were too old for the store of their side, whichever of the records that a
+    side holds are looked for in the store, and whichever are in memory."""
 
     def numbers(one: Event | None, other: Event | None) -> Pair:
         return Pair(one.amount if one else None, other.amount if other else None)
@@ -400,7 +413,10 @@ def test_any_cut_into_batches_gives_what_kafka_streams_processor_gives(join, out
     model, expected = Model(windows, outer, least_ms + (more_ms or 0)), []
     for (side, key, time, value), _ in order:
         expected += model.process(side, key, value and value[0], time)
-    found = two_topics.run(sub_topology, two_topics.batches(order, cuts))
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in in_memory.items():
+            patched.setattr(kept_records, name, value)
+        found = two_topics.run(sub_topology, two_topics.batches(order, cuts))
     assert [
         (row["user"], row["left"], row["right"], round(row["_ts"].timestamp() * 1000))
         for row in found["facts"].get("out", [])

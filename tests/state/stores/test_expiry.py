@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import polars as pl
+import pytest
 
 from weir.state.changelog.restore import restore_task
 from weir.state.changelog.rows import changelog_frame, changelog_spec
@@ -12,11 +13,15 @@ from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.engine.task_store import EXPIRIES, TaskStore
+from weir.state.stores import expiry
 from weir.state.stores.access import StoreTime
+from weir.state.stores.expiry import ExpiryIndex
+from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.kinds import store_of
 from weir.state.stores.specs import key_value_spec, session_spec, versioned_spec
 from weir.state.types import IsolationLevel, StateId, StoreClock
 
+N_VALUE = pl.Schema({"m": pl.Int64()})
 USER, N = pl.Schema({"user": pl.String()}), pl.Schema({"n": pl.Int64()})
 SPECS = (
     key_value_spec("lived", USER, N, ttl_ms=30),
@@ -79,3 +84,86 @@ def test_a_restored_store_knows_when_its_rows_expire(tmp_path):
         restored.close()
         store.close()
         driver.close()
+
+
+def held_rows(store: TaskStore, spec) -> set[tuple[str, int]]:
+    with store.reader(IsolationLevel.READ_UNCOMMITTED) as view:
+        keys = [key for key, _ in view.scan(spec.name)]
+        return set(KeyValueStore(spec, view).columns.decode(keys).rows())
+
+
+@pytest.mark.parametrize("list_rows", [2, 32])
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_rows_that_are_added_go_each_at_its_time_as_those_that_are_put_do(tmp_path, monkeypatch, list_rows, is_shown):
+    """Earlier versions put them, and a restore has put some into the index too. An epoch that is rolled back leaves no
+    trace."""
+    monkeypatch.setattr(expiry, "LIST_ROWS", list_rows)
+    rng = random.Random(list_rows)
+    spec = key_value_spec("added", pl.Schema({"user": pl.String(), "n": pl.Int64()}), N_VALUE, ttl_ms=80)
+    task = TaskStore.create(tmp_path / "one", "0_0", [spec.name])
+    expected: dict[tuple[str, int], int] = {}
+    """By key, the time."""
+    clock_ms, number, state, committed = -(10**9), 0, None, None
+    clocks: dict[str, int] = {}
+    for epoch in range(1, 60):
+        before, clocks_before = (dict(expected), clock_ms, number), dict(clocks)
+        with task.session() as session:
+            store = KeyValueStore(spec, session, StoreTime(clocks))
+            for is_added in (True, rng.random() < 0.3):
+                times = [5 * epoch + rng.randrange(-90, 30) for _ in range(rng.randrange(6))]
+                users = ["long" * 200 if rng.random() < 0.1 else rng.choice("ab") for _ in times]
+                numbers = list(range(number, number + len(times)))
+                number += len(times)
+                rows = pl.DataFrame(
+                    {"user": users, "n": numbers, "m": times, "_ts": times},
+                    schema={**spec.key, **spec.value, "_ts": pl.Int64()},
+                )
+                admitted = []
+                for user, n, time_ms in zip(users, numbers, times, strict=True):
+                    clock_ms = max(clock_ms, time_ms)
+                    if time_ms > clock_ms - 80:
+                        admitted.append(n)
+                        expected[user, n] = time_ms
+                if not is_added:
+                    store.put_rows(rows)
+                    continue
+                assert sorted(store.add_rows(rows)["n"]) == admitted
+                if admitted and rng.random() < 0.3:
+                    again = rows.filter(pl.col("n") == admitted[0])
+                    key, time_ms = store.columns.encode(again)[0], int(again["_ts"][0])
+                    ExpiryIndex(spec, session).put([(key, time_ms)])
+                if admitted and rng.random() < 0.2:  # as a restore does that goes on from a snapshot
+                    gone = rows.filter(pl.col("n") == admitted[-1])
+                    store.columns.delete(store.columns.encode(gone))
+                    del expected[gone.select("user", "n").row(0)]
+            assert {(key["user"], key["n"]) for key, _ in store.all()} == {
+                key for key, time_ms in expected.items() if time_ms > clock_ms - 80
+            }
+            gone = {key for key, time_ms in expected.items() if time_ms <= clock_ms - 80}
+            if is_shown:
+                assert set(store.expire().select("user", "n").rows()) == gone
+            else:
+                store.forget_expired()
+            expected = {key: time_ms for key, time_ms in expected.items() if key not in gone}
+            last, state = state, StateId(1, epoch)
+            task.apply(
+                session,
+                state=state,
+                expected=last,
+                generation=1,
+                plan_hash=str(epoch),
+                make_receipt=lambda _: b"",
+            )
+        assert held_rows(task, spec) == set(expected)
+        if rng.random() < 0.3:
+            task.settle(generation=1, expected=committed, committed=committed)
+            (expected, clock_ms, number), clocks, state = before, clocks_before, committed
+        else:
+            task.settle(generation=1, expected=state, committed=state)
+            committed = state
+        assert held_rows(task, spec) == set(expected)
+    with task.session() as session:
+        store = KeyValueStore(spec, session, StoreTime({spec.name: 10**6}))
+        store.forget_expired()
+        assert [*session.scan(spec.name), *session.scan(EXPIRIES)] == []
+    task.close()

@@ -1,4 +1,4 @@
-"""The index of a session store: what it gives, with entries of many sessions and of one, is what was put."""
+"""The index of expiries with lists: what it gives, with entries of many rows and of one, is what was put."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from weir.state.engine.memory import MemoryStore
 from weir.state.engine.task_store import EXPIRIES, TaskStore
 from weir.state.stores.access import StoreTime
-from weir.state.stores.ends import LIST_ROWS, SPAN_MS, EndIndex
+from weir.state.stores.expiry import LIST_ROWS, SPAN_MS, ExpiryIndex
 from weir.state.stores.session import SessionStore
 from weir.state.stores.specs import session_spec
 from weir.state.types import StateId
@@ -19,7 +19,7 @@ from weir.state.types import StateId
 SPEC = session_spec("windows", pl.Schema({"user": pl.String()}), pl.Schema({"n": pl.Int64()}), retention_ms=5_000)
 
 
-def put(index: EndIndex, sessions: dict[bytes, int], *, as_lists: bool) -> None:
+def put(index: ExpiryIndex, sessions: dict[bytes, int], *, as_lists: bool) -> None:
     if as_lists:
         index.put_lists(list(sessions), np.array(list(sessions.values()), np.int64))
     else:
@@ -30,7 +30,7 @@ def put(index: EndIndex, sessions: dict[bytes, int], *, as_lists: bool) -> None:
 def test_sessions_are_found_and_taken_by_their_ends_in_lists_or_one_by_one(seed):
     rng, model = random.Random(seed), dict[bytes, int]()
     with MemoryStore("0_0", ["windows"]).session() as session:
-        index = EndIndex(SPEC, session)
+        index = ExpiryIndex(SPEC, session)
         for step in range(6):
             ends = [rng.randrange(-2 * SPAN_MS, 4 * SPAN_MS) for _ in range(rng.choice([0, 1, 50, 200]))]
             added = {b"%d-%d" % (step, place): end for place, end in enumerate(ends)}
@@ -46,16 +46,16 @@ def test_sessions_are_found_and_taken_by_their_ends_in_lists_or_one_by_one(seed)
                 assert [end for _, end in listed] == sorted(end for _, end in listed)
                 assert sorted(listed) == sorted((k, e) for k, e in model.items() if (lower or -1 << 60) <= e)
             assert index.oldest_ms() == min(model.values(), default=None)
-            taken = index.take(first)
-            assert taken == sorted(taken)
-            assert set(taken) == {key for key, end in model.items() if end <= first}
+            alone, listed = index.take(first)
+            assert listed == sorted(listed)
+            assert {*alone, *listed} == {key for key, end in model.items() if end <= first}
             model = {key: end for key, end in model.items() if end > first}
 
 
 def test_many_sessions_that_end_together_share_an_entry_and_those_of_another_second_do_not():
     with MemoryStore("0_0", ["windows"]).session() as session:
-        put(EndIndex(SPEC, session), {b"%d" % end: end for end in range(2 * LIST_ROWS)}, as_lists=True)
-        put(EndIndex(SPEC, session), {b"later": 2 * SPAN_MS, b"last": 5 * SPAN_MS}, as_lists=True)
+        put(ExpiryIndex(SPEC, session), {b"%d" % end: end for end in range(2 * LIST_ROWS)}, as_lists=True)
+        put(ExpiryIndex(SPEC, session), {b"later": 2 * SPAN_MS, b"last": 5 * SPAN_MS}, as_lists=True)
         assert session.count(EXPIRIES) == 4
 
 
