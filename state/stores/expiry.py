@@ -90,7 +90,7 @@ class ExpiryIndex:
             if len(entry) < _LIST_BYTES:
                 alone.append(value)
                 continue
-            times_ms, keys = _keys(entry, value)
+            times_ms, keys = keys_of(entry, value)
             due = bisect_right(times_ms, through_ms)
             listed += keys[:due]
             if due < len(keys):
@@ -127,7 +127,7 @@ class ExpiryIndex:
         lower = mark if from_ms is None else mark + time_bytes(from_ms - SPAN_MS)
         upper = mark + (b"\xff" * _LIST_BYTES if through_ms is None else time_bytes(through_ms + 1))
         for entry, value in self._view.scan(EXPIRIES, lower, upper):
-            yield entry, _keys(entry, value)
+            yield entry, keys_of(entry, value)
 
     def _put(self, lists: Sequence[Keys]) -> None:
         """Add lists, none of them empty."""
@@ -138,7 +138,8 @@ class ExpiryIndex:
         cast(StateSession, self._view).put_many(EXPIRIES, list(rows), list(rows.values()))
 
 
-def _keys(entry: bytes, value: bytes) -> Keys:
+def keys_of(entry: bytes, value: bytes) -> Keys:
+    """What an entry of the index says, given its key and value."""
     first_ms = _time_of(entry)
     if len(entry) < _LIST_BYTES:
         return [first_ms], [value]

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from weir.state.engine.task_store import EXPIRIES
+from weir.state.stores.expiry import keys_of
+
 
 class MemorySession:
     """Implements ``weir.state.engine.contract.StateSession``; writes are visible at once."""
@@ -36,3 +39,13 @@ class MemorySession:
 
     def changes(self, store: str) -> dict[bytes, bytes | None]:
         return dict(self.rows.get(store, {}))
+
+    def stored(self) -> dict[str, object]:
+        """The rows of stores that have any; of the index of expiries, times and keys, however entries share them."""
+        found: dict[str, object] = {name: rows for name, rows in self.rows.items() if rows}
+        if EXPIRIES in found:
+            entries = self.rows[EXPIRIES].items()
+            found[EXPIRIES] = {
+                (entry[:8], *expiry) for entry, value in entries for expiry in zip(*keys_of(entry, value), strict=True)
+            }
+        return found

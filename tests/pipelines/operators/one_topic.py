@@ -135,7 +135,7 @@ def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
             newest = {tuple(row[name] for name in sink.record.key_columns): row for row in facts.get(sink.table, ())}
             facts[sink.table] = sorted(newest.values(), key=repr)
             counts.pop("rows_out", None)
-    stores = {name: rows for name, rows in session.rows.items() if rows}
+    stores = session.stored()
     return dict(
         facts=facts,
         edges=edges,

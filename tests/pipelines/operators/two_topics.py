@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-import msgspec
 import polars as pl
 from hypothesis import strategies as st
 
@@ -15,10 +14,7 @@ from tests.pipelines.operators.one_topic import Event
 from weir import Json, KStream, StreamsBuilder, String
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology import SubTopology
-from weir.state.engine.task_store import EXPIRIES
 
-ALONE_BYTES = 8 + 8 + 16
-"""The length of an entry of the index of expiries that has one row: store, time and a hash."""
 Row = tuple[str, str | None, int, tuple[int | None, str] | None]
 """Topic, key, time in ms, value."""
 
@@ -114,19 +110,9 @@ def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]])
         facts={name: rows for name, rows in facts.items() if rows},
         edges=edges,
         clocks=clocks,
-        stores={name: indexed(rows) if name == EXPIRIES else rows for name, rows in session.rows.items() if rows},
+        stores=session.stored(),
         counts={name: count for name, count in counts.items() if count},
     )
-
-
-def indexed(expiries: dict[bytes, bytes]) -> set[tuple[bytes, int, bytes]]:
-    """Store, time and key of each row in the index: of those that batches add, many may share an entry."""
-    found = set()
-    for entry, value in expiries.items():
-        delays, keys = ([0], [value]) if len(entry) == ALONE_BYTES else msgspec.msgpack.decode(value)
-        first = int.from_bytes(entry[8:16], "big")
-        found |= {(entry[:8], first + delay, key) for delay, key in zip(delays, keys, strict=True)}
-    return found
 
 
 def batches(order: Sequence[tuple[Row, int]], cuts: set[int]) -> list[Sequence[tuple[Row, int]]]:
