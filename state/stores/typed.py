@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import repeat
+from operator import is_not
 from typing import Any, cast
 
 import numpy as np
@@ -118,4 +120,4 @@ class TypedStore:
 def _are_found(values: Sequence[bytes | None]) -> np.ndarray:
     if values.count(None) == len(values):
         return np.zeros(len(values), np.bool_)
-    return np.fromiter((value is not None for value in values), np.bool_, len(values))
+    return np.fromiter(map(is_not, values, repeat(None)), np.bool_, len(values))
