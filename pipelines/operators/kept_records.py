@@ -1,7 +1,8 @@
 """What one side of a stream-stream join holds, as columns that stay in memory from epoch to epoch while they are few.
 
 Looking for each key in the store takes long where an epoch has many. The store has the same records, and it alone
-counts: what is here is forgotten with the task's processors, whenever the store may differ from what they have seen.
+counts: what is here is forgotten with the task's processors, whenever the store may differ from what they have seen. Of
+a store with more than its share of the memory, what is needed is read.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from weir.pipelines.operators import memory_share
 from weir.pipelines.operators.epoch import Epoch
 from weir.state.frames import picked, where
 from weir.state.stores.key_value import KeyValueStore
 
-MOST_ROWS, MOST_BYTES = 1 << 18, 1 << 25
-"""If there is more, what is needed is read from the store."""
 ROWS_A_KEY, READ_A_KEY = 256, 32
 """Going through so many rows in memory takes less time than finding a key's rows in the store; and reading so many of
 them into memory is soon made up for."""
@@ -24,7 +24,7 @@ MOST_PARTS = 64
 """Frames of newer rows become one once there are so many: one for each epoch would take more memory than their rows."""
 
 
-@dataclass
+@dataclass(eq=False)
 class KeptRecords:
     """The records of one store in any order, perhaps with some that have expired; None if they are not kept here."""
 
@@ -37,10 +37,11 @@ class KeptRecords:
         """All records of the store, with these columns; None if it is better to look for ``keys`` keys there."""
         count, name = store.columns.count(), _name(store)
         known = epoch.instances.get(name)
-        if count > min(keys * (READ_A_KEY if known is None else ROWS_A_KEY), MOST_ROWS):
+        if count > keys * (READ_A_KEY if known is None else ROWS_A_KEY):
             return None
         if known is None:
-            known = epoch.instances[name] = KeptRecords(_read(store, columns, epoch))
+            is_little = count <= memory_share.MOST_ROWS
+            known = epoch.instances[name] = KeptRecords(_read(store, columns, epoch) if is_little else None)
         assert isinstance(known, KeptRecords)
         return known._settled(store)
 
@@ -62,8 +63,8 @@ class KeptRecords:
             now_ms, retention_ms = store.stream_time_ms, store.spec.retention_ms
             if now_ms is not None and retention_ms is not None:
                 rows = where(rows, rows.get_column("_ts") > now_ms - retention_ms)
-            is_much = rows.height > MOST_ROWS or rows.estimated_size() > MOST_BYTES
-            self.rows, self._newer = None if is_much else rows, []
+            is_kept = memory_share.may_keep(self, rows.height, int(rows.estimated_size()))
+            self.rows, self._newer = rows if is_kept else None, []
         return self.rows
 
 
@@ -74,7 +75,7 @@ def _read(store: KeyValueStore, columns: Sequence[str], epoch: Epoch) -> pl.Data
         keys.append(key)
         values.append(value)
         size += len(key) + len(value)
-        if size > MOST_BYTES:
+        if size > memory_share.MOST_BYTES:
             return None
     return picked(store.columns.decode(keys).hstack(store.columns.rows.decode(values)), columns)
 

@@ -1,22 +1,21 @@
 """The stored slices of a task as columns, kept in memory from epoch to epoch as long as they are few.
 
 They are read whenever windows close, most of them many times. The store has the same rows, and it alone counts: what is
-here is forgotten with the task's processors, whenever the store may differ from what they have seen.
+here is forgotten with the task's processors, whenever the store may differ from what they have seen. Of a store with
+more than its share of the memory, what is needed is read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from weakref import WeakSet
 
 import polars as pl
 
+from weir.pipelines.operators import memory_share
 from weir.pipelines.operators.epoch import Epoch
 from weir.state.frames import parted, picked, where
 from weir.state.stores.typed import TypedStore
 
-MOST_ROWS = 1 << 19
-"""How many a process keeps, in equal shares; of a store with more than its share, those that are needed are read."""
 FEW_ROWS = 1 << 12
 """So many newer rows are kept apart at least before they are put beside the others."""
 MOST_PARTS = 64
@@ -45,10 +44,9 @@ class OpenSlices:
         """Those of the task, read if this is the first time."""
         if (known := OpenSlices.known(store, epoch)) is None:
             known = epoch.instances[_name(store)] = OpenSlices(None)
-            if store.count() <= MOST_ROWS // (len(_KEEPING) + 1):
+            if memory_share.may_keep(known, store.count()):
                 keys, states = store.scan()
                 known.rows = store.decode(keys).hstack(states)
-                _KEEPING.add(known)
         return known
 
     def take(self, store: TypedStore, before_ms: int, kept_from_ms: int) -> pl.DataFrame:
@@ -85,14 +83,10 @@ class OpenSlices:
                 near, others = parted(rows, _starts(rows) >= self._changed_from_ms)
                 rows = pl.concat([others, near.unique(store.spec.key.names(), keep="last")], rechunk=True)
             self.rows, self._newer, self._changed_from_ms = rows, [], None
-        if self.rows is not None and self.rows.height > MOST_ROWS // len(_KEEPING):
+        rows = self.rows
+        if rows is not None and not memory_share.may_keep(self, rows.height, int(rows.estimated_size())):
             self.rows = None
-            _KEEPING.discard(self)
         return self.rows
-
-
-_KEEPING: WeakSet[OpenSlices] = WeakSet()
-"""Those of this process that keep rows."""
 
 
 def _name(store: TypedStore) -> str:

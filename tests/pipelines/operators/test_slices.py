@@ -33,7 +33,7 @@ from weir import (
     ValueCounts,
 )
 from weir.pipelines.errors import UserFunctionError
-from weir.pipelines.operators import open_slices
+from weir.pipelines.operators import memory_share, open_slices
 from weir.pipelines.operators import slices as slices_module
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.final_results import FinalResults
@@ -175,7 +175,7 @@ def test_slices_give_what_whole_windows_give_whatever_the_batches(
     one, other = Side(), Side()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(slices_module, "CELLS", cells)
-        patched.setattr(open_slices, "MOST_ROWS", most_rows)
+        patched.setattr(memory_share, "MOST_ROWS", most_rows)
         for number, part in enumerate(parts):
             due = one.take(whole, part, idle[number])
             if number in fails and number >= slices_from:
@@ -337,8 +337,8 @@ def test_slices_are_read_once_windows_close():
 def test_the_tasks_of_a_process_share_what_it_keeps_in_memory(monkeypatch):
     """Of eight rows, each of two stores keeps up to four; a third one with three keeps none until one of the others has
     more and gives up its share."""
-    monkeypatch.setattr(open_slices, "MOST_ROWS", 8)
-    monkeypatch.setattr(open_slices, "_KEEPING", WeakSet())
+    monkeypatch.setattr(memory_share, "MOST_ROWS", 8)
+    monkeypatch.setattr(memory_share, "_keeping", WeakSet())
     windows = TimeWindows.of_size_with_no_grace(ms(400)).advance_by(ms(10))
     operator = SlicedResults(store=STORE, slices=Slices(windows=windows, fold=FOLD, key=("user",)))
 

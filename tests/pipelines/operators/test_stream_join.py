@@ -12,7 +12,7 @@ from tests.examples import examples
 from tests.pipelines.operators import two_topics
 from tests.pipelines.operators.one_topic import Event
 from weir import Application, JoinWindows, Json, StreamsBuilder, String, TopologyError
-from weir.pipelines.operators import kept_records
+from weir.pipelines.operators import kept_records, memory_share
 from weir.testing import TopologyTestDriver
 
 
@@ -386,8 +386,8 @@ def test_every_record_gives_what_kafka_streams_processor_gives(join, outer, reco
         {
             "ROWS_A_KEY": st.sampled_from([256, 4, 1, 0]),
             "READ_A_KEY": st.sampled_from([32, 2, 0]),
-            "MOST_ROWS": st.sampled_from([1 << 18, 5, 2]),
-            "MOST_BYTES": st.sampled_from([1 << 25, 300, 50]),
+            "MOST_ROWS": st.sampled_from([1 << 19, 10, 4]),
+            "MOST_BYTES": st.sampled_from([1 << 26, 600, 100]),
             "MOST_PARTS": st.sampled_from([64, 2, 1]),
         }
     ),
@@ -415,7 +415,7 @@ def test_any_cut_into_batches_gives_what_kafka_streams_processor_gives(
         expected += model.process(side, key, value and value[0], time)
     with pytest.MonkeyPatch.context() as patched:
         for name, value in in_memory.items():
-            patched.setattr(kept_records, name, value)
+            patched.setattr(memory_share if hasattr(memory_share, name) else kept_records, name, value)
         found = two_topics.run(sub_topology, two_topics.batches(order, cuts))
     assert [
         (row["user"], row["left"], row["right"], round(row["_ts"].timestamp() * 1000))
