@@ -83,8 +83,8 @@ class OpenSlices:
                 near, others = parted(rows, _starts(rows) >= self._changed_from_ms)
                 rows = pl.concat([others, near.unique(store.spec.key.names(), keep="last")], rechunk=True)
             self.rows, self._newer, self._changed_from_ms = rows, [], None
-        rows = self.rows
-        if rows is not None and not memory_share.may_keep(self, rows.height, int(rows.estimated_size())):
+        kept = self.rows
+        if kept is not None and not memory_share.may_keep(self, kept.height, int(kept.estimated_size())):
             self.rows = None
         return self.rows
 
