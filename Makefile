@@ -32,11 +32,11 @@ check: setup ## Formatter, linter and type checker
 quick: setup ## Tests that need neither Spark nor a broker, and no slow ones: about a minute
 	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES) or faults or slow or long)"
 
-test: check ## All tests but the long ones: two at a time, then those with services by module, then the timed ones
+test: check ## All tests but the long ones: two at a time, then those with services by module, then the timed ones alone
 	@tools/setup.sh --browser
 	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES) or long)"
 	$(PYTEST) $(BY_MODULE) -m "($(SERVICES)) and not (timed or long)" --durations=12
-	$(PYTEST) $(BY_MODULE) -m timed
+	$(PYTEST) -m timed
 
 faults: setup ## Soak 20 minutes (SOAK=1200), operate for an hour (HOUR=3600), kill 300 times, and all that test only samples
 	@tools/setup.sh --browser

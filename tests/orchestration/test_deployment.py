@@ -44,7 +44,7 @@ defs = dg.Definitions.merge(
 """
 FAILED_LIMIT_S = 30.0
 TERMINATED_LIMIT_S = 15.0
-STEERED_LIMIT_S = 5.0
+STEERED_LIMIT_S = 3.0
 """For a job that asks the driver: what its run takes, from its own start to its end, without launch and queue."""
 TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } }"
 
