@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain, islice
-from time import monotonic
 from typing import Any, Protocol
 
 import numpy as np
@@ -262,7 +261,7 @@ class FunctionFold:
         records = in_order(without(rows, *set(self.key.names).difference(self.value.columns)), order)
         states = self.state_type.to_objects(stored, ~stored.get_column("_found"))
         state_times = stored.get_column("_ts").to_list()
-        step, until_s = self.step, time_limit.until_s()
+        step, (now_s, until_s) = self.step, time_limit.clock()
         running = calls.running = [self._called, rows, None]
         members_left = chain.from_iterable(self._parts(records, order, running))
         try:
@@ -273,7 +272,7 @@ class FunctionFold:
                         if (state is None and not goes_on) or came > time:
                             time = came
                         running[2] = row
-                        if monotonic() > until_s:
+                        if now_s() > until_s:
                             raise OutOfTimeError
                         state, goes_on = step(key, value, state), begun
                         if made is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -105,13 +104,13 @@ class UserFunction:
 
     def over(self, arguments: Iterable[tuple[Any, ...]], records: Records) -> list[Any]:
         """The result of each call, one per record, in order; raises ``UserFunctionError`` if one raises."""
-        call, results, until_s = self.call, list[Any](), time_limit.until_s()
+        call, results, (now_s, until_s) = self.call, list[Any](), time_limit.clock()
         calls.running = self._called, records, results
         try:
             with calls.timed():
                 for each in arguments:
                     results.append(call(*each))
-                    if monotonic() > until_s:
+                    if now_s() > until_s:
                         raise OutOfTimeError
         except failures() as error:
             raise self.failed(f"{type(error).__name__}: {error}", records, len(results)) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _until = math.inf
@@ -26,10 +26,10 @@ def time_limit(until_s: float) -> Iterator[None]:
         _until = before
 
 
-def until_s() -> float:
-    """The limit, for a loop that looks at the monotonic clock itself, after each call: a call of ``check_time`` takes
-    as long as a short function."""
-    return _until
+def clock() -> tuple[Callable[[], float], float]:
+    """The monotonic clock and the limit, for a loop that compares them itself after each call: a call of ``check_time``
+    takes as long as a short function."""
+    return time.monotonic, _until
 
 
 def check_time() -> None:
