@@ -40,6 +40,6 @@ PEERS: tuple[Peer, ...] = (
     PathwayPeer(),
     SparkPeer(),
 )
-DEFAULT = ("kafka-streams", "flink-sql-rocksdb", "bytewax", "quix", "pyflink")
+DEFAULT = ("kafka-streams", "flink-sql-rocksdb", "bytewax", "quix")
 """With all of Flink, a bench takes hours."""
 QUICK = ("kafka-streams",)
