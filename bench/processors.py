@@ -10,21 +10,17 @@ from __future__ import annotations
 import gc
 import json
 import sys
-import tempfile
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 from polars import col
 
+from bench.one_task import task_of
 from weir import BatchProcessor, Int64, KeyValueStore, ListStore, Processor, Record, StreamsBuilder, String
 from weir.pipelines.spark.worker import GC_ALLOCATIONS
 from weir.pipelines.tasks.order import Arrivals, Part, with_keys
-from weir.pipelines.tasks.processor import TaskProcessor
-from weir.state.engine.task_store import TaskStore
-from weir.state.types import StateId
 
 RECORDS, EPOCH_RECORDS, KEYS, RECORDS_PER_MS = 200_000, 50_000, 10_000, 20
 QUIET = timedelta(seconds=30)
@@ -121,29 +117,14 @@ def cost_us(cls: type, records: int) -> float:
     """Microseconds of processor time per record, reading and decoding left out."""
     builder = StreamsBuilder()
     builder.stream("in", key=String("user"), value=Int64("n")).process(cls, name="measured").to_delta("out")
-    sub_topology = builder.build().sub_topologies[0]
-    processor, clocks, instances, spent = TaskProcessor(sub_topology), dict[str, int](), dict[str, object](), 0.0
-    with tempfile.TemporaryDirectory(prefix="processors-") as folder:
-        store = TaskStore.create(Path(folder, "store"), "0_0", [spec.name for spec in sub_topology.stores])
-        for epoch, first in enumerate(range(0, records, EPOCH_RECORDS), 1):
-            state, expected = StateId(1, epoch), StateId(1, epoch - 1) if epoch > 1 else None
+    spent = 0.0
+    with task_of(builder) as task:
+        for first in range(0, records, EPOCH_RECORDS):
             frame = with_keys(_records(first, min(EPOCH_RECORDS, records - first)), 0, 0)
             turns = Arrivals([Part(input="in", rank=0, partition=0, frame=frame)]).turns
             began = time.process_time()
-            with store.session() as session:
-                output = processor.run(turns, session, clocks, 0, instances=instances)
-                store.apply(
-                    session,
-                    state=state,
-                    expected=expected,
-                    generation=1,
-                    plan_hash=str(state),
-                    make_receipt=lambda _: b"",
-                )
+            task.run(turns, 0)
             spent += time.process_time() - began
-            store.settle(generation=1, expected=state, committed=state)
-            clocks = output.clocks
-        store.close()
     return round(spent / records * 1e6, 2)
 
 

@@ -41,6 +41,18 @@ MORE = pl.Schema(
         "more": pl.Struct({"z": pl.Int64()}),
     }
 )
+NEW_ROW = {"k": "c", "s": {"b": "B", "a": 2, "t": {"v": 3, "u": "U"}}, "l": [{"n": {"x": 4}, "a": 5}], "more": {"z": 6}}
+MORE_ROWS = [
+    {
+        "k": "a",
+        "s": {"a": 1, "t": {"u": "u", "v": None}, "b": None},
+        "l": [{"a": 1, "n": None}, {"a": None, "n": None}],
+        "more": None,
+    },
+    {"k": "b", "s": None, "l": [], "more": None},
+    NEW_ROW,
+]
+"""What readers see of ``STRUCTURED_ROWS`` and ``NEW_ROW`` in a table of ``MORE``."""
 
 
 def made(folder, spec: TableSpec) -> None:
@@ -189,19 +201,9 @@ def test_fields_are_added_to_structs_at_any_depth_and_null_in_the_rows_that_are_
     )
     table = AppendTable.create(tmp_path, other, "app")
     assert not evolution(tmp_path, other)
-    new = {"k": "c", "s": {"b": "B", "a": 2, "t": {"v": 3, "u": "U"}}, "l": [{"n": {"x": 4}, "a": 5}], "more": {"z": 6}}
-    table.append(2, [write_file(tmp_path, other, pl.DataFrame([new], schema=MORE))])
+    table.append(2, [write_file(tmp_path, other, pl.DataFrame([NEW_ROW], schema=MORE))])
     rows = READERS[reader](tmp_path / spec.name).sort("k").to_dicts()
-    assert rows == [
-        {
-            "k": "a",
-            "s": {"a": 1, "t": {"u": "u", "v": None}, "b": None},
-            "l": [{"a": 1, "n": None}, {"a": None, "n": None}],
-            "more": None,
-        },
-        {"k": "b", "s": None, "l": [], "more": None},
-        new,
-    ]
+    assert rows == MORE_ROWS
 
 
 @pytest.mark.spark
@@ -210,19 +212,9 @@ def test_spark_reads_what_was_written_before_and_after_fields_were_added(tmp_pat
     table.append(1, [write_file(tmp_path, STRUCTURED, STRUCTURED_ROWS)])
     other = replace(STRUCTURED, schema=MORE)
     table = AppendTable.create(tmp_path, other, "app")
-    new = {"k": "c", "s": {"b": "B", "a": 2, "t": {"v": 3, "u": "U"}}, "l": [{"n": {"x": 4}, "a": 5}], "more": {"z": 6}}
-    table.append(2, [write_file(tmp_path, other, pl.DataFrame([new], schema=MORE))])
+    table.append(2, [write_file(tmp_path, other, pl.DataFrame([NEW_ROW], schema=MORE))])
     rows = session.read.format("delta").load(str(tmp_path / STRUCTURED.name)).orderBy("k")
-    assert [row.asDict(recursive=True) for row in rows.collect()] == [
-        {
-            "k": "a",
-            "s": {"a": 1, "t": {"u": "u", "v": None}, "b": None},
-            "l": [{"a": 1, "n": None}, {"a": None, "n": None}],
-            "more": None,
-        },
-        {"k": "b", "s": None, "l": [], "more": None},
-        new,
-    ]
+    assert [row.asDict(recursive=True) for row in rows.collect()] == MORE_ROWS
     parts = rows.selectExpr("s.t.v", "s.b", "get(l, 0).n.x").collect()
     assert list(map(tuple, parts)) == [(None, None, None)] * 2 + [(3, "B", 4)]
 
